@@ -1,0 +1,110 @@
+"""compatkit: train network parts that fit, keep them as versioned components, recombine them, report what fits.
+
+The public names. Each is imported when it is first used, so that ``import compatkit`` stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from compatkit.hooks import HOOK_API, effect, hookimpl, hookspec
+
+if TYPE_CHECKING:
+    from compatkit import data, errors, hooks
+    from compatkit.compatibility import Finding, Report, check
+    from compatkit.contract import Blueprint, Contract, Label
+    from compatkit.data.classes import common as match_classes
+    from compatkit.data.classes import label
+    from compatkit.data.dataset import DataSet, Split
+    from compatkit.evaluation.recombination import Recombination
+    from compatkit.plugins import Use, use
+    from compatkit.reports.matrix import Matrix
+    from compatkit.training.context import AuxiliaryHead, Batch, SetUp, Step, TaskState
+    from compatkit.training.fit import Fit
+    from compatkit.training.schedules import Schedule
+    from compatkit.training.task import Task
+    from compatkit.training.trainer import Trainer
+    from compatkit.workspace import Registry
+
+_HOMES = {
+    "AuxiliaryHead": "compatkit.training.context",
+    "Batch": "compatkit.training.context",
+    "Blueprint": "compatkit.contract",
+    "Contract": "compatkit.contract",
+    "DataSet": "compatkit.data.dataset",
+    "Finding": "compatkit.compatibility",
+    "Fit": "compatkit.training.fit",
+    "Label": "compatkit.contract",
+    "Matrix": "compatkit.reports.matrix",
+    "Recombination": "compatkit.evaluation.recombination",
+    "Registry": "compatkit.workspace",
+    "Report": "compatkit.compatibility",
+    "Schedule": "compatkit.training.schedules",
+    "SetUp": "compatkit.training.context",
+    "Split": "compatkit.data.dataset",
+    "Step": "compatkit.training.context",
+    "Task": "compatkit.training.task",
+    "TaskState": "compatkit.training.context",
+    "Trainer": "compatkit.training.trainer",
+    "Use": "compatkit.plugins",
+    "check": "compatkit.compatibility",
+    "label": "compatkit.data.classes",
+    "use": "compatkit.plugins",
+}
+_MODULES = ("adapters", "data", "errors", "evaluation", "hooks", "networks", "plugins", "testing", "training")
+
+__all__ = [
+    "HOOK_API",
+    "AuxiliaryHead",
+    "Batch",
+    "Blueprint",
+    "Contract",
+    "DataSet",
+    "Finding",
+    "Fit",
+    "Label",
+    "Matrix",
+    "Recombination",
+    "Registry",
+    "Report",
+    "Schedule",
+    "SetUp",
+    "Split",
+    "Step",
+    "Task",
+    "TaskState",
+    "Trainer",
+    "Use",
+    "__version__",
+    "check",
+    "data",
+    "effect",
+    "errors",
+    "hookimpl",
+    "hooks",
+    "hookspec",
+    "label",
+    "match_classes",
+    "use",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("compatkit")
+    if name == "match_classes":
+        return import_module("compatkit.data.classes").common
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return import_module(f"compatkit.{name}")
+    raise AttributeError(f"module 'compatkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

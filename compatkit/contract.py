@@ -1,0 +1,196 @@
+"""What a component promises: ports, data, protocol and statistics, as plain values without any tensor.
+
+Nothing here is typed in by hand: adapters derive the structural level by running the module, the trainer
+derives data and protocol from the run. ``compatibility.check`` compares two of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import attrs
+
+Layout = Literal["NCHW", "NHWC", "NLC", "NC"]
+Kind = Literal[
+    "extractor", "head", "auxiliary_head", "adapter", "encoder", "latent", "decoder", "recombination"
+]
+
+
+@attrs.frozen
+class Scaled:
+    """A dimension that follows another: ``(of + add) // floordiv + plus``, in elements."""
+
+    of: str
+    add: int = 0
+    floordiv: int = 1
+    plus: int = 0
+
+    def at(self, size: int) -> int:
+        """Return the dimension where the followed one is ``size``."""
+        return (size + self.add) // self.floordiv + self.plus
+
+
+Dimension = int | str | Scaled
+"""A fixed size, a free symbol such as ``"N"`` or ``"H"``, or a function of one."""
+
+
+@attrs.frozen
+class Port:
+    """One tensor that enters or leaves a component.
+
+    Attributes:
+        shape: One dimension an axis, batch first.
+        range: ``"nonnegative"`` (post-ReLU), ``"signed"``, or ``"any"`` where nothing is known.
+        pooled: True where the spatial axes were already averaged away.
+        prefix_tokens: Class or register tokens before the patch tokens (``NLC`` only).
+        measured: Examples, input size ``"32x32"`` to the spatial sizes seen at this port.
+    """
+
+    name: str
+    shape: tuple[Dimension, ...]
+    dtype: str = "float32"
+    layout: Layout = "NCHW"
+    range: Literal["nonnegative", "signed", "any"] = "any"
+    pooled: bool = False
+    prefix_tokens: int = 0
+    measured: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
+
+    @property
+    def channels(self) -> Dimension:
+        """The feature width: axis 1 for NCHW and NC, the last axis for NHWC and NLC."""
+        return self.shape[1] if self.layout in ("NCHW", "NC") else self.shape[-1]
+
+    @property
+    def spatial(self) -> tuple[Dimension, ...]:
+        """The spatial dimensions, or the token count, or nothing for a vector."""
+        if self.layout == "NCHW":
+            return self.shape[2:]
+        return self.shape[1:-1] if self.layout in ("NHWC", "NLC") else ()
+
+
+@attrs.frozen
+class Structural:
+    """Ports in order."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+@attrs.frozen
+class Label:
+    """A class by name, with other names that mean the same (``automobile`` is ``car``)."""
+
+    name: str
+    same_as: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names of this class."""
+        return frozenset((self.name, *self.same_as))
+
+
+@attrs.frozen
+class Data:
+    """What the images must look like and which classes come out.
+
+    Attributes:
+        size: Height and width in pixels.
+        channels: ``"L"`` (grey) or ``"RGB"``.
+        mean: Per channel, on the scale 0 to 1.
+        std: Per channel, on the scale 0 to 1.
+        labels: Classes in the order of the outputs; None for a component without classes.
+    """
+
+    size: tuple[int, int]
+    channels: Literal["L", "RGB"]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str = "bilinear"
+    labels: tuple[Label, ...] | None = None
+
+
+@attrs.frozen
+class Anchor:
+    """Something two parts were both trained against, by digest; equal digests are a shared anchor.
+
+    Attributes:
+        kind: ``"initial_weights"`` (whole network without its class layer) or ``"auxiliary_head"``.
+        digest: Tensor digest, ``"tensors:sha256:..."``.
+        task: For auxiliary heads: ``"dcc"``, ``"rotation"``, ...
+        classes: For auxiliary heads that classify: what their outputs mean.
+    """
+
+    kind: Literal["initial_weights", "auxiliary_head"]
+    digest: str
+    task: str | None = None
+    classes: tuple[Label, ...] | None = None
+
+
+@attrs.frozen
+class Protocol:
+    """How the component was trained, as far as it matters for recombination.
+
+    Attributes:
+        normalisation: ``"batch"`` where the module holds batch normalisation, so that statistics must be
+            taken from a batch or estimated anew after recombination; else ``"none"``.
+    """
+
+    normalisation: Literal["batch", "none"]
+    anchors: tuple[Anchor, ...] = ()
+
+
+@attrs.frozen
+class Probe:
+    """A fingerprint of the function: a fixed input, projected output, relative tolerance."""
+
+    input: str
+    shape: tuple[int, ...]
+    sketch: tuple[float, ...]
+    relative_tolerance: float
+    digest: str
+
+
+@attrs.frozen
+class Statistical:
+    """Figures of the features on training data (None until measured), and the probe."""
+
+    features: Mapping[str, Any] | None = None
+    probe: Probe | None = None
+
+
+@attrs.frozen
+class Contract:
+    """The four stored levels; the fifth, evidence, is kept apart because it grows."""
+
+    structural: Structural
+    data: Data
+    protocol: Protocol
+    statistical: Statistical = Statistical()
+
+
+@attrs.frozen
+class Blueprint:
+    """How to rebuild a component's module without any stored code.
+
+    Attributes:
+        builder: Registered builder, for example ``"timm"``.
+        library: Library and version that built it, for example ``"timm 1.0.31"``.
+        model: Name the builder knows.
+        kwargs: JSON values for the builder.
+        split: Split point: a module path, or ``"forward_features"`` for the canonical cut.
+        side: ``"extractor"`` or ``"head"`` (auxiliary heads are built as heads).
+        approach: How the cut is made: ``"fx"`` or ``"canonical"``.
+        traced_size: Height and width of the image that was traced.
+        cut_outputs: Number of tensors that cross.
+    """
+
+    builder: str
+    library: str
+    model: str
+    kwargs: Mapping[str, Any]
+    split: str
+    side: Literal["extractor", "head"]
+    approach: str
+    traced_size: tuple[int, int]
+    cut_outputs: int = 1

@@ -1,0 +1,141 @@
+"""Every error that compatkit raises: one root, a stable code, an exit code, and the offending object.
+
+A message says what was expected, what came, whose it is and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class CompatkitError(Exception):
+    """Root of all errors of this library.
+
+    Attributes:
+        code: Stable identifier for programs; never reworded.
+        exit_code: Exit status of the command line: 1 failed check, 2 usage, 3 integrity, 4 environment.
+        subject: The offending object (a name, a path, a report), or None.
+    """
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, subject: Any = None) -> None:
+        super().__init__(message)
+        self.subject = subject
+
+
+class UsageError(CompatkitError):
+    """An argument, a setting or a recipe is not usable as given."""
+
+    code = "usage"
+    exit_code = 2
+
+
+class UnknownName(UsageError):
+    """A backbone, split point, class, plugin, data set or reference does not exist."""
+
+    code = "unknown-name"
+
+
+class InvalidName(UsageError):
+    """A component name, version, alias or digest is not written as the rules ask."""
+
+    code = "invalid-name"
+
+
+class NotFound(UnknownName):
+    """A reference points at nothing in this registry."""
+
+    code = "not-found"
+
+
+class VersionExists(UsageError):
+    """The version is taken by other bytes; a version is created once and never rewritten."""
+
+    code = "version-exists"
+
+
+class VersionTooSmall(UsageError):
+    """The version asked for is a smaller step than the change between the components demands."""
+
+    code = "version-too-small"
+
+
+class AliasMoved(UsageError):
+    """An alias no longer points where the caller expected (compare-and-swap failed)."""
+
+    code = "alias-moved"
+
+
+class DataError(UsageError):
+    """A data set cannot be read, or does not hold what the task needs."""
+
+    code = "data"
+
+
+class CutError(UsageError):
+    """A network cannot be cut at this split point, or the parts do not reproduce the whole."""
+
+    code = "cut"
+
+
+class PluginError(UsageError):
+    """A plugin is broken, misnamed, blocked, or clashes with another.
+
+    Attributes:
+        plugin: Name under which a run looks the plugin up.
+        distribution: Installed distribution that brought it, or None.
+        hook: Hook the error is about, or None.
+    """
+
+    code = "plugin"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        plugin: str | None = None,
+        distribution: str | None = None,
+        hook: str | None = None,
+    ) -> None:
+        super().__init__(message, subject=plugin)
+        self.plugin, self.distribution, self.hook = plugin, distribution, hook
+
+
+class IncompatibleError(CompatkitError):
+    """Two components cannot be wired as asked; ``subject`` is the check's report."""
+
+    code = "incompatible"
+
+
+class TrainingError(CompatkitError):
+    """A run cannot go on: a loss is not finite, a checkpoint belongs to another plan."""
+
+    code = "training"
+
+
+class IntegrityError(CompatkitError):
+    """Stored bytes are not what their digest or format promises."""
+
+    code = "integrity"
+    exit_code = 3
+
+
+class FormatError(IntegrityError):
+    """A file is not what it claims to be: header, JSON, schema."""
+
+    code = "format"
+
+
+class LayoutError(IntegrityError):
+    """The folder is no registry, or one of a layout that this version cannot use."""
+
+    code = "layout"
+
+
+class EnvironmentFailure(CompatkitError):
+    """The surroundings failed: no right to write, disk full, too many files, no such device."""
+
+    code = "environment"
+    exit_code = 4
