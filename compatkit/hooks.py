@@ -1,0 +1,236 @@
+"""Hook specifications: everything a plugin can do, and when.
+
+Two layers that are never mixed. **Registration hooks** are called once, when a run looks a plugin up by
+name. **Training hooks** are methods of the object that a regularizer's factory returns; they are resolved
+once at the start of a fit into plain tuples, so pluggy is never called inside a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+import attrs
+import pluggy
+
+from compatkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from compatkit.training.context import Batch, SetUp, Step
+
+PROJECT = "compatkit"
+HOOK_API = 1
+"""Version of the signatures below; a plugin module may state ``compatkit_api = 1``."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+Effect = Literal["pure", "device", "host"]
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@attrs.frozen
+class Phase:
+    """The steps of a task in which a plugin is active: ``start <= step < stop`` (None: to the end)."""
+
+    start: int = 0
+    stop: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        for word, value in (("start", self.start), ("stop", self.stop)):
+            if word == "stop" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise UsageError(f"{word} is the number of a step, a whole number from 0; got {value!r}.")
+        if self.stop is not None and self.stop <= self.start:
+            raise UsageError(
+                f"stop comes after start; got start={self.start}, stop={self.stop}, which leaves no step."
+            )
+
+    def __contains__(self, step: object) -> bool:
+        return isinstance(step, int) and self.start <= step and (self.stop is None or step < self.stop)
+
+
+def effect(kind: Effect) -> Callable[[Function], Function]:
+    """Declare what a training hook does besides returning its value.
+
+    ``pure``: tensors in, tensors out, no host synchronisation; may be compiled. ``device``: changes device
+    buffers in place; may be captured, not compiled. ``host`` (assumed without a declaration): Python side
+    effects; keeps the run eager.
+
+    Raises:
+        UsageError: ``kind`` is none of these.
+    """
+    if kind not in EFFECTS:
+        raise UsageError(f"An effect is one of {', '.join(EFFECTS)}; got {kind!r}.")
+
+    def mark(function: Function) -> Function:
+        function.compatkit_effect = kind  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+class Register:
+    """Called by registration hooks: ``register(name, factory)``; the name is what a run asks for."""
+
+    def __call__(self, name: str, factory: Callable[..., Any]) -> None:
+        """Offer ``factory`` under ``name``; settings are the factory's keyword arguments."""
+        raise NotImplementedError
+
+
+class Registration:
+    """Cold hooks: what a package offers. Each receives ``register`` and returns nothing."""
+
+    @hookspec
+    def compatkit_regularizers(self, register: Register) -> None:
+        """Offer regularizers: factories of objects that implement the training hooks.
+
+        Example::
+
+            @compatkit.hookimpl
+            def compatkit_regularizers(register):
+                register("feature_norm", FeatureNorm)
+        """
+
+    @hookspec
+    def compatkit_metrics(self, register: Register) -> None:
+        """Offer metrics: factories of objects with ``init``, ``update``, ``merge`` and ``finalise``.
+
+        Example::
+
+            @compatkit.hookimpl
+            def compatkit_metrics(register):
+                register("confidence", Confidence)
+        """
+
+    @hookspec
+    def compatkit_builders(self, register: Register) -> None:
+        """Offer builders of backbones: ``factory(model, **kwargs) -> torch.nn.Module``.
+
+        Example::
+
+            @compatkit.hookimpl
+            def compatkit_builders(register):
+                register("mynets", build)
+        """
+
+    @hookspec
+    def compatkit_data_sets(self, register: Register) -> None:
+        """Offer data sets: ``factory(root=None, download=False) -> compatkit.data.DataSet``.
+
+        Example::
+
+            @compatkit.hookimpl
+            def compatkit_data_sets(register):
+                register("my-digits", load)
+        """
+
+
+class Training:
+    """Hot hooks: implemented by the objects that a regularizer's factory returns."""
+
+    @hookspec
+    def compatkit_set_up(self, setup: SetUp) -> None:
+        """Run once before the first step: add modules this plugin owns, initialise weights.
+
+        Example::
+
+            @hookimpl
+            def compatkit_set_up(self, setup):
+                self.head = setup.add_auxiliary_head("dcc", classes=setup.common_classes())
+        """
+
+    @hookspec
+    def compatkit_views(self, step: Step, batch: Batch) -> Batch:
+        """Return a new batch in place of ``batch`` (augmentation, other labels); never change the old one.
+
+        Example::
+
+            @hookimpl
+            def compatkit_views(self, step, batch):
+                return attrs.evolve(batch, images=batch.images.flip(-1))
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
+        """Return scalar losses by name; the trainer weights, adds and logs them as ``instance/name``.
+
+        Example::
+
+            @hookimpl
+            def compatkit_losses(self, step):
+                return {"norm": step.features.square().mean()}
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def compatkit_after_backward(self, step: Step) -> None:
+        """Run after the gradients of a step are there and before the optimiser moves.
+
+        Example::
+
+            @hookimpl
+            def compatkit_after_backward(self, step):
+                self.clip(step.task.parameters())
+        """
+
+    @hookspec
+    def compatkit_after_step(self, step: Step) -> None:
+        """Run after the optimiser moved.
+
+        Example::
+
+            @hookimpl
+            def compatkit_after_step(self, step):
+                self.average.update(step.task)
+        """
+
+    @hookspec
+    def compatkit_after_epoch(self, step: Step) -> None:
+        """Run after a task has seen each of its training examples once more.
+
+        Example::
+
+            @hookimpl
+            def compatkit_after_epoch(self, step):
+                self.history.append(step.number)
+        """
+
+    @hookspec
+    def compatkit_finish(self, setup: SetUp) -> None:
+        """Run once after the last step.
+
+        Example::
+
+            @hookimpl
+            def compatkit_finish(self, setup):
+                self.average.copy_to(setup.tasks)
+        """
+
+    @hookspec
+    def compatkit_state(self) -> Mapping[str, Any]:
+        """Return tensors and JSON values for the checkpoint (modules added in set-up are kept already).
+
+        Example::
+
+            @hookimpl
+            def compatkit_state(self):
+                return {"count": self.count}
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def compatkit_load_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``compatkit_state`` gave.
+
+        Example::
+
+            @hookimpl
+            def compatkit_load_state(self, state):
+                self.count = state["count"]
+        """

@@ -1,0 +1,37 @@
+"""Plugins: find them, list them, ask for them in a run, and call what they do in a step."""
+
+from __future__ import annotations
+
+from compatkit.plugins.calls import Bound, check_batch, check_losses
+from compatkit.plugins.discovery import find, names
+from compatkit.plugins.implementations import Implementation
+from compatkit.plugins.importing import PluginWarning
+from compatkit.plugins.listing import Listed, Status, listing
+from compatkit.plugins.loading import KINDS, Offer
+from compatkit.plugins.owners import Owner
+from compatkit.plugins.plan import EVENTS, Member, RunPlugins
+from compatkit.plugins.settings import Setting
+from compatkit.plugins.uses import Use, as_use, use
+
+__all__ = [
+    "EVENTS",
+    "KINDS",
+    "Bound",
+    "Implementation",
+    "Listed",
+    "Member",
+    "Offer",
+    "Owner",
+    "PluginWarning",
+    "RunPlugins",
+    "Setting",
+    "Status",
+    "Use",
+    "as_use",
+    "check_batch",
+    "check_losses",
+    "find",
+    "listing",
+    "names",
+    "use",
+]

@@ -1,0 +1,231 @@
+"""Import one entry point, check it, and take what its registration hook offers."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import attrs
+import pluggy
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from compatkit.errors import PluginError
+from compatkit.hooks import HOOK_API, PROJECT, Register, Registration
+from compatkit.plugins.implementations import (
+    PREFIX,
+    Implementation,
+    arguments_of,
+    implementations,
+    refuse_class,
+)
+from compatkit.plugins.importing import PluginWarning, state_kept
+from compatkit.plugins.owners import Owner, suggestion
+from compatkit.plugins.settings import RESERVED, Setting, check_settings, settings_of
+
+WITHOUT = "COMPATKIT_DISABLE_PLUGINS"
+KINDS = tuple(name.removeprefix(PREFIX) for name in arguments_of(Registration))
+"""``regularizers``, ``metrics``, ``builders``, ``data_sets``: a kind has one registration hook."""
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?")
+
+
+class Incompatible(PluginError):
+    """Written for another version of the hooks."""
+
+
+@attrs.frozen(eq=False)
+class Offer:
+    """What a plugin offers under one name.
+
+    Attributes:
+        kind: One of KINDS.
+        name: What a run asks for.
+        factory: Called with the settings as keyword arguments.
+        source: File that it came from, or None.
+    """
+
+    kind: str
+    name: str
+    factory: Callable[..., Any]
+    distribution: str | None = None
+    version: str | None = None
+    source: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The entry point's name, for example ``regularizers.dcc``."""
+        return f"{self.kind}.{self.name}"
+
+    @property
+    def owner(self) -> Owner:
+        """Whose it is, for messages."""
+        return Owner(self.key, self.distribution, self.version)
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Keyword arguments of the factory."""
+        return settings_of(self.factory, self.owner)
+
+    def make(self, settings: Mapping[str, Any]) -> Any:
+        """Call the factory with checked settings.
+
+        Raises:
+            PluginError: A setting is unknown or missing, or the factory refuses a value.
+        """
+        check_settings(settings, self.settings, self.owner)
+        try:
+            with state_kept() as changed:
+                made = self.factory(**settings)
+        except (Exception, SystemExit) as error:
+            given = ", ".join(f"{name}={value!r}" for name, value in settings.items()) or "no settings"
+            raise self.owner.error(
+                f"the factory failed with {given}: {type(error).__name__}: {error}"
+            ) from error
+        _tell(changed, self.owner, "its factory", "Make modules in compatkit_set_up, with setup.build.")
+        return made
+
+
+@attrs.frozen(eq=False)
+class Loaded:
+    """A checked import: what is offered, the hooks, what is odd, and how long it took."""
+
+    offer: Offer
+    hooks: tuple[Implementation, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+
+def load(point: EntryPoint) -> Loaded:
+    """Import an entry point and return what it offers under its own key.
+
+    Raises:
+        PluginError: The import fails, or what was imported is not written as the hooks ask.
+    """
+    owner = owner_of(point)
+    kind, _, name = point.name.partition(".")
+    if kind not in KINDS:
+        raise owner.error(
+            f"the entry point starts with {kind!r}, which is no kind of plugin.{suggestion(kind, KINDS)} "
+            f"Name it <kind>.<name>, with a kind of {', '.join(KINDS)}."
+        )
+    start = time.perf_counter()
+    try:
+        with state_kept() as changed:
+            plugin = point.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise owner.error(
+            f"importing {point.value!r} failed: {type(error).__name__}: {error}. Repair or uninstall "
+            f"{owner.distribution or 'it'}, or block it with {WITHOUT}={point.name}."
+        ) from error
+    seconds = time.perf_counter() - start
+    note = _note(changed, owner, f"importing {point.value!r}", "Its author should not do this at import.")
+    refuse_class(plugin, owner, place=f"the entry point {point.value!r}")
+    _check_api(getattr(plugin, "compatkit_api", HOOK_API), owner)
+    hooks = implementations(plugin, Registration, owner)
+    factory = _collect(plugin, owner, kind, name)
+    source = getattr(sys.modules.get(point.module), "__file__", None)
+    offer = Offer(kind, name, factory, owner.distribution, owner.version, source)
+    if kind == "regularizers":
+        taken = [setting.name for setting in offer.settings if setting.name in RESERVED]
+        if taken:
+            raise owner.error(
+                f"its factory has a setting {taken[0]!r}, a word that a run uses itself. Rename it."
+            )
+    return Loaded(offer, hooks, (note,) if note else (), round(seconds, 4))
+
+
+def owner_of(point: EntryPoint) -> Owner:
+    """Return whose an entry point is."""
+    try:
+        distribution, version = (point.dist.name, point.dist.version) if point.dist else (None, None)
+    except Exception:  # metadata of a broken installation may lack a name; the plugin may still be fine
+        distribution, version = None, None
+    return Owner(point.name, distribution, version)
+
+
+def _check_api(stated: object, owner: Owner) -> None:
+    """Compare ``compatkit_api`` (``1`` or ``">=1,<3"``) with this version of the hooks."""
+    text = f"=={stated}" if isinstance(stated, int) and not isinstance(stated, bool) else stated
+    try:
+        fits = SpecifierSet(text).contains(str(HOOK_API)) if isinstance(text, str) else None
+    except InvalidSpecifier:
+        fits = None
+    if fits is None:
+        raise owner.error(
+            f"compatkit_api is {stated!r}; write a number such as 1, or a range such as '>=1,<2'."
+        )
+    if not fits:
+        message = owner.error(
+            f"it is written for version {stated} of the hooks; this compatkit has version {HOOK_API}. "
+            "Install versions that fit."
+        )
+        raise Incompatible(str(message), plugin=owner.plugin, distribution=owner.distribution)
+
+
+def _collect(plugin: Any, owner: Owner, kind: str, name: str) -> Callable[..., Any]:
+    hook = PREFIX + kind
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(Registration)
+    collect = _Collect(owner, hook)
+    try:
+        manager.register(plugin, name=owner.plugin)
+        manager.check_pending()
+        returned = getattr(manager.hook, hook)(register=collect)
+    except PluginError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise owner.error(f"{hook} failed: {type(error).__name__}: {error}", hook) from error
+    if returned:
+        raise owner.error(
+            f"{hook} returned a {type(returned[0]).__name__}; nothing is done with it. "
+            "Call register(name, factory).",
+            hook,
+        )
+    if name not in collect.factories:
+        there = ", ".join(collect.factories) or "nothing"
+        raise owner.error(
+            f"{hook} registers {there}, not {name!r}.{suggestion(name, collect.factories)} "
+            "The entry point's key and the registered name must agree.",
+            hook,
+        )
+    return collect.factories[name]
+
+
+def _note(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> str:
+    return f"{owner}: {when} changed {', '.join(changed)}; it was put back. {remedy}" if changed else ""
+
+
+def _tell(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> None:
+    if note := _note(changed, owner, when, remedy):
+        warnings.warn(note, PluginWarning, stacklevel=3)
+
+
+class _Collect(Register):
+    """Takes what one registration hook offers."""
+
+    def __init__(self, owner: Owner, hook: str) -> None:
+        self.owner, self.hook = owner, hook
+        self.factories: dict[str, Callable[..., Any]] = {}
+
+    def __call__(self, name: str, factory: Callable[..., Any]) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise self.owner.error(
+                f"{self.hook} registers the name {name!r}; a name is lower-case letters, digits and '_.-'.",
+                self.hook,
+            )
+        if not callable(factory):
+            raise self.owner.error(
+                f"{self.hook} registers {factory!r} as {name!r}, which is no factory. "
+                "Register the class, or a function that returns an instance.",
+                self.hook,
+            )
+        if name in self.factories:
+            raise self.owner.error(f"{self.hook} registers {name!r} twice. Keep one.", self.hook)
+        self.factories[name] = factory

@@ -1,0 +1,100 @@
+"""Settings of a plugin: the keyword arguments of its factory, listed, checked and made plain for JSON."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import attrs
+
+from compatkit.plugins.implementations import signature_of
+from compatkit.plugins.owners import Owner, suggestion
+
+RESERVED = ("name", "weight", "as", "as_", "start", "stop", "before", "after")
+"""Words that a run says about any regularizer; none can be a setting of one."""
+
+
+@attrs.frozen
+class Setting:
+    """One keyword argument of a factory.
+
+    Attributes:
+        required: There is no default.
+        default: Plain JSON value (other values as their text); None where required.
+        annotation: As written, or empty.
+        many: Stands for ``**name``: any further setting is taken.
+    """
+
+    name: str
+    required: bool
+    default: Any = None
+    annotation: str = ""
+    many: bool = False
+
+    def __str__(self) -> str:
+        if self.many:
+            return f"**{self.name}"
+        kind = f": {self.annotation}" if self.annotation else ""
+        return f"{self.name}{kind}" if self.required else f"{self.name}{kind} = {self.default!r}"
+
+
+def settings_of(factory: Callable[..., Any], owner: Owner) -> tuple[Setting, ...]:
+    """Return the keyword arguments of a factory, in its order.
+
+    Raises:
+        PluginError: Python cannot tell the factory's arguments.
+    """
+    try:
+        parameters = signature_of(factory).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise owner.error(
+            f"the arguments of its factory {factory!r} cannot be read ({error}). Register a def or a class."
+        ) from error
+    settings = []
+    for one in parameters:
+        if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL):
+            continue
+        annotation = "" if one.annotation is one.empty else one.annotation
+        text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+        many = one.kind is one.VAR_KEYWORD
+        required = one.default is one.empty and not many
+        given = one.default is not one.empty and one.default is not attrs.NOTHING
+        default = plain(one.default) if given else None
+        settings.append(Setting(one.name, required, default, text, many))
+    return tuple(settings)
+
+
+def check_settings(given: Mapping[str, Any], known: Sequence[Setting], owner: Owner) -> None:
+    """Refuse settings that the factory does not have, and the lack of those that it needs.
+
+    Raises:
+        PluginError: With the legal settings and the nearest name.
+    """
+    legal = [one.name for one in known if not one.many]
+    shown = ", ".join(str(one) for one in known) or "none"
+    if not any(one.many for one in known):
+        for name in given:
+            if name not in legal:
+                raise owner.error(
+                    f"there is no setting {name!r}.{suggestion(name, legal)} The settings are: {shown}."
+                )
+    for one in known:
+        if one.required and one.name not in given:
+            raise owner.error(f"the setting {one.name!r} is needed. The settings are: {shown}.")
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it; anything else, and what is not finite, as its text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in cast("Sequence[Any]", value)]
+    if isinstance(value, (set, frozenset)):
+        return sorted(str(one) for one in cast("frozenset[Any]", value))
+    return value.__qualname__ if callable(value) and hasattr(value, "__qualname__") else str(value)

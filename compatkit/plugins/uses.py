@@ -1,0 +1,152 @@
+"""What a run says about one regularizer: which, how strong, when, in what order, with what settings."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import attrs
+
+from compatkit.errors import PluginError, UsageError
+from compatkit.hooks import Phase
+from compatkit.plugins.settings import plain
+
+_INSTANCE = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?")
+
+
+def _weight(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UsageError(f"A weight is a number; got {value!r}.")
+    if not math.isfinite(value) or value < 0:
+        raise UsageError(
+            f"A weight is finite and not negative; got {value!r}. Use 0 to leave the plugin out."
+        )
+    return float(value)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Sequence) and all(isinstance(one, str) for one in cast("Sequence[object]", value)):
+        return tuple(cast("Sequence[str]", value))
+    raise UsageError(f"before and after name other instances: a text or a list of texts; got {value!r}.")
+
+
+@attrs.frozen
+class Use:
+    """A regularizer of a run.
+
+    Attributes:
+        name: What the plugin is registered as: ``"dcc"``, or with its kind ``"regularizers.dcc"``.
+        weight: Factor of its losses, >= 0; at 0 it is left out, as if it had not been named.
+        as_: Name of this instance, in logs, checkpoints, ``before`` and ``after``; the plugin's by default.
+        phase: Steps of a task in which it is active.
+        before: Instances that come after this one.
+        after: Instances that come before this one.
+        settings: Keyword arguments of its factory.
+    """
+
+    name: str
+    weight: float = 1.0
+    as_: str = ""
+    phase: Phase = attrs.field(factory=Phase)
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise PluginError(f"A plugin's name is a text such as 'dcc'; got {self.name!r}.")
+        put = object.__setattr__
+        put(self, "name", self.name.removeprefix("regularizers."))
+        put(self, "as_", self.as_ or self.name)
+        try:
+            if not isinstance(self.as_, str) or not _INSTANCE.fullmatch(self.as_):
+                raise UsageError(
+                    f"An instance name (as) is lower-case letters, digits and '_.-'; got {self.as_!r}."
+                )
+            put(self, "weight", _weight(self.weight))
+            put(self, "before", _names(self.before))
+            put(self, "after", _names(self.after))
+            if not isinstance(self.settings, Mapping) or not all(
+                isinstance(one, str) for one in self.settings
+            ):
+                raise UsageError(f"Settings are a mapping from names to values; got {self.settings!r}.")
+            put(self, "settings", dict(self.settings))
+        except UsageError as error:
+            raise PluginError(f"Plugin {self.name!r}: {error}", plugin=self.name) from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``as_use`` takes: plain JSON values, only what differs from the defaults."""
+        said: dict[str, Any] = {"name": self.name, "weight": self.weight}
+        if self.as_ != self.name:
+            said["as"] = self.as_
+        if self.phase.start:
+            said["start"] = self.phase.start
+        if self.phase.stop is not None:
+            said["stop"] = self.phase.stop
+        for word, names in (("before", self.before), ("after", self.after)):
+            if names:
+                said[word] = list(names)
+        return said | plain(self.settings)
+
+
+def use(
+    name: str,
+    /,
+    *,
+    weight: float = 1.0,
+    as_: str | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    before: str | Sequence[str] = (),
+    after: str | Sequence[str] = (),
+    **settings: Any,
+) -> Use:
+    """Ask for a regularizer, for example ``use("dcc", weight=0.5, start=1000)``.
+
+    Args:
+        name: What the plugin is registered as.
+        weight: Factor of its losses, finite, >= 0; 0 leaves it out.
+        as_: Name of this instance; needed where a run uses one plugin twice.
+        start: First step of a task in which it is active.
+        stop: First step in which it no longer is; None for the end of the run.
+        before: Instances that come after this one.
+        after: Instances that come before this one.
+        settings: Keyword arguments of the plugin's factory.
+
+    Raises:
+        PluginError: A value is not usable.
+    """
+    try:
+        phase, earlier, later = Phase(start, stop), _names(before), _names(after)
+    except UsageError as error:
+        raise PluginError(f"Plugin {name!r}: {error}", plugin=name) from error
+    return Use(name, weight, as_ or "", phase, earlier, later, settings)
+
+
+def as_use(said: str | Use | Mapping[str, Any]) -> Use:
+    """Return a Use from a name, a Use, or a table of a recipe (``name``, ``weight``, ``as``, ... , settings).
+
+    Raises:
+        PluginError: It is none of these, or a value is not usable.
+    """
+    if isinstance(said, Use):
+        return said
+    if isinstance(said, str):
+        return use(said)
+    if not isinstance(said, Mapping):
+        raise PluginError(f"A regularizer is a name, use(...), or a table with a name; got {said!r}.")
+    given = dict(said)
+    name = given.pop("name", None)
+    if not isinstance(name, str):
+        raise PluginError(
+            f"A regularizer's table needs a name, for example name = 'dcc'; got {dict(said)!r}."
+        )
+    if "as" in given:
+        given["as_"] = given.pop("as")
+    if not all(isinstance(key, str) for key in given):
+        raise PluginError(f"Plugin {name!r}: settings are named by texts; got {list(given)!r}.", plugin=name)
+    return use(name, **given)

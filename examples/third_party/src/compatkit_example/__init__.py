@@ -1,0 +1,1 @@
+"""A regularizer and a metric for compatkit, in a package of their own."""

@@ -1,0 +1,148 @@
+"""Accuracy: the share of examples whose own class is among the ``top`` highest logits.
+
+Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
+    Representations", Sec. 4: accuracy of recombined networks.
+Equations: 1/N sum over (x, y) of 1[fewer than top classes come before y]; a class comes before y with a
+    higher logit, or with the same logit and a lower index, which is arg max where top is 1.
+Cost: no pass of its own; two comparisons of the logits.
+"""
+
+from __future__ import annotations
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit import hookimpl
+from compatkit.errors import DataError, UsageError
+from compatkit.hooks import Register
+from compatkit.metrics import Result
+
+compatkit_api = 1
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``accuracy``."""
+    register("accuracy", Accuracy)
+
+
+def is_correct(logits: Tensor, labels: Tensor, *, top: int = 1) -> Tensor:
+    """Tell for each example whether its class is among the ``top`` first.
+
+    Args:
+        logits: ``(batch, classes)``; an example with a NaN counts as wrong.
+        labels: Class indices in ``[0, classes)``, ``(batch,)``.
+        top: How many classes may be named.
+
+    Returns:
+        Booleans, ``(batch,)``, on the device of ``logits``.
+
+    Example:
+        >>> is_correct(torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]]), torch.tensor([2, 0])).tolist()
+        [False, True]
+    """
+    own = logits.gather(1, labels[:, None])
+    classes = torch.arange(logits.shape[1], device=logits.device)
+    ahead = (logits > own) | ((logits == own) & (classes < labels[:, None]))
+    return (ahead.sum(1) < top) & ~logits.isnan().any(1)
+
+
+@attrs.frozen(eq=False)
+class Counts:
+    """Counts on the device, int64 of shape ``()``: examples, right ones, with NaN, with labels outside."""
+
+    examples: int
+    correct: Tensor
+    unreadable: Tensor
+    outside: Tensor
+
+
+def _count(instance: object, attribute: object, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"accuracy: top is a count of classes, at least 1; got {value!r}.")
+
+
+@attrs.frozen
+class Accuracy:
+    """Top-``top`` accuracy.
+
+    Attributes:
+        top: How many classes may be named, >= 1.
+    """
+
+    top: int = attrs.field(default=1, validator=_count)
+
+    def init(self) -> Counts:
+        """Return zero counts."""
+        none = torch.zeros((), dtype=torch.int64)
+        return Counts(0, none, none, none)
+
+    def update(self, state: Counts, logits: Tensor, labels: Tensor) -> Counts:
+        """Return the counts with one more batch.
+
+        Args:
+            state: Counts so far.
+            logits: ``(batch, classes)``.
+            labels: ``(batch,)``, integers.
+
+        Raises:
+            DataError: The shapes or the type do not fit.
+        """
+        if logits.dim() != 2 or labels.shape != logits.shape[:1] or labels.is_floating_point():
+            raise DataError(
+                f"accuracy expects logits (batch, classes) and integer labels (batch,); got "
+                f"{tuple(logits.shape)} and {tuple(labels.shape)} {labels.dtype}."
+            )
+        labels = labels.long()
+        outside = (labels < 0) | (labels >= logits.shape[1])
+        right = is_correct(logits, labels.masked_fill(outside, 0), top=self.top) & ~outside
+        return Counts(
+            state.examples + len(labels),
+            state.correct.to(logits.device) + right.sum(),
+            state.unreadable.to(logits.device) + logits.isnan().any(1).sum(),
+            state.outside.to(logits.device) + outside.sum(),
+        )
+
+    def merge(self, left: Counts, right: Counts) -> Counts:
+        """Return the sums, on the device of ``left``."""
+        device = left.correct.device
+        return Counts(
+            left.examples + right.examples,
+            left.correct + right.correct.to(device),
+            left.unreadable + right.unreadable.to(device),
+            left.outside + right.outside.to(device),
+        )
+
+    def finalise(self, state: Counts) -> Result:
+        """Return the share of right examples.
+
+        Raises:
+            DataError: Labels were no class of the logits.
+        """
+        if int(state.outside):
+            raise DataError(
+                f"accuracy: {int(state.outside)} of {state.examples} labels are no class of the logits. "
+                "Give labels in the order of the head's outputs."
+            )
+        unreadable = int(state.unreadable)
+        status, reason = "ok", ""
+        if not state.examples:
+            status, reason = "undefined", "no examples"
+        elif unreadable:
+            status = "degenerate"
+            reason = (
+                f"{unreadable} of {state.examples} examples have NaN among their logits and count as wrong"
+            )
+        return Result(
+            name="accuracy" if self.top == 1 else f"accuracy@{self.top}",
+            value=int(state.correct) / state.examples if state.examples else None,
+            unit="1",
+            direction="higher",
+            estimator="plug-in",
+            count=state.examples,
+            paper="Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components",
+            equation="Sec. 4",
+            status=status,
+            reason=reason,
+        )

@@ -1,0 +1,1 @@
+"""Regularizers: one method a file, named after the method."""

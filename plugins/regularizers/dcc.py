@@ -1,0 +1,114 @@
+"""Discriminating common classes (DCC): one shared head tells the common classes apart on all extractors.
+
+Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
+    Representations", Sec. 3.2.
+Equations: the sum over (x, y) of 1[y in C] CE(c(f_t(x)), y); with mini-batches the masked sum is divided by
+    the batch size, not by the count of masked examples, which keeps the formula's weight per example.
+Cost: one more head forward and backward a step; memory of one more head's activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from compatkit import AuxiliaryHead, Label, SetUp, Step, effect, hookimpl, label, match_classes
+from compatkit.errors import UnknownName, UsageError
+from compatkit.hooks import Register
+
+compatkit_api = 1
+OUTSIDE = -1
+
+
+@hookimpl
+def compatkit_regularizers(register: Register) -> None:
+    """Offer ``dcc``."""
+    register("dcc", DiscriminateCommonClasses)
+
+
+def common_class_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy over the examples of common classes, divided by the batch size.
+
+    Args:
+        logits: Of the shared head, ``(batch, classes)``.
+        labels: Index of the common class, or ``-1`` for an example of no common class, ``(batch,)``.
+
+    Returns:
+        Scalar in nats; 0 where the batch holds no common class.
+    """
+    total = F.cross_entropy(logits.float(), labels, ignore_index=OUTSIDE, reduction="sum")
+    return total / labels.shape[0]
+
+
+@attrs.define(eq=False)
+class DiscriminateCommonClasses:
+    """Trains a shared head on the classes that the tasks have in common.
+
+    Attributes:
+        classes: Names to use in place of all common classes.
+    """
+
+    classes: Sequence[str] | None = None
+    _head: AuxiliaryHead | None = attrs.field(default=None, init=False)
+    _places: dict[str, Tensor] = attrs.field(factory=dict, init=False)
+
+    @hookimpl
+    def compatkit_set_up(self, setup: SetUp) -> None:
+        """Add the head (or take the frozen one) and match every task's classes to its outputs by name.
+
+        Raises:
+            UsageError: The tasks, or a task and the frozen head, have no class in common.
+        """
+        wanted = self._wanted(setup)
+        self._head = setup.add_auxiliary_head("dcc", classes=wanted)
+        outputs = self._head.labels or ()
+        for state in setup.tasks.values():
+            pairs = match_classes(state.labels, outputs)
+            if not pairs:
+                raise UsageError(
+                    f"dcc: task {state.name!r} has none of the common classes. It has "
+                    f"{_names(state.labels)}; the shared head tells apart {_names(outputs)}."
+                )
+            places = torch.full((len(state.labels),), OUTSIDE, dtype=torch.int64)
+            for own, shared in pairs:
+                places[own] = shared
+            self._places[state.name] = places.to(setup.precision.device)
+
+    @hookimpl
+    @effect("pure")
+    def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
+        """Return the loss of the shared head on this task's features."""
+        head = self._head
+        if head is None or step.features is None:
+            raise UsageError("dcc: losses were asked for before the run was set up.")
+        logits = head(step.features)
+        return {"loss": common_class_loss(logits, self._places[step.task.name][step.batch.labels])}
+
+    def _wanted(self, setup: SetUp) -> tuple[Label, ...]:
+        if "dcc" in setup.frozen:
+            return setup.frozen["dcc"].labels or ()
+        shared = setup.shared_classes()
+        if not shared:
+            lists = "; ".join(f"{name}: {_names(state.labels)}" for name, state in setup.tasks.items())
+            raise UsageError(
+                f"dcc needs classes that at least two tasks share, matched by name; there is none. {lists}. "
+                "Rename the classes of a data set, or leave dcc out."
+            )
+        if self.classes is None:
+            return shared
+        asked = [label(name) for name in self.classes]
+        for one in asked:
+            if not match_classes([one], shared):
+                raise UnknownName(
+                    f"dcc: {one.name!r} is no class that the tasks share; they share {_names(shared)}."
+                )
+        return tuple(asked)
+
+
+def _names(labels: Sequence[Label]) -> str:
+    shown = ", ".join(one.name for one in labels[:12])
+    return shown + (f", ... ({len(labels)} in all)" if len(labels) > 12 else "")

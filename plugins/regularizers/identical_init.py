@@ -1,0 +1,57 @@
+"""Identical initial weights (IIW): all networks of a run start from the same point.
+
+Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
+    Representations", Sec. 3.3: Phi_a^0 = Phi_b^0 and Theta_a^0 = Theta_b^0, random or pretrained.
+Cost: none during training; two more builds of the network at the start.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from compatkit import SetUp, hookimpl
+from compatkit.errors import UsageError
+from compatkit.hooks import Register
+
+compatkit_api = 1
+
+
+@hookimpl
+def compatkit_regularizers(register: Register) -> None:
+    """Offer ``identical_init``."""
+    register("identical_init", IdenticalInit)
+
+
+@attrs.frozen
+class IdenticalInit:
+    """Draws every network's initial weights from one stream.
+
+    Heads start equal too; only class layers of different size differ. Where the tasks start from given
+    weights, those are the identical initial weights, and only the class layers are drawn.
+
+    Attributes:
+        seed: Names the initial weights, so that a later run can start from the same ones; None takes the
+            run's seed.
+    """
+
+    seed: int | None = None
+
+    @hookimpl
+    def compatkit_set_up(self, setup: SetUp) -> None:
+        """Draw all networks anew and check that they are identical.
+
+        Raises:
+            UsageError: The networks differ in shape, so they cannot start from the same weights.
+        """
+        states = list(setup.tasks.values())
+        for state in states:
+            setup.initialise(state, "identical_init", seed=self.seed)
+        for other in states[1:]:
+            if other.initial != states[0].initial:
+                raise UsageError(
+                    "identical_init needs networks of one architecture that start from the same weights: task "
+                    f"{states[0].name!r} is {states[0].task.backbone} cut after {states[0].task.split} with "
+                    f"{dict(states[0].extractor_blueprint.kwargs)}, task {other.name!r} is {other.task.backbone} cut "
+                    f"after {other.task.split} with {dict(other.extractor_blueprint.kwargs)}. Use one backbone and "
+                    "one kind of image for both (in_chans), the same `weights`, or leave identical_init out."
+                )

@@ -1,0 +1,102 @@
+"""Rotation prediction (RP): one shared head tells by how much an image was turned, on all extractors.
+
+Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
+    Representations", Sec. 3.2; the task is Gidaris et al. (2018), arXiv:1803.07728.
+Equations: 1/4 of the sum over r in {0, 90, 180, 270} degrees of CE(s(f_t(rot_r x)), r), all four rotations of
+    every image; the target head sees upright images only.
+Cost: three more extractor passes and four times the batch through one more head, a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import attrs
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from compatkit import AuxiliaryHead, SetUp, Step, effect, hookimpl
+from compatkit.errors import UsageError
+from compatkit.hooks import Register
+
+compatkit_api = 1
+VIEWS = 4
+
+
+@hookimpl
+def compatkit_regularizers(register: Register) -> None:
+    """Offer ``rotation_prediction``."""
+    register("rotation_prediction", RotationPrediction)
+
+
+def rotations(images: Tensor, half_turn: Literal["rotate", "flip"] = "rotate") -> list[Tensor]:
+    """Return the four views of every image, the upright one first.
+
+    Args:
+        images: ``(batch, channels, side, side)``.
+        half_turn: What stands for 180 degrees: the rotation, or ``"flip"``, the image upside down, for
+            digits, where a half turn makes a 9 of a 6.
+
+    Returns:
+        Four tensors of the shape of ``images``: 0, 90, 180 and 270 degrees counter-clockwise, exact.
+    """
+    half = images.flip(-2) if half_turn == "flip" else torch.rot90(images, 2, (-2, -1))
+    return [images, torch.rot90(images, 1, (-2, -1)), half, torch.rot90(images, 3, (-2, -1))]
+
+
+@attrs.define(eq=False)
+class RotationPrediction:
+    """Trains a shared head to predict rotations.
+
+    Attributes:
+        views: Batch normalisation over the four views. ``"per_view"``: the extractor normalises every view
+            by itself and its running statistics follow the upright view alone (the pass of the target
+            head is shared); the rotation head sees all four together. ``"mixed"``: one pass of extractor
+            and head over all four together. ``"separate"``: four passes of extractor and head, each
+            moving the running statistics. The paper does not say which; the choice is recorded.
+        half_turn: ``"rotate"``, or ``"flip"`` for digits.
+    """
+
+    views: Literal["per_view", "mixed", "separate"] = attrs.field(
+        default="per_view", validator=attrs.validators.in_(("per_view", "mixed", "separate"))
+    )
+    half_turn: Literal["rotate", "flip"] = attrs.field(
+        default="rotate", validator=attrs.validators.in_(("rotate", "flip"))
+    )
+    _head: AuxiliaryHead | None = attrs.field(default=None, init=False)
+
+    @hookimpl
+    def compatkit_set_up(self, setup: SetUp) -> None:
+        """Add the rotation head, or take the frozen one.
+
+        Raises:
+            UsageError: A task's images are not square.
+        """
+        for state in setup.tasks.values():
+            height, width = state.data.size
+            if height != width:
+                raise UsageError(
+                    f"rotation_prediction needs square images; task {state.name!r} has {height} x {width}. "
+                    "Set Task.size."
+                )
+        self._head = setup.add_auxiliary_head("rotation", outputs=VIEWS)
+
+    @hookimpl
+    @effect("pure")
+    def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
+        """Return the mean cross-entropy over the four views of every image."""
+        if self._head is None or step.features is None:
+            raise UsageError("rotation_prediction: losses were asked for before the run was set up.")
+        upright, *turned = rotations(step.batch.images, self.half_turn)
+        if self.views == "mixed":
+            logits = self._head(step.extract(torch.cat([upright, *turned]), write_statistics=True))
+        elif self.views == "separate":
+            passes = [step.extract(view, write_statistics=True) for view in (upright, *turned)]
+            logits = torch.cat([self._head(features) for features in passes])
+        else:
+            passes = [step.extract(view, write_statistics=False) for view in turned]
+            logits = self._head(torch.cat([step.features, *passes]))
+        wanted = torch.arange(VIEWS, device=logits.device).repeat_interleave(upright.shape[0])
+        return {"loss": F.cross_entropy(logits.float(), wanted)}

@@ -1,0 +1,105 @@
+"""The list of installed plugins: each on its own, with what it offers or why it cannot be used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from compatkit.plugins import Listed, listing
+
+GOOD = """
+from compatkit import hookimpl
+
+@hookimpl
+def compatkit_regularizers(register):
+    register("good", Good)
+
+class Good:
+    def __init__(self, layers: list = [1], *, eps: float = float("inf")): ...
+    @hookimpl
+    def compatkit_losses(self): return {}
+    @hookimpl
+    def compatkit_after_step(self, step): ...
+"""
+Install = Callable[..., None]
+
+
+def listed() -> dict[str, Listed]:
+    return {f"{line.kind}.{line.name}": line for line in listing()}
+
+
+@pytest.fixture
+def zoo(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("good", {"regularizers.good": "zoo_good"}, {"zoo_good": GOOD})
+    install("bad", {"regularizers.bad": "zoo_bad"}, {"zoo_bad": "raise OSError('no licence')"})
+    install("late", {"metrics.late": "zoo_late"}, {"zoo_late": "compatkit_api = '>=7'"})
+    install("typo", {"regularizer.typo": "zoo_typo"}, {"zoo_typo": ""})
+    install("hid", {"metrics.hidden": "zoo_hid"}, {"zoo_hid": "raise RuntimeError('imported')"})
+    for who in ("one", "two"):
+        install(who, {"metrics.twice": f"zoo_{who}"}, {f"zoo_{who}": "raise RuntimeError('imported')"})
+    broken = GOOD.replace("compatkit_losses", "compatkit_loses").replace('"good"', '"hook"')
+    install("hook", {"regularizers.hook": "zoo_hook"}, {"zoo_hook": broken})
+    monkeypatch.setenv("COMPATKIT_DISABLE_PLUGINS", "hidden")
+
+
+@pytest.mark.usefixtures("zoo")
+def test_each_plugin_has_its_status() -> None:
+    found = listed()
+    assert {key: found[key].status for key in found if found[key].distribution != "compatkit"} == {
+        "metrics.hidden": "blocked",
+        "metrics.late": "incompatible",
+        "metrics.twice": "clash",
+        "regularizer.typo": "failed",
+        "regularizers.bad": "failed",
+        "regularizers.good": "active",
+        "regularizers.hook": "failed",
+    }
+    assert [line.distribution for line in listing() if line.name == "twice"] == ["one", "two"]
+
+
+@pytest.mark.usefixtures("zoo")
+def test_messages_say_whose_fault_it_is_and_keep_the_traceback() -> None:
+    found = listed()
+    assert (
+        "Plugin 'regularizers.bad' of bad 1.0: importing 'zoo_bad' failed: OSError: no licence"
+        in found["regularizers.bad"].message
+    )
+    assert "zoo_bad.py" in found["regularizers.bad"].traceback
+    assert "Did you mean 'regularizers'?" in found["regularizer.typo"].message
+    assert "Did you mean 'compatkit_losses'?" in found["regularizers.hook"].message
+    assert "COMPATKIT_DISABLE_PLUGINS=hidden" in found["metrics.hidden"].message
+    assert "brought by one 1.0 and two 1.0" in found["metrics.twice"].message
+
+
+@pytest.mark.usefixtures("zoo")
+def test_an_active_plugin_shows_what_it_offers() -> None:
+    line = listed()["regularizers.good"]
+    assert line.hooks == ("compatkit_regularizers", "compatkit_losses", "compatkit_after_step")
+    assert [str(one) for one in line.settings] == ["layers: list = [1]", "eps: float = 'inf'"]
+    assert line.source is not None and line.source.endswith("zoo_good.py")
+    assert (line.distribution, line.version, line.message, line.notes) == ("good", "1.0", "", ())
+    assert line.seconds >= 0
+
+
+@pytest.mark.usefixtures("zoo")
+def test_the_list_is_json_and_ordered_by_name() -> None:
+    lines = json.loads(json.dumps([line.to_json() for line in listing()], allow_nan=False))
+    keys = [(line["kind"], line["name"]) for line in lines]
+    assert keys == sorted(keys)
+    orders = [line["order"] for line in lines if line["kind"] == "regularizers"]
+    assert orders == list(range(1, len(orders) + 1))
+
+
+def test_a_broken_installation_is_a_line_and_no_crash(install: Install) -> None:
+    site = install("nameless", {"metrics.nameless": "zoo_nameless"}, {"zoo_nameless": ""})
+    next(site.glob("*.dist-info/METADATA")).write_text("")  # type: ignore[attr-defined]
+    assert listed()["metrics.nameless"].status == "failed"
+
+
+def test_moving_a_random_state_is_noted(install: Install) -> None:
+    install(
+        "moved", {"regularizers.good": "zoo_moved"}, {"zoo_moved": "import random\nrandom.seed(3)\n" + GOOD}
+    )
+    assert "changed Python's random state; it was put back" in listed()["regularizers.good"].notes[0]

@@ -1,0 +1,72 @@
+"""What a run may say about a regularizer, in Python and in a recipe."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from typing import Any
+
+import pytest
+
+from compatkit.errors import PluginError
+from compatkit.hooks import Phase
+from compatkit.plugins import Use, as_use, use
+
+
+def test_a_name_is_enough() -> None:
+    assert as_use("dcc") == use("dcc") == Use("dcc") == as_use(use("dcc")) == use("regularizers.dcc")
+    assert (use("dcc").as_, use("dcc").weight, use("dcc").phase) == ("dcc", 1.0, Phase(0, None))
+
+
+def test_a_recipe_says_the_same_as_python() -> None:
+    table = tomllib.loads(
+        """
+        name = "dcc"
+        weight = 2
+        as = "dcc_a"
+        start = 10
+        stop = 20
+        before = "iiw"
+        after = ["rp", "x"]
+        classes = ["cat", "dog"]
+        """
+    )
+    asked = use(
+        "dcc",
+        weight=2.0,
+        as_="dcc_a",
+        start=10,
+        stop=20,
+        before=["iiw"],
+        after=("rp", "x"),
+        classes=["cat", "dog"],
+    )
+    assert as_use(table) == asked
+    assert as_use(asked.to_json()) == asked
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"weight": -1.0}, "finite and not negative; got -1.0"),
+        ({"weight": math.nan}, "finite and not negative; got nan"),
+        ({"weight": math.inf}, "finite and not negative; got inf"),
+        ({"weight": True}, "A weight is a number; got True"),
+        ({"weight": "1"}, "A weight is a number; got '1'"),
+        ({"as": "a/b"}, r"instance name \(as\) is lower-case letters"),
+        ({"start": -1}, "start is the number of a step, a whole number from 0; got -1"),
+        ({"stop": 1.5}, "stop is the number of a step"),
+        ({"start": 5, "stop": 5}, "leaves no step"),
+        ({"before": 3}, "before and after name other instances"),
+    ],
+)
+def test_unusable_values_name_the_plugin(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(PluginError, match=message) as caught:
+        as_use({"name": "dcc", **said})
+    assert "Plugin 'dcc'" in str(caught.value)
+
+
+@pytest.mark.parametrize("said", [3, None, {"weight": 1.0}, {"name": 3}])
+def test_what_is_no_use(said: Any) -> None:
+    with pytest.raises(PluginError, match=r"name"):
+        as_use(said)
