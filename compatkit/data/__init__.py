@@ -1,0 +1,36 @@
+"""Data sets: images with class names, read from packs, from torchvision's folders, or made in code.
+
+Everything is imported when it is first used, so that listing and checking components stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from compatkit.data.dataset import DataSet, Split, describe
+    from compatkit.data.loading import load
+    from compatkit.data.specification import load_spec
+
+_HOMES = {
+    "DataSet": "compatkit.data.dataset",
+    "Split": "compatkit.data.dataset",
+    "describe": "compatkit.data.dataset",
+    "load": "compatkit.data.loading",
+    "load_spec": "compatkit.data.specification",
+}
+
+__all__ = ["DataSet", "Split", "describe", "load", "load_spec"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'compatkit.data' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

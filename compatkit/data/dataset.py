@@ -1,0 +1,102 @@
+"""A data set: a training and a test split that go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+from numpy.typing import NDArray
+
+from compatkit.data.split import Channels, Split
+from compatkit.errors import DataError
+
+__all__ = ["Channels", "DataSet", "Split", "describe"]
+
+
+@attrs.frozen(eq=False)
+class DataSet:
+    """A training and a test split with the same classes, channels and size.
+
+    Attributes:
+        name: For example ``"mnist"``; its splits are ``"mnist/train"`` and ``"mnist/test"``.
+
+    Raises:
+        DataError: The two splits differ in classes, channels or size.
+    """
+
+    name: str
+    train: Split
+    test: Split
+
+    def __attrs_post_init__(self) -> None:
+        """Check that the two splits go together."""
+        for what in ("classes", "channels", "size"):
+            mine, theirs = getattr(self.train, what), getattr(self.test, what)
+            if mine != theirs:
+                raise DataError(
+                    f"Data set {self.name!r}: {what} must be equal in both splits, training has {mine}, test "
+                    f"{theirs}."
+                )
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        train: tuple[NDArray[Any], NDArray[Any]],
+        test: tuple[NDArray[Any], NDArray[Any]],
+        classes: Iterable[str],
+    ) -> DataSet:
+        """Make a data set from (images, labels) of both splits; see ``Split`` for types and shapes."""
+        names = tuple(classes)
+        return cls(name, Split(*train, names, f"{name}/train"), Split(*test, names, f"{name}/test"))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return self.train.classes
+
+    def subset(self, train: int | None = None, test: int | None = None, seed: int | None = None) -> DataSet:
+        """Return class-balanced subsets of both splits (None keeps all); see ``Split.subset``."""
+        pairs = ((self.train, train), (self.test, test))
+        return DataSet(self.name, *(s if n is None else s.subset(n, seed) for s, n in pairs))
+
+    def halves(self) -> tuple[DataSet, DataSet]:
+        """Return two disjoint, class-balanced data sets, named ``<name>-half1`` and ``<name>-half2``."""
+        pairs = zip(self.train.halves(), self.test.halves(), strict=True)
+        parts = [DataSet(self.name, *pair).renamed(f"{self.name}-half{i}") for i, pair in enumerate(pairs, 1)]
+        return parts[0], parts[1]
+
+    def shifted(self, hue: float = 0.0, brightness: float = 1.0, blur: float = 0.0) -> DataSet:
+        """Return the data set with both splits shifted in colour and blur; see ``Shift``."""
+        return DataSet(self.name, *(s.shifted(hue, brightness, blur) for s in (self.train, self.test)))
+
+    def resized(self, size: tuple[int, int]) -> DataSet:
+        """Return the data set with all images at ``size`` (height, width)."""
+        return DataSet(self.name, self.train.resized(size), self.test.resized(size))
+
+    def converted(self, channels: Channels) -> DataSet:
+        """Return the data set with all images as ``"L"`` or ``"RGB"``."""
+        return DataSet(self.name, self.train.converted(channels), self.test.converted(channels))
+
+    def renamed(self, name: str) -> DataSet:
+        """Return the same images under another name, the splits' names included."""
+        return DataSet(name, self.train.renamed(f"{name}/train"), self.test.renamed(f"{name}/test"))
+
+
+def describe(data: DataSet) -> dict[str, Any]:
+    """Return what a reader wants to know of a data set, as JSON values."""
+    described: dict[str, Any] = {"name": data.name, "classes": list(data.classes)}
+    for split in (data.train, data.test):
+        mean, std = split.statistics()
+        described["train" if split is data.train else "test"] = {
+            "name": split.name,
+            "images": len(split),
+            "per_class": list(split.counts),
+            "size": list(split.size),
+            "channels": split.channels,
+            "mean": list(mean),
+            "std": list(std),
+            "digest": split.digest,
+        }
+    return described

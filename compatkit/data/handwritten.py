@@ -1,0 +1,34 @@
+"""Handwritten digits that come with scikit-learn: 1,797 grey images of 8 x 8 pixels, no download."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compatkit.data.dataset import DataSet
+
+TEST_PER_CLASS = 40
+"""The last 40 images of each digit are the test set (400), the other 1,397 the training set.
+
+The file is ordered by writer, so that most writers of the test set are not in the training set.
+"""
+
+
+def handwritten_digits(name: str = "digits") -> DataSet:
+    """Return scikit-learn's ``load_digits`` with 0 to 16 stretched to 0 to 255, in a fixed split.
+
+    Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI (the test part of it).
+    """
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = np.floor(bunch.images * (255 / 16) + 0.5).astype(np.uint8)[..., None]  # type: ignore[union-attr]
+    labels = bunch.target.astype(np.int64)  # type: ignore[union-attr]
+    kept = [np.flatnonzero(labels == digit)[-TEST_PER_CLASS:] for digit in range(10)]
+    is_test = np.zeros(len(labels), dtype=bool)
+    is_test[np.concatenate(kept)] = True
+    return DataSet.of(
+        name,
+        (images[~is_test], labels[~is_test]),
+        (images[is_test], labels[is_test]),
+        [str(digit) for digit in range(10)],
+    )

@@ -1,0 +1,175 @@
+"""Data sets by name or path: packs, torchvision's folders, sets made in code, sets that plugins bring."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+
+from compatkit.data.dataset import DataSet
+from compatkit.data.packs import read_pack, stem
+from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, PluginError, UnknownName
+
+Provider = Callable[..., DataSet]
+"""``factory(root=None, download=False) -> DataSet``, as plugins register it."""
+
+MADE = {
+    "digits": ("compatkit.data.handwritten", "handwritten_digits"),
+    "typeset-digits": ("compatkit.data.typeset", "typeset_digits"),
+}
+"""Data sets that need no file: module and function."""
+
+FETCHED = {
+    "mnist": "mnist",
+    "usps": "usps",
+    "fashionmnist": "fashion-mnist",
+    "cifar10": "cifar10",
+    "cifar100": "cifar100",
+    "stl10": "stl10",
+    "svhn": "svhn",
+}
+"""torchvision's data sets: key, and the name that they get here."""
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    download: bool = False,
+    providers: Mapping[str, Provider] | None = None,
+) -> DataSet:
+    """Load a data set.
+
+    A name is looked for in this order: sets made in code (``digits``, ``typeset-digits``); ``providers``;
+    packs ``<name>.npz`` and ``<name>.webp.npz`` in ``root``, or else in the folder ``COMPATKIT_DATA``;
+    torchvision's own sets in the same folder, then in torchvision's (``$TORCH_HOME/datasets``). Case, hyphens
+    and underscores make no difference.
+
+    Args:
+        name_or_path: A name, or the path of an ``.npz`` pack.
+        root: Folder to look in, in place of ``COMPATKIT_DATA``.
+        download: Let torchvision fetch what is missing, into the first of these folders.
+        providers: Data sets that plugins bring: name to ``factory(root=None, download=False)``.
+
+    Raises:
+        UnknownName: No data set has this name.
+        DataError: A file is damaged or no data set, or a known data set is in none of the folders.
+        EnvironmentFailure: A folder or file cannot be read, or the download failed.
+    """
+    if is_path(name_or_path):
+        return _load_path(Path(name_or_path).expanduser(), _folders(root))
+    name, folders, offered = str(name_or_path), _folders(root), providers or {}
+    key = _key(name)
+    made, provider = _match(key, MADE), _match(key, offered)
+    if provider is not None and (made is not None or key in FETCHED):
+        raise DataError(
+            f"A plugin offers the data set {provider!r}, which is the name of one that compatkit has "
+            "already; give the plugin's another name."
+        )
+    if made is not None:
+        module, function = MADE[made]
+        return getattr(import_module(module), function)()
+    if provider is not None:
+        return _provided(offered[provider], provider, root, download)
+    for folder in folders:
+        packs = _packs(folder)
+        if key in packs:
+            return read_pack(packs[key], name=_name(packs[key]))
+    return _torchvision(name, folders, download, offered)
+
+
+def is_path(name_or_path: str | os.PathLike[str]) -> bool:
+    """Return whether this is the path of a file, not the name of a data set."""
+    text = os.fspath(name_or_path)
+    return not isinstance(name_or_path, str) or "/" in text or os.sep in text or text.endswith(".npz")
+
+
+def _load_path(path: Path, folders: list[Path]) -> DataSet:
+    places = [path] if path.is_absolute() else [path, *(folder / path for folder in folders)]
+    found = next((place for place in places if place.exists()), path)
+    return read_pack(found, name=_name(found))
+
+
+def _torchvision(name: str, folders: list[Path], download: bool, offered: Mapping[str, Provider]) -> DataSet:
+    from compatkit.data.torchvision import default_root, read_torchvision
+
+    key, roots = _key(name), [*folders, default_root()]
+    looked = ", ".join(str(folder) for folder in roots)
+    if key in FETCHED:
+        data = read_torchvision(key, FETCHED[key], roots, download=download)
+        if data is not None:
+            return data
+        raise DataError(
+            f"Data set {name!r} is in none of these folders: {looked}. Give the path of a pack, set "
+            "COMPATKIT_DATA or root to a folder that holds it, or allow the download.",
+            subject=name,
+        )
+    packs = {_name(file) for folder in folders for file in _packs(folder).values()}
+    known = sorted({*MADE, *offered, *packs, *FETCHED.values()})
+    near = difflib.get_close_matches(name.lower(), known, 1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise UnknownName(
+        f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and the path of any .npz pack. "
+        f"Looked in {looked}.",
+        subject=name,
+    )
+
+
+def _provided(factory: Provider, name: str, root: str | os.PathLike[str] | None, download: bool) -> DataSet:
+    try:
+        data = factory(root=root, download=download)
+    except CompatkitError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"The plugin's data set {name!r} failed with {type(error).__name__}: {error}. Its factory is "
+            "called with root and download; see the plugin's own documentation.",
+            plugin=name,
+        ) from error
+    if not isinstance(data, DataSet):
+        raise DataError(
+            f"The plugin's data set {name!r} must be a compatkit.data.DataSet, its factory returned "
+            f"{type(data).__name__}.",
+            subject=name,
+        )
+    return data
+
+
+def _folders(root: str | os.PathLike[str] | None) -> list[Path]:
+    folder = root if root is not None else os.environ.get("COMPATKIT_DATA")
+    return [Path(folder).expanduser()] if folder else []
+
+
+def _packs(folder: Path) -> dict[str, Path]:
+    """Return the packs of a folder by key; of two with the same key the first by name."""
+    try:
+        files = sorted(file for file in folder.iterdir() if file.name.endswith(".npz"))
+    except FileNotFoundError:
+        return {}
+    except NotADirectoryError as error:
+        raise DataError(
+            f"{folder} is a file; root and COMPATKIT_DATA name a folder.", subject=folder
+        ) from error
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"The folder {folder} cannot be read: {error.strerror}. Check its rights.", subject=folder
+        ) from error
+    found: dict[str, Path] = {}
+    for file in files:
+        found.setdefault(_key(stem(file)), file)
+    return found
+
+
+def _name(file: Path) -> str:
+    """Return what the data set in this pack is called: one name, however torchvision's sets are spelled."""
+    return FETCHED.get(_key(stem(file)), stem(file))
+
+
+def _key(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "").replace(" ", "")
+
+
+def _match(key: str, names: Mapping[str, object]) -> str | None:
+    return next((name for name in names if _key(name) == key), None)

@@ -1,0 +1,103 @@
+"""Data sets as a recipe writes them down: a name or path, or a strict table of what to take and change."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compatkit.data.dataset import DataSet
+from compatkit.data.loading import Provider, is_path, load
+from compatkit.data.shift import Shift
+from compatkit.errors import DataError
+
+KEYS = ("name", "as", "half", "train", "test", "seed", "channels", "shift")
+
+
+def load_spec(
+    spec: str | Mapping[str, Any],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    download: bool = False,
+    providers: Mapping[str, Provider] | None = None,
+    relative_to: str | os.PathLike[str] | None = None,
+) -> DataSet:
+    """Load a data set as a recipe describes it.
+
+    The keys, all but ``name`` optional, in the order in which they are applied: ``name`` (a name, or the path
+    of a pack); ``half`` (1 or 2); ``train`` and ``test`` (numbers of images, class-balanced) with ``seed``
+    (without it, the first ones); ``channels`` (``"L"`` or ``"RGB"``); ``shift`` (a table of ``hue``,
+    ``brightness``, ``blur``); ``as`` (another name, where one source serves as two domains). Example::
+
+        load_spec({"name": "cifar10", "half": 2, "train": 8000, "shift": {"hue": 0.3, "blur": 1.0}})
+
+    Args:
+        spec: The table, or just a name or path.
+        root: As in ``load``.
+        download: As in ``load``.
+        providers: As in ``load``.
+        relative_to: Folder that relative paths are tried against first (the recipe's).
+
+    Raises:
+        DataError: A key is unknown, a value cannot be used, or the data set cannot be read.
+        UnknownName: No data set has this name.
+    """
+    table: Mapping[str, Any] = {"name": spec} if isinstance(spec, str | os.PathLike) else spec
+    if not isinstance(table, Mapping):
+        raise DataError(f"A recipe's data is a name, a path or a table, got {type(spec).__name__}.")
+    _only(table, KEYS, "data")
+    name = table.get("name")
+    if not isinstance(name, str | os.PathLike) or not os.fspath(name):
+        raise DataError(
+            f"A recipe's data needs 'name', a known data set or the path of a pack; got {name!r}."
+        )
+    if relative_to is not None and is_path(name) and (Path(relative_to) / name).exists():
+        name = Path(relative_to) / name
+    data = load(name, root=root, download=download, providers=providers)
+    if "half" in table:
+        data = _half(data, table["half"])
+    data = data.subset(table.get("train"), table.get("test"), _seed(table.get("seed")))
+    if "channels" in table:
+        data = data.converted(table["channels"])
+    if "shift" in table:
+        data = _shifted(data, table["shift"])
+    return data.renamed(_text(table["as"])) if "as" in table else data
+
+
+def _half(data: DataSet, half: Any) -> DataSet:
+    if isinstance(half, bool) or half not in (1, 2):
+        raise DataError(f"data: half must be 1 or 2, got {half!r}.")
+    return data.halves()[half - 1]
+
+
+def _shifted(data: DataSet, shift: Any) -> DataSet:
+    known = [field.name for field in attrs.fields(Shift)]
+    if not isinstance(shift, Mapping):
+        raise DataError(f"data: shift must be a table of {', '.join(known)}, got {shift!r}.")
+    _only(shift, known, "data.shift")
+    return data.shifted(**shift)
+
+
+def _seed(seed: Any) -> int | None:
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise DataError(f"data: seed must be a whole number from 0, got {seed!r}.")
+    return seed
+
+
+def _text(name: Any) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise DataError(f"data: 'as' must be a name, got {name!r}.")
+    return name
+
+
+def _only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    names = list(known)
+    for key in table:
+        if key not in names:
+            near = difflib.get_close_matches(str(key), names, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"{where} has the unknown key {key!r}.{hint} Known are {', '.join(names)}.")

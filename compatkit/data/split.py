@@ -1,0 +1,196 @@
+"""Images of one purpose with their class names: subsets, halves, sizes, statistics, digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any, Literal, cast
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.data.checking import check_images, check_labels, check_names, check_size
+from compatkit.data.separable import Floats, Images, chunks, mapped, resized
+from compatkit.data.shift import Shift, shifted
+from compatkit.errors import DataError
+
+Channels = Literal["L", "RGB"]
+
+LUMA = np.array([[0.299], [0.587], [0.114]], dtype=np.float32)
+"""Shares of red, green and blue in grey (ITU-R BT.601, as in Pillow)."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class Split:
+    """Images of one purpose (training or test) with their classes. Never change the arrays in place.
+
+    Attributes:
+        images: uint8 ``(n, h, w, c)``, ``c`` 1 (grey) or 3 (RGB), n at least 1.
+        labels: int64 ``(n,)``, positions in ``classes``; other integer types are converted.
+        classes: Names of the classes, each once.
+        name: For example ``"mnist/train"``.
+
+    Raises:
+        DataError: An array has another type or shape, a label is out of range, or a class name is empty
+            or comes twice.
+    """
+
+    images: Images
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    name: str
+    _known: dict[str, Any] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Check the four fields, and convert labels and class names to their final types."""
+        check_images(self.images, self.name)
+        classes = check_names(self.classes, self.name)
+        labels = check_labels(self.labels, len(self.images), classes, self.name)
+        object.__setattr__(self, "classes", classes)
+        object.__setattr__(self, "labels", labels)
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        height, width = self.size
+        images = f"{len(self)} images {height}x{width} {self.channels}"
+        return f"Split({self.name!r}, {images}, {len(self.classes)} classes)"
+
+    @property
+    def channels(self) -> Channels:
+        """``"L"`` for grey images, ``"RGB"`` for coloured ones."""
+        return "L" if self.images.shape[3] == 1 else "RGB"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        return self.images.shape[1], self.images.shape[2]
+
+    @property
+    def digest(self) -> str:
+        """``"data:sha256:..."`` over images, labels and classes; the name does not count."""
+        if "digest" not in self._known:
+            head = {"shape": list(self.images.shape), "classes": list(self.classes)}
+            hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
+            hashed.update(np.ascontiguousarray(self.images).data)
+            hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
+            self._known["digest"] = f"data:sha256:{hashed.hexdigest()}"
+        return self._known["digest"]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of images of each class, in the order of ``classes``."""
+        return tuple(np.bincount(self.labels, minlength=len(self.classes)).tolist())
+
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return mean and standard deviation of each channel on the scale 0 to 1, over all pixels.
+
+        Raises:
+            DataError: A channel holds one value only, so that nothing can be normalised by its deviation.
+        """
+        if "statistics" not in self._known:
+            self._known["statistics"] = self._statistics()
+        return self._known["statistics"]
+
+    def resized(self, size: tuple[int, int]) -> Split:
+        """Return the images at ``size`` (height, width): bilinear with antialiasing; itself where equal."""
+        wanted = check_size(size, self.name)
+        return self if wanted == self.size else self._with(images=resized(self.images, wanted))
+
+    def converted(self, channels: Channels) -> Split:
+        """Return the images as ``"L"`` or ``"RGB"``: grey repeated, or the luma of the colours."""
+        if channels == self.channels:
+            return self
+        if channels == "RGB":
+            return self._with(images=np.repeat(self.images, 3, axis=3))
+        if channels != "L":
+            raise DataError(f"{self.name}: images can be converted to 'L' or 'RGB', not {channels!r}.")
+        return self._with(images=mapped(self.images, (*self.size, 1), _grey))
+
+    def shifted(self, hue: float = 0.0, brightness: float = 1.0, blur: float = 0.0) -> Split:
+        """Return the images shifted in colour and blur; see ``Shift``."""
+        return self._with(images=shifted(self.images, Shift(hue, brightness, blur)))
+
+    def subset(self, n: int, seed: int | None = None) -> Split:
+        """Return ``n`` images, as many of each class as there are, in the order they have here.
+
+        Args:
+            n: Number of images, 1 to all. A class with fewer than its share is taken whole, and the others
+                make up for it; a remainder goes to the first classes.
+            seed: Draws the images of each class at random; None takes the first ones.
+
+        Raises:
+            DataError: ``n`` is no integer, below 1, or more than there are.
+        """
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n <= len(self):
+            raise DataError(
+                f"{self.name} has {len(self)} images; a subset takes 1 to all of them, not {n!r}."
+            )
+        draw = None if seed is None else np.random.default_rng(seed)
+        kept: list[NDArray[np.int64]] = []
+        for of_class, share in zip(self._positions(), _shares(self.counts, int(n)), strict=True):
+            kept.append((of_class if draw is None else draw.permutation(of_class))[:share])
+        return self.take(np.concatenate(kept))
+
+    def take(self, positions: Iterable[int] | NDArray[np.int64]) -> Split:
+        """Return the images at ``positions``, in ascending order."""
+        chosen = np.sort(np.asarray(positions, dtype=np.int64))
+        return self._with(images=self.images[chosen], labels=self.labels[chosen])
+
+    def halves(self) -> tuple[Split, Split]:
+        """Return two disjoint splits: of each class the images at even, and those at odd places.
+
+        Raises:
+            DataError: There are fewer than two images of every class.
+        """
+        places = self._positions()
+        if all(len(of_class) < 2 for of_class in places):
+            raise DataError(f"{self.name} has fewer than two images of each class; it cannot be halved.")
+        return tuple(self.take(np.concatenate([p[start::2] for p in places])) for start in (0, 1))  # type: ignore[return-value]
+
+    def renamed(self, name: str) -> Split:
+        """Return the same images under another name."""
+        return self._with(name=name)
+
+    def _positions(self) -> list[NDArray[np.int64]]:
+        return [np.flatnonzero(self.labels == index) for index in range(len(self.classes))]
+
+    def _with(self, **changes: Any) -> Split:
+        return attrs.evolve(self, **changes)
+
+    def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        # A histogram per channel: exact in integers, whatever the number of pixels.
+        histogram = np.zeros((self.images.shape[3], 256), dtype=np.int64)
+        for part in chunks(self.images):
+            for channel, row in enumerate(histogram):
+                row += np.bincount(self.images[part, :, :, channel].ravel(), minlength=256)
+        values, count = np.arange(256) / 255.0, histogram[0].sum()
+        mean = histogram @ values / count
+        variance = (histogram * (values[None, :] - mean[:, None]) ** 2).sum(axis=1) / count
+        for channel, row in enumerate(histogram):
+            if np.count_nonzero(row) < 2:
+                raise DataError(
+                    f"{self.name}: every pixel of channel {channel} has the value {int(row.argmax())}; such "
+                    "images cannot be normalised, and hold nothing to learn from."
+                )
+        return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
+
+
+def _grey(values: Floats) -> Floats:
+    return cast(Floats, values @ LUMA)
+
+
+def _shares(available: tuple[int, ...], n: int) -> list[int]:
+    """Return how many to take of each class: as even as the classes allow, ``n`` in all."""
+    shares = [0] * len(available)
+    while left := n - sum(shares):
+        room = [index for index, count in enumerate(available) if shares[index] < count]
+        # All by the same amount while that lasts; then one more for the first, who all have the same by now.
+        each = left // len(room)
+        for index in room if each else room[:left]:
+            shares[index] = min(available[index], shares[index] + max(each, 1))
+    return shares

@@ -1,0 +1,135 @@
+"""torchvision's own data sets from a local folder; fetched only when that is asked for.
+
+The only module that imports torchvision. CIFAR's original files are pickles: torchvision compares each with a
+fixed MD5 digest before it opens it, so that no other pickle than the published one is ever read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.data.dataset import DataSet
+from compatkit.errors import DataError, EnvironmentFailure
+
+Arrays = tuple[NDArray[Any], NDArray[Any]]
+
+DIGITS = tuple(str(digit) for digit in range(10))
+
+
+def _by_flag(kind: Any, root: str, split: str, download: bool) -> Any:
+    return kind(root, train=split == "train", download=download)
+
+
+def _by_split(kind: Any, root: str, split: str, download: bool) -> Any:
+    return kind(root, split=split, download=download)
+
+
+@attrs.frozen
+class Source:
+    """How one of torchvision's data sets is found and read.
+
+    Attributes:
+        kind: Name of torchvision's class.
+        marker: Path below the root that exists where the data set lies.
+        classes: Class names; None takes torchvision's.
+        channels_first: Whether torchvision keeps ``(n, c, h, w)``.
+        make: How torchvision's class is called for a split.
+    """
+
+    kind: str
+    marker: str
+    classes: tuple[str, ...] | None = None
+    channels_first: bool = False
+    make: Callable[[Any, str, str, bool], Any] = _by_flag
+
+
+SOURCES = {
+    "mnist": Source("MNIST", "MNIST/raw", DIGITS),
+    "usps": Source("USPS", "usps.bz2", DIGITS),
+    "fashionmnist": Source("FashionMNIST", "FashionMNIST/raw"),
+    "cifar10": Source("CIFAR10", "cifar-10-batches-py"),
+    "cifar100": Source("CIFAR100", "cifar-100-python"),
+    "stl10": Source("STL10", "stl10_binary", channels_first=True, make=_by_split),
+    "svhn": Source("SVHN", "train_32x32.mat", DIGITS, channels_first=True, make=_by_split),
+}
+
+
+def default_root() -> Path:
+    """Return torchvision's folder of data sets: ``$TORCH_HOME/datasets``, else in the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    home = os.environ.get("TORCH_HOME") or Path(cache) / "torch"
+    return Path(home).expanduser() / "datasets"
+
+
+def read_torchvision(key: str, name: str, roots: Sequence[Path], *, download: bool) -> DataSet | None:
+    """Read one of torchvision's data sets from the first folder that holds it.
+
+    Args:
+        key: One of ``SOURCES``.
+        name: Name of the data set.
+        roots: Folders to look in; with ``download``, what is missing is fetched into the first.
+        download: Whether the network may be used.
+
+    Returns:
+        The data set, or None where no folder holds it and nothing may be fetched.
+
+    Raises:
+        DataError: A folder holds the data set, but it is damaged or not complete.
+        EnvironmentFailure: It cannot be fetched or written.
+    """
+    source = SOURCES[key]
+    for root in roots:
+        if (root / source.marker).exists():
+            return _read(source, name, root, download=download)
+    return _read(source, name, roots[0], download=True) if download else None
+
+
+def _read(source: Source, name: str, root: Path, *, download: bool) -> DataSet:
+    from torchvision import datasets
+
+    kind = getattr(datasets, source.kind)
+    try:
+        splits = [source.make(kind, str(root), split, download) for split in ("train", "test")]
+        arrays = [_arrays(split, source) for split in splits]
+        classes = source.classes or tuple(splits[0].classes)
+    except (OSError, RuntimeError) as error:
+        if download:
+            raise EnvironmentFailure(
+                f"{source.kind} cannot be fetched into {root}: {_reason(error)}. Check the connection and "
+                "the disk, or copy the data set there by hand.",
+                subject=root,
+            ) from error
+        raise _damaged(source, root, error) from error
+    except (ValueError, EOFError, KeyError, IndexError, TypeError) as error:
+        raise _damaged(source, root, error) from error
+    return DataSet.of(name, arrays[0], arrays[1], classes)
+
+
+def _damaged(source: Source, root: Path, error: Exception) -> DataError:
+    return DataError(
+        f"torchvision's {source.kind} in {root} is damaged or not complete: {_reason(error)}. Put the "
+        "original files there, or remove them and allow the download.",
+        subject=root,
+    )
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().rstrip(".") or type(error).__name__
+
+
+def _arrays(split: Any, source: Source) -> Arrays:
+    """Return images ``(n, h, w, c)`` and labels of one of torchvision's data sets."""
+    images = np.asarray(split.data)
+    labels = np.asarray(split.targets if hasattr(split, "targets") else split.labels)
+    if images.ndim == 3:
+        images = images[..., None]
+    elif source.channels_first:
+        images = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
+    return images, labels.astype(np.int64)

@@ -1,0 +1,205 @@
+"""``load`` finds a data set by path or name and says where it looked; recipes describe one in a table."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compatkit.data import DataSet, load, load_spec
+from compatkit.errors import DataError, EnvironmentFailure, PluginError, UnknownName
+
+
+def test_a_path_loads_a_pack(write, arrays, tmp_path, monkeypatch):
+    path = write(arrays)
+    assert load(path).name == load(str(path)).name == "insects"
+    monkeypatch.chdir(tmp_path)
+    assert load("insects.npz").train.digest == load("./insects.npz").train.digest
+
+
+def test_a_name_is_found_in_root_and_in_the_environments_folder(write, arrays, tmp_path, monkeypatch):
+    write(arrays, "my_insects.webp.npz")
+    assert load("my_insects", root=tmp_path).name == "my_insects"
+    assert load("My-Insects", root=str(tmp_path)).name == "my_insects"
+    monkeypatch.setenv("COMPATKIT_DATA", str(tmp_path))
+    assert load("my-insects").test.name == "my_insects/test"
+    assert load("my_insects.webp.npz").name == "my_insects"  # relative to the folder, too
+
+
+def test_root_wins_over_the_environment(write, arrays, tmp_path, monkeypatch):
+    write(arrays)
+    monkeypatch.setenv("COMPATKIT_DATA", str(tmp_path))
+    with pytest.raises(UnknownName):
+        load("insects", root=tmp_path / "empty")
+
+
+def test_a_pack_wins_over_torchvision_and_takes_the_usual_name(write, arrays, tmp_path):
+    write(arrays, "fashion_mnist.npz")
+    (tmp_path / "FashionMNIST" / "raw").mkdir(parents=True)
+    assert load("FashionMNIST", root=tmp_path).name == "fashion-mnist"
+    assert load(tmp_path / "fashion_mnist.npz").name == "fashion-mnist"
+
+
+def test_of_two_packs_of_a_name_the_first_is_taken(write, arrays, tmp_path):
+    write(arrays)
+    (tmp_path / "insects.webp.npz").write_bytes(b"never read")
+    assert len(load("insects", root=tmp_path).train) == 9
+
+
+def test_an_unknown_name_lists_what_is_known(write, arrays, tmp_path):
+    write(arrays)
+    with pytest.raises(UnknownName, match=r"There is no data set 'insect'. Did you mean 'insects'") as caught:
+        load("insect", root=tmp_path)
+    for known in ("typeset-digits", "stl10", "insects", str(tmp_path), os.environ["TORCH_HOME"]):
+        assert known in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_file_in_place_of_a_folder_is_named(write, arrays):
+    path = write(arrays)
+    with pytest.raises(DataError, match="is a file; root and COMPATKIT_DATA name a folder"):
+        load("insects", root=path)
+
+
+def test_a_folder_that_may_not_be_read_is_the_environments_fault(tmp_path, monkeypatch):
+    def refuse(self):
+        raise PermissionError(13, os.strerror(13), str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(EnvironmentFailure, match=r"Permission denied. Check its rights"):
+        load("insects", root=tmp_path)
+
+
+def small(make_split, name: str = "noise") -> DataSet:
+    return DataSet(name, make_split([0, 1, 2] * 4), make_split([0, 1, 2] * 2, name=f"{name}/test"))
+
+
+def test_a_provider_is_called_with_root_and_download(make_split, tmp_path):
+    calls = []
+
+    def factory(root=None, download=False):
+        calls.append((root, download))
+        return small(make_split)
+
+    assert load("noise", root=tmp_path, download=True, providers={"noise": factory}).name == "noise"
+    assert calls == [(tmp_path, True)]
+    with pytest.raises(UnknownName, match="Did you mean 'noise'"):
+        load("noises", providers={"noise": factory})
+
+
+@pytest.mark.parametrize("name", ["digits", "Fashion-MNIST"])
+def test_a_provider_may_not_take_a_name_that_is_used(make_split, name):
+    with pytest.raises(DataError, match="is the name of one that compatkit has already"):
+        load(name, providers={name: lambda **_: small(make_split)})
+
+
+def test_a_provider_that_fails_is_named():
+    with pytest.raises(
+        DataError, match=r"'noise' must be a compatkit.data.DataSet, its factory returned int"
+    ):
+        load("noise", providers={"noise": lambda **_: 3})  # type: ignore[dict-item]
+
+    def broken(**_):
+        raise KeyError("lost")
+
+    with pytest.raises(PluginError, match="'noise' failed with KeyError: 'lost'") as caught:
+        load("noise", providers={"noise": broken})
+    assert caught.value.plugin == "noise"
+
+
+def test_importing_data_imports_nothing_heavy():
+    script = (
+        "import sys, compatkit.data, compatkit.data.classes; "
+        "print(sorted({'numpy', 'torch', 'torchvision', 'sklearn', 'matplotlib', 'PIL'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_reading_a_pack_needs_no_torch(write, arrays):
+    script = (
+        f"import sys; from compatkit.data import load; load({str(write(arrays))!r}).train.resized((8, 8)); "
+        "print(sorted({'torch', 'torchvision', 'sklearn', 'matplotlib'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def source(write, arrays) -> Path:
+    return write(arrays)
+
+
+def test_a_recipe_may_give_just_a_name_or_path(source):
+    assert load_spec(str(source)).name == load_spec({"name": str(source)}).name == "insects"
+    assert load_spec("insects", root=source.parent).train.digest == load_spec(str(source)).train.digest
+
+
+def test_a_recipe_takes_halves_counts_and_shifts(source):
+    shift = {"hue": 0.3, "brightness": 0.8, "blur": 0.5}
+    data = load_spec({"name": str(source), "half": 2, "train": 3, "test": 2, "shift": shift, "as": "dim"})
+    by_hand = load(source).halves()[1].subset(3, 2).shifted(**shift)
+    assert data.train.digest == by_hand.train.digest
+    assert (data.name, data.train.name, len(data.test)) == ("dim", "dim/train", 2)
+
+
+def test_a_recipe_draws_by_seed_and_converts(source):
+    first, second = (
+        load_spec({"name": str(source), "train": 3, "seed": seed, "channels": "L"}) for seed in (0, 1)
+    )
+    assert first.train.channels == first.test.channels == "L"
+    assert first.train.digest != second.train.digest
+    assert len(first.test) == 6
+
+
+def test_a_relative_path_is_tried_beside_the_recipe_first(source, tmp_path, monkeypatch):
+    recipes = tmp_path / "recipes"
+    recipes.mkdir()
+    assert load_spec("../insects.npz", relative_to=recipes).name == "insects"
+    monkeypatch.chdir(tmp_path)
+    assert load_spec("insects.npz", relative_to=recipes).name == "insects"
+
+
+def test_a_recipe_passes_providers_on(make_split):
+    data = load_spec({"name": "noise", "train": 3}, providers={"noise": lambda **_: small(make_split)})
+    assert len(data.train) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trian": 3}, r"data has the unknown key 'trian'. Did you mean 'train'\? Known are name, as, half"),
+        ({"shift": {"hoe": 0.3}}, "data.shift has the unknown key 'hoe'. Did you mean 'hue'"),
+        ({"shift": 0.3}, "shift must be a table of hue, brightness, blur, got 0.3"),
+        ({"shift": {"blur": "much"}}, "blur must be a finite number"),
+        ({"half": 3}, "half must be 1 or 2, got 3"),
+        ({"half": True}, "half must be 1 or 2, got True"),
+        ({"train": 100}, "has 9 images; a subset takes 1 to all of them, not 100"),
+        ({"test": "all"}, "has 6 images; .* not 'all'"),
+        ({"train": 3, "seed": -1}, "seed must be a whole number from 0"),
+        ({"channels": "BGR"}, "'L' or 'RGB', not 'BGR'"),
+        ({"as": ""}, "'as' must be a name"),
+        ({"name": ""}, "needs 'name'"),
+        ({"name": 3}, "needs 'name'"),
+    ],
+)
+def test_a_recipe_is_read_strictly(source, change, message):
+    with pytest.raises(DataError, match=message):
+        load_spec({"name": str(source)} | change)
+
+
+def test_a_recipe_that_is_no_table_is_refused():
+    with pytest.raises(DataError, match="a name, a path or a table, got list"):
+        load_spec(["mnist"])  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"needs 'name'.*got None"):
+        load_spec({"train": 5})
+
+
+def test_the_order_of_a_subset_is_that_of_the_source(source):
+    data, whole = load_spec({"name": str(source), "train": 6}), load(source)
+    assert (data.train.images == whole.train.images[:6]).all()
+    assert np.array_equal(data.train.labels, [0, 1, 2, 0, 1, 2])
