@@ -1,0 +1,1 @@
+"""One shared trainer: tasks, plan, randomness, precision, checkpoints."""

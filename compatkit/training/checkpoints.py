@@ -1,0 +1,111 @@
+"""Checkpoints of a run: one safetensors file, replaced atomically, that a run resumes from bit by bit.
+
+Randomness is a function of the step, so weights, buffers, optimiser states, the plugins' own state and the
+step are everything there is. The plan's digest is kept with them: a checkpoint of another plan is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compatkit.errors import FormatError, TrainingError
+from compatkit.registry.durable import replace_file
+from compatkit.registry.tensorfile import deserialise, metadata, serialise
+from compatkit.training.loop import Loop
+
+
+def save(path: Path, loop: Loop, plan: str, step: int, history: list[dict[str, Any]]) -> None:
+    """Write the state of ``loop`` after ``step`` steps of every task.
+
+    Raises:
+        EnvironmentFailure: The file cannot be written; an earlier checkpoint stays as it was.
+    """
+    tensors = dict(_tensors(loop))
+    values: dict[str, Any] = {}
+    for instance, state in loop.plugins.states().items():
+        kept = values.setdefault(instance, {})
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"plugin/{instance}/{key}"] = value
+            else:
+                kept[key] = value
+    note = {"plan": plan, "step": step, "history": history, "plugins": values}
+    replace_file(path, serialise(tensors, metadata=json.dumps(note)))
+
+
+def load(path: Path, loop: Loop, plan: str) -> tuple[int, list[dict[str, Any]]]:
+    """Take back the state that ``save`` wrote; return the step to go on from, and the history.
+
+    Raises:
+        FormatError: The file is no checkpoint, or is damaged.
+        TrainingError: It belongs to another plan.
+    """
+    data = path.read_bytes()
+    stored = deserialise(data)
+    try:
+        note = json.loads(metadata(data) or "")
+        step, history, values = int(note["step"]), list(note["history"]), dict(note["plugins"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(
+            f"{path} is no checkpoint of a run: its note is missing or damaged ({error})."
+        ) from error
+    if note["plan"] != plan:
+        raise TrainingError(
+            f"The checkpoint {path} belongs to another plan (other tasks, data, settings, plugins or versions). "
+            "Name another checkpoint file, or remove this one to start anew.",
+            subject=path,
+        )
+    _restore(path, loop, stored)
+    states: dict[str, dict[str, Any]] = {instance: dict(state) for instance, state in values.items()}
+    for key, value in stored.items():
+        if key.startswith("plugin/"):
+            _, instance, name = key.split("/", 2)
+            states.setdefault(instance, {})[name] = value
+    loop.plugins.load_states(states)
+    return step, history
+
+
+def _tensors(loop: Loop) -> Mapping[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for owner, module in loop.setup.owners.items():
+        for name, value in module.state_dict().items():
+            found[f"module/{owner}/{name}"] = value
+    for owner, optimiser in loop.optimisers.items():
+        for index, state in optimiser.state_dict()["state"].items():
+            for name, value in state.items():
+                if value is not None:
+                    found[f"optimiser/{owner}/{index}/{name}"] = torch.as_tensor(value)
+    return found
+
+
+def _restore(path: Path, loop: Loop, stored: Mapping[str, Tensor]) -> None:
+    for owner, module in loop.setup.owners.items():
+        prefix = f"module/{owner}/"
+        state = {key[len(prefix) :]: value for key, value in stored.items() if key.startswith(prefix)}
+        try:
+            module.load_state_dict(state, strict=True)
+        except RuntimeError as error:
+            raise FormatError(
+                f"The checkpoint {path} does not hold {owner!r} of this plan: {error}"
+            ) from error
+    for owner, optimiser in loop.optimisers.items():
+        prefix = f"optimiser/{owner}/"
+        parameters = [one for group in optimiser.param_groups for one in group["params"]]
+        states: dict[int, dict[str, Tensor]] = {}
+        for key, value in stored.items():
+            if key.startswith(prefix):
+                index, name = key[len(prefix) :].split("/", 1)
+                states.setdefault(int(index), {})[name] = _laid_out(value, parameters[int(index)])
+        groups = optimiser.state_dict()["param_groups"]
+        optimiser.load_state_dict({"state": states, "param_groups": groups})
+
+
+def _laid_out(value: Tensor, parameter: Tensor) -> Tensor:
+    """Return ``value`` with the strides of its parameter: fused optimisers walk both in memory order."""
+    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value

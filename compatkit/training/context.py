@@ -1,0 +1,244 @@
+"""What training hooks receive: the set-up of a run, and one step of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit.adapters.blueprints import build, with_classes
+from compatkit.contract import Anchor, Blueprint, Data, Label
+from compatkit.data.classes import common
+from compatkit.errors import UsageError
+from compatkit.evaluation.normalisation import batch_statistics
+from compatkit.evaluation.preprocessing import Prepared
+from compatkit.training.precision import Precision
+from compatkit.training.randomness import generator, seed_of
+from compatkit.training.task import Task
+
+
+@attrs.define(eq=False)
+class TaskState:
+    """A task during a run: its modules, its data on the device, what is known of them.
+
+    Attributes:
+        class_layer: State-dict prefixes of the class layer inside the head.
+        data: Preprocessing and labels, as they will stand in the contracts.
+        examples: Training images, uint8 ``(n, channels, height, width)``, and labels, on the device.
+        anchors: What this task's parts were trained against; filled by regularizers.
+        initial: Tensor digest of the initial weights without the class layer.
+    """
+
+    task: Task
+    extractor_blueprint: Blueprint
+    head_blueprint: Blueprint
+    class_layer: tuple[str, ...]
+    extractor: nn.Module
+    head: nn.Module
+    data: Data
+    examples: Prepared
+    feature_shape: tuple[int, ...]
+    initial: str = ""
+    anchors: list[Anchor] = attrs.field(factory=list)
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task.name
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """Classes in the order of the head's outputs."""
+        return self.data.labels or ()
+
+
+@attrs.define(eq=False)
+class AuxiliaryHead:
+    """A head that several tasks are trained against.
+
+    Attributes:
+        name: What it is for: ``"dcc"``, ``"rotation"``.
+        labels: Classes of its outputs; None where the outputs are no classes of images.
+        frozen: Its parameters do not move in this run.
+        statistics: For a frozen head: ``"stored"`` uses its running statistics, ``"batch"`` those of the
+            batch without writing its buffers (the regime of Gygli et al.).
+        digest: Tensor digest of the parameters; set when it is frozen or the run has ended.
+        origin: Manifest digest of the component it came from, if it came from a registry.
+    """
+
+    name: str
+    blueprint: Blueprint
+    module: nn.Module
+    labels: tuple[Label, ...] | None
+    frozen: bool = False
+    statistics: Literal["stored", "batch"] = "stored"
+    digest: str = ""
+    origin: str | None = None
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Return logits ``(batch, outputs)``, with the statistics that the head's state asks for."""
+        if self.frozen and self.statistics == "batch":
+            with batch_statistics(self.module, others="keep"):
+                return self.module(features)
+        return self.module(features)
+
+
+@attrs.define(eq=False)
+class SetUp:
+    """The set-up of a run: what a plugin sees before the first step and after the last.
+
+    Attributes:
+        tasks: By name, in the order of training.
+        auxiliary: Auxiliary heads of this run by name, frozen ones included.
+        frozen: Heads that were handed in frozen, by name.
+    """
+
+    seed: int
+    precision: Precision
+    tasks: dict[str, TaskState]
+    frozen: Mapping[str, AuxiliaryHead]
+    reset: Callable[[TaskState, tuple[str | int, ...], int | None], None]
+    auxiliary: dict[str, AuxiliaryHead] = attrs.field(factory=dict)
+    owners: dict[str, nn.Module] = attrs.field(factory=dict)
+
+    def rng(self, *key: str | int) -> torch.Generator:
+        """Return a CPU generator of the plugin's own; ``key`` starts with the plugin's instance name."""
+        return generator(self.seed, "plugin", *key)
+
+    def initialise(self, task: TaskState, *stream: str | int, seed: int | None = None) -> None:
+        """Draw the task's initial weights anew from ``stream`` instead of from a stream of its own.
+
+        Args:
+            task: Whose network; its modules stay the same objects.
+            stream: Names the stream; the same stream and seed give the same weights in any run.
+            seed: Used in place of the run's seed.
+        """
+        self.reset(task, stream, seed)
+
+    def build(self, blueprint: Blueprint, *key: str | int) -> nn.Module:
+        """Build a module with initial weights of the stream ``key``, on the run's device."""
+        module = build(blueprint, seed=seed_of(self.seed, "initial", *key))
+        return module.to(self.precision.device, memory_format=self.precision.memory_format)  # type: ignore[call-overload]
+
+    def shared_classes(self) -> tuple[Label, ...]:
+        """Return the classes that at least two tasks share, or all classes where there is one task.
+
+        Named and ordered as in the first task that has them; matched through the alias table.
+        """
+        states = list(self.tasks.values())
+        if len(states) == 1:
+            return states[0].labels
+        kept: list[Label] = []
+        for position, state in enumerate(states):
+            for index, label in enumerate(state.labels):
+                elsewhere = any(
+                    any(mine == index for mine, _ in common(state.labels, other.labels))
+                    for other in states[position + 1 :]
+                )
+                if elsewhere and not common([label], kept):
+                    kept.append(label)
+        return tuple(kept)
+
+    def add_auxiliary_head(
+        self, name: str, *, classes: Sequence[Label] | None = None, outputs: int | None = None
+    ) -> AuxiliaryHead:
+        """Add a head of the shape of a target head, or take the frozen one of that name.
+
+        Args:
+            name: What it is for; ``<prefix>/shared.<name>`` when published.
+            classes: What its outputs mean, for a head that tells classes apart.
+            outputs: Count of outputs, for a head that does something else.
+
+        Raises:
+            UsageError: The tasks' features differ in shape, or the frozen head does not take them.
+        """
+        first = next(iter(self.tasks.values()))
+        for state in self.tasks.values():
+            if state.feature_shape[1:] != first.feature_shape[1:]:
+                raise UsageError(
+                    f"The auxiliary head {name!r} needs the same features from all tasks; {first.name!r} gives "
+                    f"{first.feature_shape[1:]}, {state.name!r} gives {state.feature_shape[1:]}. Choose split "
+                    "points of equal width and size."
+                )
+        if name in self.frozen:
+            head = self.frozen[name]
+            self._accepts(head, first)
+            self.auxiliary[name] = head
+            return head
+        count = len(classes) if classes is not None else outputs
+        if not count:
+            raise UsageError(f"The auxiliary head {name!r} needs classes or a count of outputs.")
+        blueprint = with_classes(first.head_blueprint, count)
+        module = self.build(blueprint, "auxiliary", name)
+        head = AuxiliaryHead(name, blueprint, module, tuple(classes) if classes is not None else None)
+        self.auxiliary[name] = head
+        self.owners[f"shared.{name}"] = module
+        return head
+
+    def _accepts(self, head: AuxiliaryHead, task: TaskState) -> None:
+        features = torch.zeros(2, *task.feature_shape[1:], device=self.precision.device)
+        was_training = head.module.training
+        try:
+            with torch.no_grad():
+                head.module.eval()(features)
+        except RuntimeError as error:
+            raise UsageError(
+                f"The frozen auxiliary head {head.name!r} ({head.blueprint.model} after {head.blueprint.split}) "
+                f"does not take the features {task.feature_shape[1:]} of task {task.name!r}: {error}"
+            ) from error
+        finally:
+            head.module.train(was_training)
+
+
+@attrs.frozen(eq=False)
+class Batch:
+    """One mini-batch.
+
+    Attributes:
+        images: Normalised, ``(batch, channels, height, width)``.
+        labels: Class indices of the task, ``(batch,)``.
+        index: Positions in the training set, ``(batch,)``.
+    """
+
+    images: Tensor
+    labels: Tensor
+    index: Tensor
+
+
+@attrs.define(eq=False)
+class Step:
+    """One step of one task, after the forward pass of the target network.
+
+    Attributes:
+        number: Step of this task, from 0.
+        features: What the extractor gave, ``(batch, ...)``.
+        logits: What the head gave, ``(batch, classes)``.
+    """
+
+    seed: int
+    task: TaskState
+    number: int
+    batch: Batch
+    precision: Precision
+    features: Tensor | None = None
+    logits: Tensor | None = None
+
+    def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
+        """Run the task's extractor on further views.
+
+        Args:
+            images: Normalised, ``(batch, channels, height, width)``.
+            write_statistics: Whether batch normalisation moves its running statistics; where not, the
+                batch's own statistics are used all the same and no buffer is written.
+        """
+        if write_statistics:
+            return self.task.extractor(images)
+        with batch_statistics(self.task.extractor, others="keep"):
+            return self.task.extractor(images)
+
+    def rng(self, *key: str | int) -> torch.Generator:
+        """Return a CPU generator for this step; ``key`` starts with the plugin's instance name."""
+        return generator(self.seed, "plugin", self.task.name, self.number, *key)

@@ -1,0 +1,125 @@
+"""From a task to its modules: blueprints, initial weights, preprocessing, data on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from compatkit.adapters.blueprints import Plan, build_pair, plan, prove, with_classes
+from compatkit.contract import Blueprint, Data
+from compatkit.data.classes import label
+from compatkit.errors import UsageError
+from compatkit.evaluation.preprocessing import prepare
+from compatkit.registry.tensorfile import state_digest
+from compatkit.training.context import TaskState
+from compatkit.training.precision import Precision
+from compatkit.training.randomness import seed_of
+from compatkit.training.task import Task
+
+
+def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
+    """Build a task's network with initial weights of its own and put its data on the device.
+
+    The cut is proved on the spot: head(extractor(x)) must equal the whole network bitwise.
+
+    Raises:
+        UnknownName: The backbone or split point does not exist.
+        CutError: The network cannot be cut there.
+    """
+    planned, data = _plan(task)
+    drawn = seed_of(seed, "initial", task.name)
+    whole, extractor, head = _pair(task, planned.extractor, planned.head, planned.class_layer, drawn)
+    prove(whole, extractor, head, data.size, len(data.mean))
+    with torch.no_grad():
+        shape = extractor.eval()(torch.zeros(2, len(data.mean), *data.size)).shape
+    state = TaskState(
+        task,
+        planned.extractor,
+        planned.head,
+        planned.class_layer,
+        _placed(extractor, precision),
+        _placed(head, precision),
+        data,
+        prepare(task.data.train, data).to(precision.device),
+        tuple(shape),
+    )
+    state.initial = initial_digest(state)
+    return state
+
+
+def redraw(state: TaskState, seed: int) -> None:
+    """Draw the initial weights anew from ``seed``: the same body whatever the count of classes.
+
+    The body is taken from a network with two classes, so that it does not depend on how many random
+    numbers the class layer used up; the class layer itself is drawn with the task's own count.
+    """
+    own = state.extractor_blueprint, state.head_blueprint
+    two = with_classes(own[0], 2), with_classes(own[1], 2)
+    bodies = _pair(state.task, *two, state.class_layer, seed)[1:]
+    tops = _pair(state.task, *own, state.class_layer, seed)[1:]
+    for module, body, top in zip((state.extractor, state.head), bodies, tops, strict=True):
+        drawn = body.state_dict()
+        drawn.update({k: v for k, v in top.state_dict().items() if k.startswith(state.class_layer)})
+        module.load_state_dict(drawn, strict=True)
+    state.initial = initial_digest(state)
+
+
+def initial_digest(state: TaskState) -> str:
+    """Return the tensor digest of all parameters without the class layer."""
+    named = {**dict(state.extractor.named_parameters()), **dict(state.head.named_parameters())}
+    kept = {name: value for name, value in named.items() if not name.startswith(state.class_layer)}
+    return state_digest(kept)
+
+
+def parameters_digest(module: nn.Module) -> str:
+    """Return the tensor digest of a module's parameters (an auxiliary head as an anchor)."""
+    return state_digest(dict(module.named_parameters()))
+
+
+def _plan(task: Task) -> tuple[Plan, Data]:
+    channels = task.kwargs.get("in_chans", 1 if task.data.train.channels == "L" else 3)
+    if channels not in (1, 3):
+        raise UsageError(f"Task {task.name!r}: in_chans must be 1 (grey) or 3 (RGB), got {channels!r}.")
+    kwargs = {**task.kwargs, "in_chans": channels, "num_classes": len(task.data.train.classes)}
+    planned = plan(task.backbone, task.split, kwargs=kwargs, size=task.size)
+    size = task.size or planned.input.size
+    data = Data(
+        size,
+        "L" if channels == 1 else "RGB",
+        (),
+        (),
+        interpolation="bilinear",
+        labels=tuple(label(name) for name in task.data.train.classes),
+    )
+    if task.weights == "pretrained":
+        mean, std = planned.input.mean, planned.input.std
+    else:
+        mean, std = task.data.train.converted(data.channels).resized(size).statistics()
+    return planned, Data(data.size, data.channels, mean, std, data.interpolation, data.labels)
+
+
+def _pair(
+    task: Task, extractor: Blueprint, head: Blueprint, class_layer: tuple[str, ...], seed: int
+) -> tuple[nn.Module, nn.Module, nn.Module]:
+    """Return the whole network and its two parts; the parts hold the whole's parameters."""
+    if task.weights is None or not isinstance(task.weights, Mapping):
+        return build_pair(extractor, head, seed=seed, weights=task.weights)
+    whole, left, right = build_pair(extractor, head, seed=seed)
+    given = cast(Mapping[str, Tensor], task.weights)
+    body = {name: value for name, value in given.items() if not name.startswith(class_layer)}
+    wanted = {name for name in whole.state_dict() if not name.startswith(class_layer)}
+    if set(body) != wanted:
+        missing, extra = sorted(wanted - set(body))[:3], sorted(set(body) - wanted)[:3]
+        raise UsageError(
+            f"Task {task.name!r}: the weights given do not fit {task.backbone}: missing {missing}, "
+            f"not known {extra}. Give the state dict of the same backbone."
+        )
+    whole.load_state_dict(body, strict=False)
+    return whole, left, right
+
+
+def _placed(module: nn.Module, precision: Precision) -> nn.Module:
+    return module.to(precision.device, memory_format=precision.memory_format)  # type: ignore[call-overload]

@@ -1,0 +1,56 @@
+"""One optimiser an owner module, with the papers' classic L2 penalty."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+import torch
+from torch import nn
+
+from compatkit.errors import UsageError
+
+
+@attrs.frozen
+class Optimisation:
+    """Which optimiser, and how fast.
+
+    Attributes:
+        kind: ``"adam"`` or ``"sgd"``.
+        lr: Initial learning rate.
+        momentum: Of SGD.
+        weight_decay: L2 penalty, added to the gradient as in the papers (not decoupled).
+    """
+
+    kind: Literal["adam", "sgd"] = attrs.field(
+        default="adam", validator=attrs.validators.in_(("adam", "sgd"))
+    )
+    lr: float = attrs.field(default=0.01, validator=attrs.validators.gt(0))
+    momentum: float = attrs.field(default=0.9, validator=attrs.validators.ge(0))
+    weight_decay: float = attrs.field(default=1e-7, validator=attrs.validators.ge(0))
+
+    def make(self, module: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimiser of one owner module."""
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if self.kind == "adam":
+            return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+        return torch.optim.SGD(
+            parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True
+        )
+
+
+def check_owners(owners: dict[str, nn.Module]) -> None:
+    """Check that every parameter has exactly one owner.
+
+    Raises:
+        UsageError: A parameter is held by two owners; both are named.
+    """
+    seen: dict[int, str] = {}
+    for owner, module in owners.items():
+        for name, parameter in module.named_parameters():
+            other = seen.setdefault(id(parameter), owner)
+            if other != owner:
+                raise UsageError(
+                    f"The parameter {name!r} is owned by {owner!r} and by {other!r}; every parameter needs exactly "
+                    "one owner. Share a module through an auxiliary head, not by putting it into two networks."
+                )

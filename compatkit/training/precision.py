@@ -1,0 +1,69 @@
+"""Device, number format and memory format: chosen once, written to the plan."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import attrs
+import torch
+
+from compatkit.errors import UsageError
+
+Choice = Literal["auto", "float32", "bf16"]
+
+
+def has_fast_bf16() -> bool:
+    """Return whether this CPU multiplies bf16 in hardware (AVX512-BF16 or AMX); without, bf16 is far slower."""
+    flags = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(bool(getattr(torch.cpu, flag, lambda: False)()) for flag in flags)
+
+
+@attrs.frozen
+class Precision:
+    """What a run computes with.
+
+    Attributes:
+        device: ``"cpu"``, ``"cuda"``, ...
+        dtype: ``"float32"`` or ``"bf16"`` (autocast: weights and norms stay float32).
+        channels_last: Images and convolution weights as NHWC in memory.
+    """
+
+    device: str
+    dtype: Literal["float32", "bf16"]
+    channels_last: bool
+
+    @classmethod
+    def choose(cls, device: str, dtype: Choice, channels_last: bool | None) -> Precision:
+        """Choose what pays on this machine for what was left to ``"auto"`` or None.
+
+        Raises:
+            UsageError: The device does not exist, or the format is unknown.
+        """
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            kind = torch.device(device).type
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise UsageError(
+                f"Device {device!r} cannot be used here ({error}); use 'cpu' or 'auto'."
+            ) from error
+        if dtype == "auto":
+            fast = has_fast_bf16() if kind == "cpu" else kind == "cuda" and torch.cuda.is_bf16_supported()
+            dtype = "bf16" if fast else "float32"
+        if dtype not in ("float32", "bf16"):
+            raise UsageError(f"Precision expects 'auto', 'float32' or 'bf16', got {dtype!r}.")
+        # bf16 convolutions are fast in NHWC only; for float32 on a CPU NHWC gains on small maps too.
+        return cls(device, dtype, True if channels_last is None else channels_last)
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """The memory format of images and weights."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which forward passes run."""
+        if self.dtype == "float32":
+            return nullcontext()
+        return torch.autocast(torch.device(self.device).type, torch.bfloat16)

@@ -1,0 +1,54 @@
+"""A task: a network, where it is cut, and the data set it is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+import attrs
+from torch import Tensor
+
+from compatkit.data.dataset import DataSet
+from compatkit.errors import UsageError
+from compatkit.registry.names import check_segment
+
+AUGMENTATIONS = ("crop", "flip")
+
+
+def _segment(instance: object, attribute: object, value: str) -> None:
+    check_segment(value, what="task name")
+
+
+def _augmentations(instance: object, attribute: object, value: tuple[str, ...]) -> None:
+    for name in value:
+        if name not in AUGMENTATIONS:
+            raise UsageError(f"Task.augment knows {', '.join(AUGMENTATIONS)}; got {name!r}.")
+
+
+@attrs.frozen(eq=False)
+class Task:
+    """One network to train.
+
+    Attributes:
+        name: Used in component names (``<prefix>/<name>.extractor``): one lower-case segment.
+        data: Training and test images with class names.
+        backbone: Model name, for example ``"resnet20_cifar"`` or any timm model.
+        split: Split point, a module path such as ``"layer2"``, or ``"forward_features"``.
+        kwargs: Further keyword arguments of the backbone (JSON values).
+        size: Height and width in pixels; the backbone's own by default.
+        weights: Where to start from: None (random), ``"pretrained"`` (timm's), the path of a safetensors
+            file, or a state dict. The class layer always starts anew.
+        augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal).
+    """
+
+    name: str = attrs.field(validator=_segment)
+    data: DataSet
+    backbone: str
+    split: str
+    kwargs: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
+    size: tuple[int, int] | None = attrs.field(default=None, kw_only=True)
+    weights: str | PathLike[str] | Mapping[str, Tensor] | None = attrs.field(default=None, kw_only=True)
+    augment: tuple[str, ...] = attrs.field(
+        default=(), converter=tuple, validator=_augmentations, kw_only=True
+    )

@@ -1,0 +1,241 @@
+"""The shared trainer: one loop for one or many tasks that may share auxiliary heads."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+import torch
+
+from compatkit.contract import Anchor
+from compatkit.errors import UsageError
+from compatkit.plugins import RunPlugins, Use
+from compatkit.registry.canonical import digest, dumps
+from compatkit.training import checkpoints
+from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
+from compatkit.training.fit import Fit
+from compatkit.training.loop import Loop
+from compatkit.training.networks import parameters_digest, prepare_task, redraw
+from compatkit.training.optimisation import Optimisation, check_owners
+from compatkit.training.precision import Choice, Precision
+from compatkit.training.progress import Bar, Ledger
+from compatkit.training.randomness import preserved, seed_of
+from compatkit.training.schedules import Schedule
+from compatkit.training.task import Task
+
+Statistics = Literal["stored", "batch"]
+
+
+@attrs.frozen(kw_only=True)
+class Trainer:
+    """Trains tasks by alternating their mini-batches: one step of each in turn.
+
+    The defaults are those of Gygli et al. (Sec. 4): Adam, learning rate 0.01 divided by ten every quarter of
+    the steps, L2 1e-7; the paper's batch size is 512.
+
+    Attributes:
+        steps: Steps of each task (the paper's 20,000 is read as a count per task).
+        seed: Of everything random in the run.
+        batch_size: Images a step.
+        optimiser: ``"adam"`` or ``"sgd"``.
+        lr: Initial learning rate.
+        momentum: Of SGD.
+        weight_decay: L2 penalty, added to the gradient.
+        schedule: ``"step"``, ``"cosine"``, ``"constant"``, or a ``Schedule``.
+        warmup: Steps of linear rise.
+        precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"``.
+        channels_last: NHWC in memory; None chooses.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
+        checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
+        checkpoint_every: Steps between checkpoints.
+        log_every: Steps between rows of the history.
+        progress: Whether to show a progress bar on standard error; None asks whether it is a terminal.
+    """
+
+    steps: int = attrs.field(validator=attrs.validators.ge(1))
+    seed: int = 0
+    batch_size: int = attrs.field(default=64, validator=attrs.validators.ge(2))
+    optimiser: Literal["adam", "sgd"] = "adam"
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-7
+    schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
+    warmup: int = 0
+    precision: Choice = "auto"
+    channels_last: bool | None = None
+    device: str = "auto"
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: int = attrs.field(default=500, validator=attrs.validators.ge(1))
+    log_every: int = attrs.field(default=50, validator=attrs.validators.ge(1))
+    progress: bool | None = None
+
+    def fit(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use] = (),
+        *,
+        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
+        frozen_statistics: Statistics = "stored",
+        factories: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Fit:
+        """Train ``tasks`` together, or one task against heads that do not move.
+
+        Args:
+            tasks: Networks with their data sets; one step of each in turn.
+            regularizers: Names or ``compatkit.use(...)``; only these plugins take part.
+            frozen: Auxiliary heads that stay as they are (incremental training): an earlier fit, or
+                ``registry.auxiliary_heads(...)``.
+            frozen_statistics: Batch normalisation inside frozen heads: ``"stored"`` (measured better) or
+                ``"batch"``, the paper's regime, without writing their buffers.
+            factories: Regularizers that are not installed, by name: for notebooks.
+
+        Raises:
+            UsageError: Names, settings or data do not fit together.
+            PluginError: A regularizer is broken or set up wrongly.
+            TrainingError: A loss is not finite, or the checkpoint belongs to another plan.
+            EnvironmentFailure: The checkpoint cannot be written.
+        """
+        if not tasks:
+            raise UsageError("Trainer.fit expects at least one task, got none.")
+        names = [task.name for task in tasks]
+        if len(set(names)) != len(names):
+            raise UsageError(f"Task names must differ, got {names}.")
+        precision = Precision.choose(self.device, self.precision, self.channels_last)
+        plugins = RunPlugins.create(regularizers, factories=factories)
+        with preserved():
+            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
+            run = self._manifest(setup, plugins, frozen_statistics)
+            plan = digest(dumps(run))
+            history = self._run(setup, plugins, plan)
+            for bound in plugins.finish:
+                bound.call(setup)
+        _anchor(setup)
+        return Fit(setup.tasks, setup.auxiliary, run, history, plan)
+
+    def _set_up(
+        self,
+        tasks: Sequence[Task],
+        plugins: RunPlugins,
+        precision: Precision,
+        frozen: Fit | Mapping[str, AuxiliaryHead] | None,
+        statistics: Statistics,
+    ) -> SetUp:
+        states = {task.name: prepare_task(task, self.seed, precision) for task in tasks}
+        heads = frozen.auxiliary if isinstance(frozen, Fit) else frozen or {}
+        held = {name: _frozen(head, statistics, precision) for name, head in heads.items()}
+
+        def reset(state: TaskState, stream: tuple[str | int, ...], seed: int | None) -> None:
+            redraw(state, seed_of(self.seed if seed is None else seed, "initial", *stream))
+
+        owners = {
+            f"{name}.{side}": getattr(s, side) for name, s in states.items() for side in ("extractor", "head")
+        }
+        setup = SetUp(self.seed, precision, states, held, reset, owners=owners)
+        for bound in plugins.set_up:
+            bound.call(setup)
+        for name in held:
+            if name not in setup.auxiliary:
+                raise UsageError(
+                    f"The frozen auxiliary head {name!r} is used by none of the regularizers of this run; name the "
+                    "regularizer that was trained with it, or leave the head out."
+                )
+        check_owners({**setup.owners, **{f"frozen.{name}": head.module for name, head in held.items()}})
+        return setup
+
+    def _run(self, setup: SetUp, plugins: RunPlugins, plan: str) -> list[dict[str, Any]]:
+        schedule = (
+            self.schedule if isinstance(self.schedule, Schedule) else Schedule(self.schedule, self.warmup)
+        )
+        optimisation = Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
+        loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size)
+        ledger, start = Ledger(), 0
+        path = Path(self.checkpoint) if self.checkpoint is not None else None
+        if path is not None and path.exists():
+            start, ledger.rows = checkpoints.load(path, loop, plan)
+        loop.train_mode()
+        shown = sys.stderr.isatty() if self.progress is None else self.progress
+        title = " + ".join(setup.tasks)
+        with Bar(shown, title, self.steps, start, self.batch_size * len(setup.tasks)) as bar:
+            for number in range(start, self.steps):
+                for state in setup.tasks.values():
+                    ledger.add(state.name, loop.step(state, number))
+                done = number + 1
+                if done % self.log_every == 0 or done == self.steps:
+                    ledger.close(done)
+                    bar.at(done, ledger.latest())
+                if path is not None and (done % self.checkpoint_every == 0 or done == self.steps):
+                    ledger.close(done)
+                    checkpoints.save(path, loop, plan, done, ledger.rows)
+        for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
+            module.eval()
+        return ledger.rows
+
+    def _manifest(self, setup: SetUp, plugins: RunPlugins, statistics: Statistics) -> dict[str, Any]:
+        """Return everything that decides the result, as JSON values; the same for the same run."""
+        hidden = ("checkpoint", "checkpoint_every", "progress", "device", "precision", "channels_last")
+        settings = attrs.asdict(self, filter=lambda attribute, _: attribute.name not in hidden)
+        return {
+            "schema": 1,
+            "trainer": {**settings, "scheduling": "alternate", "steps_are": "per task"},
+            "tasks": [_describe(state) for state in setup.tasks.values()],
+            "plugins": plugins.manifest(),
+            "frozen": {
+                name: {"digest": head.digest, "statistics": statistics} for name, head in setup.frozen.items()
+            },
+            "environment": {
+                "compatkit": version("compatkit"),
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+                "device": setup.precision.device,
+                "precision": setup.precision.dtype,
+                "channels_last": setup.precision.channels_last,
+            },
+        }
+
+
+def _describe(state: TaskState) -> dict[str, Any]:
+    task = state.task
+    return {
+        "name": task.name,
+        "backbone": task.backbone,
+        "split": task.split,
+        "kwargs": dict(state.extractor_blueprint.kwargs),
+        "size": list(state.data.size),
+        "augment": list(task.augment),
+        "data": {"name": task.data.train.name, "digest": task.data.train.digest},
+        "initial": state.initial,
+    }
+
+
+def _frozen(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -> AuxiliaryHead:
+    if statistics not in ("stored", "batch"):
+        raise UsageError(f"frozen_statistics expects 'stored' or 'batch', got {statistics!r}.")
+    module = head.module.to(precision.device).requires_grad_(False)
+    return attrs.evolve(
+        head,
+        module=module,
+        frozen=True,
+        statistics=statistics,
+        digest=head.digest or parameters_digest(module),
+    )
+
+
+def _anchor(setup: SetUp) -> None:
+    """Write to every task what it was trained against: shared initial weights and auxiliary heads."""
+    for head in setup.auxiliary.values():
+        if not head.frozen:
+            head.digest = parameters_digest(head.module)
+    for state in setup.tasks.values():
+        state.anchors = [
+            Anchor("initial_weights", state.initial),
+            *(
+                Anchor("auxiliary_head", head.digest, head.name, head.labels)
+                for head in setup.auxiliary.values()
+            ),
+        ]

@@ -1,0 +1,239 @@
+"""The trainer against a hand-written loop, and the promises it makes: exactness, isolation, one owner each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small import data_set, quick
+
+import compatkit as ck
+from compatkit.errors import TrainingError, UsageError
+from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.training.networks import prepare_task
+from compatkit.training.precision import Precision
+from compatkit.training.resident import Order
+
+
+def pair(**settings: Any) -> list[ck.Task]:
+    """Two small tasks with the same classes and other images."""
+    return [
+        ck.Task(name, data_set(name, seed=seed), "resnet20_cifar", "layer2", size=(16, 16), **settings)
+        for seed, name in enumerate(("left", "right"))
+    ]
+
+
+def same(left: ck.Fit, right: ck.Fit) -> bool:
+    """Whether two fits hold bitwise equal weights and buffers in all their parts."""
+    parts = [
+        (getattr(left.tasks[name], side), getattr(right.tasks[name], side))
+        for name in left.tasks
+        for side in ("extractor", "head")
+    ]
+    parts += [(head.module, right.auxiliary[name].module) for name, head in left.auxiliary.items()]
+    return all(
+        torch.equal(value, other.state_dict()[key])
+        for one, other in parts
+        for key, value in one.state_dict().items()
+    )
+
+
+def test_alternating_two_tasks_equals_a_hand_written_loop() -> None:
+    tasks = pair()
+    trained = quick(steps=3, schedule="constant", weight_decay=1e-3).fit(tasks)
+    for task in tasks:
+        state = prepare_task(task, 0, Precision("cpu", "float32", True))
+        network = torch.nn.Sequential(state.extractor, state.head).train()
+        optimiser = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-3, fused=True)
+        examples, order = prepare(task.data.train, state.data), Order(48, 8, 0, task.name)
+        for step in range(3):
+            index = order.at(step)
+            images = normalise(examples.images[index], state.data).contiguous(
+                memory_format=torch.channels_last
+            )
+            F.cross_entropy(network(images), examples.labels[index]).backward()
+            optimiser.step()
+            optimiser.zero_grad()
+        expected, got = network.state_dict(), trained.network(task.name).state_dict()
+        assert all(torch.equal(expected[key], got[key]) for key in expected)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    first, again, other = (quick(steps=2, seed=seed).fit(pair(), ["dcc"]) for seed in (0, 0, 1))
+    assert same(first, again)
+    assert first.plan == again.plan and first.history == again.history
+    assert not same(first, other) and first.plan != other.plan
+
+
+def test_weight_zero_is_bitwise_the_run_without_the_plugin() -> None:
+    without = quick(steps=3).fit(pair(), ["identical_init"])
+    silent = quick(steps=3).fit(
+        pair(), ["identical_init", ck.use("dcc", weight=0), ck.use("rotation_prediction", weight=0)]
+    )
+    assert same(without, silent)
+    assert not silent.auxiliary
+
+
+def test_a_plugin_does_not_disturb_the_random_numbers_of_another_task() -> None:
+    """Auxiliary heads draw their initial weights from streams of their own."""
+    seen: list[dict[str, torch.Tensor]] = []
+
+    class Record:
+        @ck.hookimpl
+        def compatkit_views(self, step: ck.Step, batch: ck.Batch) -> ck.Batch:
+            network = torch.nn.Sequential(step.task.extractor, step.task.head)
+            seen.append({key: value.clone() for key, value in network.state_dict().items()} | {"index": batch.index})
+            return batch
+
+    quick(steps=1).fit(pair(), ["record"], factories={"record": Record})
+    quick(steps=1).fit(pair(), ["dcc", "record"], factories={"record": Record})
+    for alone, with_head in zip(seen[:2], seen[2:], strict=True):
+        assert all(torch.equal(value, with_head[key]) for key, value in alone.items())
+
+
+def test_the_global_random_state_is_left_as_it_was() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    quick(steps=1).fit(pair()[:1])
+    assert torch.equal(torch.rand(2), expected)
+
+
+@pytest.mark.parametrize("stopped_after", [1, 3, 4])
+def test_resume_is_bitwise_whatever_the_step(tmp_path: Path, stopped_after: int) -> None:
+    regularizers = ["identical_init", "dcc", "rotation_prediction"]
+    whole = quick(steps=5).fit(pair(augment=("crop", "flip")), regularizers)
+
+    class Killed(Exception):
+        pass
+
+    class Kill:
+        """Stops the run right after a checkpoint, as a kill would."""
+
+        @ck.hookimpl
+        def compatkit_after_step(self, step: ck.Step) -> None:
+            if step.number == stopped_after and step.task.name == "left":
+                raise KeyboardInterrupt
+
+    trainer = quick(steps=5, checkpoint=tmp_path / "run.safetensors", checkpoint_every=1)
+    uses = [*regularizers, "kill"]
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(pair(augment=("crop", "flip")), uses, factories={"kill": Kill})
+
+    class Live:
+        @ck.hookimpl
+        def compatkit_after_step(self, step: ck.Step) -> None:
+            self.first = getattr(self, "first", step.number)
+            assert self.first == stopped_after
+
+    resumed = trainer.fit(pair(augment=("crop", "flip")), uses, factories={"kill": Live})
+    assert same(whole, resumed)
+    assert resumed.history == whole.history
+
+
+def test_a_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    quick(steps=1, checkpoint=path).fit(pair()[:1])
+    with pytest.raises(TrainingError, match=r"belongs to another plan.*Name another checkpoint file"):
+        quick(steps=2, seed=1, checkpoint=path).fit(pair()[:1])
+
+
+def test_a_loss_that_is_not_finite_names_loss_task_and_steps() -> None:
+    class Burst:
+        @ck.hookimpl
+        def compatkit_losses(self, step: ck.Step) -> Mapping[str, torch.Tensor]:
+            return {"burst": step.features.sum() * float("inf")}  # type: ignore[union-attr]
+
+    with pytest.raises(
+        TrainingError, match=r"'burst/burst' of task 'left' is not finite between steps 0 and 1"
+    ):
+        quick(steps=2).fit(pair()[:1], ["burst"], factories={"burst": Burst})
+
+
+def test_losses_are_weighted_and_active_in_their_phase_only() -> None:
+    class Pull:
+        @ck.hookimpl
+        def compatkit_losses(self, step: ck.Step) -> Mapping[str, torch.Tensor]:
+            return {"pull": step.features.square().mean()}  # type: ignore[union-attr]
+
+    fit = quick(steps=3).fit(pair()[:1], [ck.use("pull", start=1, stop=2)], factories={"pull": Pull})
+    assert ["pull/pull" in row["losses"] for row in fit.history] == [False, True, False]
+
+
+def test_views_are_replaced_not_changed() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Dark:
+        @ck.hookimpl
+        def compatkit_views(self, step: ck.Step, batch: ck.Batch) -> ck.Batch:
+            import attrs
+
+            return attrs.evolve(batch, images=torch.zeros_like(batch.images))
+
+        @ck.hookimpl
+        def compatkit_after_backward(self, step: ck.Step) -> None:
+            seen.append(step.batch.images)
+
+    quick(steps=1).fit(pair()[:1], ["dark"], factories={"dark": Dark})
+    assert float(seen[0].abs().sum()) == 0.0
+
+
+@pytest.mark.parametrize("statistics", ["stored", "batch"])
+def test_frozen_heads_are_bitwise_equal_after_a_fit(statistics: Any) -> None:
+    left, right = pair()
+    first = quick(steps=3).fit([left], ["identical_init", "dcc", "rotation_prediction"])
+    before = {
+        name: {k: v.clone() for k, v in h.module.state_dict().items()} for name, h in first.auxiliary.items()
+    }
+    second = quick(steps=3).fit(
+        [right],
+        ["identical_init", "dcc", "rotation_prediction"],
+        frozen=first,
+        frozen_statistics=statistics,
+    )
+    for name, head in second.auxiliary.items():
+        assert all(torch.equal(value, before[name][key]) for key, value in head.module.state_dict().items())
+        assert head.digest == first.auxiliary[name].digest
+    anchors = [
+        {(a.kind, a.digest) for a in fit.tasks[n].anchors} for fit, n in ((first, "left"), (second, "right"))
+    ]
+    assert anchors[0] == anchors[1]  # same initial weights, same heads: what makes the parts fit
+
+
+def test_frozen_heads_that_nobody_uses_and_double_names_are_refused() -> None:
+    left, right = pair()
+    first = quick(steps=1).fit([left], ["dcc"])
+    with pytest.raises(UsageError, match="frozen auxiliary head 'dcc' is used by none of the regularizers"):
+        quick(steps=1).fit([right], [], frozen=first)
+    with pytest.raises(UsageError, match="Task names must differ"):
+        quick(steps=1).fit([left, left])
+    with pytest.raises(UsageError, match="at least one task"):
+        quick(steps=1).fit([])
+
+
+def test_warm_start_takes_the_weights_but_not_the_class_layer() -> None:
+    left, right = pair()
+    first = quick(steps=2).fit([left])
+    warm = ck.Task(
+        "warm", right.data, "resnet20_cifar", "layer2", size=(16, 16), weights=first.weights("left")
+    )
+    state = prepare_task(warm, 0, Precision("cpu", "float32", True))
+    given = first.weights("left")
+    taken = {**state.extractor.state_dict(), **state.head.state_dict()}
+    for key, value in taken.items():
+        assert torch.equal(value, given[key]) == (not key.startswith(state.class_layer)), key
+
+
+def test_weights_of_another_network_are_refused() -> None:
+    left, _ = pair()
+    task = ck.Task(
+        "x", left.data, "resnet20_cifar", "layer2", size=(16, 16), weights={"conv.weight": torch.zeros(1)}
+    )
+    with pytest.raises(
+        UsageError, match=r"weights given do not fit resnet20_cifar: missing .* not known \['conv.weight'\]"
+    ):
+        quick(steps=1).fit([task])
