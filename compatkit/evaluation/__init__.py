@@ -1,0 +1,1 @@
+"""Measuring: normalisation policies, recombined networks, the matrix of extractors and heads."""

@@ -1,0 +1,81 @@
+"""What a measured pair looks like: plain values, readable without torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+Grade = Literal["none", "stale", "undecided", "chance", "compatible", "perfect"]
+
+
+@attrs.frozen
+class Part:
+    """A component as a row or column of a report.
+
+    Attributes:
+        reference: Pinned reference, ``name@version``.
+        digest: Manifest digest, ``sha256:...``.
+        function: Function digest, ``value:sha256:...``.
+        summary: Contract in short, label to text, for people.
+    """
+
+    reference: str
+    digest: str
+    function: str
+    kind: str
+    summary: dict[str, str] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class Figure:
+    """An accuracy with its count and 95 % Wilson interval; all shares in [0, 1]."""
+
+    accuracy: float
+    correct: int
+    count: int
+    low: float
+    high: float
+
+
+@attrs.frozen
+class Cell:
+    """Extractor of one network, head of another, measured on the extractor's own test images.
+
+    Attributes:
+        wiring: ``refused``, ``needs-adapter`` or ``direct``; nothing is measured unless direct.
+        promise: ``none``, ``shared-init`` or ``shared-head``.
+        grade: What the figures say.
+        restricted: Examples of the common classes, arg max over the common outputs (as in the paper);
+            None where nothing could be measured.
+        unrestricted: The same examples, arg max over all outputs of the head.
+        chance: Share of the most frequent common class among those examples.
+        bound: The extractor with the head it was trained with, same images, same policy (n_aa).
+        recovered: (accuracy - chance) / (bound - chance); None without a bound above chance.
+        difference: Paired 95 % interval of accuracy minus bound.
+        common: Common classes, by the data set's names.
+        settings: What the figures depend on: data digest, policy, batch size, seed, precision, metric.
+        findings: Lines of the check's report, for people.
+        reason: Why there is no figure, else empty.
+    """
+
+    extractor: str
+    head: str
+    wiring: str
+    promise: str
+    grade: Grade
+    restricted: Figure | None = None
+    unrestricted: Figure | None = None
+    chance: float | None = None
+    bound: Figure | None = None
+    recovered: float | None = None
+    difference: tuple[float, float] | None = None
+    common: tuple[str, ...] = ()
+    settings: dict[str, str | int | float] = attrs.field(factory=dict)
+    findings: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def own(self) -> bool:
+        """True on the diagonal: the head was trained with this extractor."""
+        return bool(self.settings.get("own", False))

@@ -1,0 +1,194 @@
+"""One extractor over its images, all heads on its features, batch by batch under one normalisation policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from difflib import get_close_matches
+from typing import Literal, get_args
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit.contract import Data
+from compatkit.errors import DataError, EnvironmentFailure, UsageError
+from compatkit.evaluation.figures import Tally
+from compatkit.evaluation.normalisation import (
+    Policy,
+    batch_statistics,
+    batches,
+    check_policy,
+    estimating,
+    evaluation_mode,
+    kept_statistics,
+    normalised,
+)
+from compatkit.evaluation.preprocessing import Prepared, normalise
+
+Precision = Literal["float32", "bfloat16"]
+
+
+@attrs.frozen
+class Conditions:
+    """What the figures of a measurement depend on, besides parts and images.
+
+    Attributes:
+        policy: Normalisation policy.
+        batch_size: Largest batch; the images are split into equal batches up to it.
+        seed: Of the order of the images.
+        precision: ``"float32"`` (TF32 off) or ``"bfloat16"`` (autocast).
+        device: Where to run.
+
+    Raises:
+        UsageError: A value is unknown, or the batch size is below 1.
+    """
+
+    policy: Policy = attrs.field(default="batch", converter=check_policy)
+    batch_size: int = 256
+    seed: int = 0
+    precision: str = "float32"
+    device: str = "cpu"
+
+    def __attrs_post_init__(self) -> None:
+        """Check what no type checks."""
+        known = get_args(Precision)
+        if self.precision not in known:
+            near = get_close_matches(self.precision, known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"Unknown precision {self.precision!r}; expected {' or '.join(known)}.{hint}")
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, got {self.batch_size}.")
+
+    def passes(self, count: int) -> int:
+        """Return how many batches one extractor runs over ``count`` images."""
+        return (2 if self.policy == "reestimate" else 1) * -(-count // self.batch_size)
+
+
+@attrs.define(eq=False)
+class Column:
+    """A head on the features of the extractor that is running.
+
+    Attributes:
+        outputs: Count of outputs that the head's contract names.
+        tallies: Every one of them counts the head's answers.
+        failure: Why the head could not take the features, else empty.
+    """
+
+    head: nn.Module
+    name: str
+    outputs: int
+    tallies: list[Tally] = attrs.field(factory=list)
+    failure: str = ""
+
+    def answer(self, features: Tensor) -> Tensor | None:
+        """Return float32 logits ``(batch, outputs)`` on the CPU; None where ``failure`` says why."""
+        if self.failure:
+            return None
+        try:
+            logits = self.head(features)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self.failure = f"{self.name} does not take features of shape {tuple(features.shape)}: {error}"
+            return None
+        if logits.ndim != 2 or logits.shape[1] != self.outputs:
+            self.failure = (
+                f"{self.name} gives outputs of shape {tuple(logits.shape)}; "
+                f"its contract names {self.outputs} classes"
+            )
+            return None
+        return logits.float().cpu()
+
+
+def run(
+    extractor: nn.Module,
+    columns: Sequence[Column],
+    examples: Prepared,
+    data: Data,
+    conditions: Conditions,
+    tick: Callable[[int], None],
+) -> None:
+    """Fill the columns' tallies; modules are as before afterwards, bit for bit, also after an error.
+
+    Args:
+        extractor: Runs once over all images, under ``reestimate`` twice.
+        columns: Heads with what counts their answers.
+        examples: All images of the extractor's split.
+        data: How the extractor wants them normalised.
+        conditions: Policy, batches, precision, device.
+        tick: Called with the count of batches done.
+
+    Raises:
+        DataError: A batch would hold one image only, whose statistics are none.
+        EnvironmentFailure: There is no such device.
+    """
+    parts = batches(len(examples), conditions.batch_size, conditions.seed)
+    modules = [extractor, *(column.head for column in columns)]
+    if conditions.policy != "running" and len(parts[-1]) < 2 and normalised(*modules):
+        raise DataError(
+            f"Normalisation {conditions.policy!r} needs at least 2 images in a batch; {len(examples)} images "
+            f"in batches of up to {conditions.batch_size} leave 1. Use more images, a larger batch_size, or "
+            "the policy 'running'."
+        )
+
+    def sweep(before: int, count: bool) -> None:
+        for number, positions in enumerate(parts, start=before + 1):
+            images = normalise(examples.images[positions], data, device=conditions.device)
+            features = extractor(images)
+            for column in columns:
+                # A head may begin with an operation in place; the next one needs the features as they were.
+                logits = column.answer(features.clone() if column is not columns[-1] else features)
+                if count and logits is not None:
+                    for tally in column.tallies:
+                        tally.add(positions, logits)
+            tick(number)
+
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_numerics(conditions))
+        for module in modules:
+            stack.enter_context(_placed(module, conditions.device))
+        if conditions.policy == "reestimate":
+            for module in modules:
+                stack.enter_context(kept_statistics(module))
+            with ExitStack() as inner:
+                for module in modules:
+                    inner.enter_context(estimating(module))
+                sweep(0, count=False)
+        switched = batch_statistics if conditions.policy == "batch" else evaluation_mode
+        for module in modules:
+            stack.enter_context(switched(module))
+        sweep(len(parts) if conditions.policy == "reestimate" else 0, count=True)
+
+
+@contextmanager
+def _placed(module: nn.Module, device: str) -> Iterator[None]:
+    """Move a module to ``device`` and back."""
+    held = next((value.device for value in (*module.parameters(), *module.buffers())), None)
+    if held is None or held == torch.device(device):
+        yield
+        return
+    try:
+        module.to(device)
+    except (RuntimeError, AssertionError) as error:
+        module.to(held)
+        raise EnvironmentFailure(f"Cannot run on the device {device!r}: {error}", subject=device) from error
+    try:
+        yield
+    finally:
+        module.to(held)
+
+
+@contextmanager
+def _numerics(conditions: Conditions) -> Iterator[None]:
+    """float32 without TF32 shortcuts, or bfloat16 by autocast."""
+    kind = torch.device(conditions.device).type
+    with ExitStack() as stack:
+        if conditions.precision == "bfloat16":
+            stack.enter_context(torch.autocast(kind, torch.bfloat16))
+        elif kind == "cuda":
+            for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
+                stack.callback(setattr, backend, "allow_tf32", backend.allow_tf32)
+                setattr(backend, "allow_tf32", False)  # noqa: B010 - one is a module to the type checker
+        yield

@@ -1,0 +1,401 @@
+"""The matrix: figures against a slow float64 copy and cases by hand; one pass an extractor; nothing changes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from components import FEATURES, GREY, extractor, head, initial, labels, loaded, shared
+from evaluation.networks import Classes, Features, reference
+from torch import Tensor, nn
+
+from compatkit.contract import Label
+from compatkit.data.dataset import Split
+from compatkit.errors import DataError, EnvironmentFailure, UsageError
+from compatkit.evaluation.cells import Cell
+from compatkit.evaluation.matrix import LoadedPart, measure
+from compatkit.evaluation.normalisation import batches
+from compatkit.evidence import figure, paired_interval, recovered
+
+BATCH = 16
+
+
+def noise(
+    classes: tuple[str, ...] = ("0", "1", "2"), count: int = 60, seed: int = 3, name: str = "a/test"
+) -> Split:
+    """Return noise around a brightness of each image's own, so that answers differ from image to image."""
+    draw = np.random.default_rng(seed)
+    brightness = draw.integers(0, 200, (count, 1, 1, 1))
+    images = (brightness + draw.integers(0, 56, (count, 8, 8, 1))).astype(np.uint8)
+    return Split(images, draw.integers(0, len(classes), count), classes, name)
+
+
+def parts(*classes: tuple[Label, ...]) -> tuple[list[LoadedPart], list[LoadedPart]]:
+    """Return one network a tuple of classes, cut in two."""
+    lefts, rights = [], []
+    for number, names in enumerate(classes):
+        name = "abcdef"[number]
+        made = extractor(normalisation="batch", anchors=(shared("dcc"),) if number < 2 else ())
+        lefts.append(loaded(f"{name}.extractor", made, Features(number).eval()))
+        made = head(normalisation="batch", classes=names, anchors=(shared("dcc"),) if number < 2 else ())
+        rights.append(loaded(f"{name}.head", made, Classes(10 + number, len(names)).eval(), lefts[-1]))
+    return lefts, rights
+
+
+def by_pair(cells: list[Cell]) -> dict[tuple[str, str], Cell]:
+    return {(cell.extractor[0], cell.head[0]): cell for cell in cells}
+
+
+def slow_answers(left: LoadedPart, right: LoadedPart, split: Split, policy: str) -> np.ndarray:
+    """Return logits of every image, batch by batch, from the float64 copies."""
+    x = (split.images.transpose(0, 3, 1, 2) / 255 - GREY.mean[0]) / GREY.std[0]
+    found = np.zeros((len(split), len(right.manifest.contract.data.labels or ())))
+    for positions in batches(len(split), BATCH, 0):
+        rows = positions.numpy()
+        features = reference(left.module, x[rows], policy == "batch")
+        found[rows] = reference(right.module, features, policy == "batch")
+    return found
+
+
+def slow_right(logits: np.ndarray, split: Split, right: LoadedPart, common: list[str]) -> list[bool]:
+    """Return, image by image, whether the arg max over common outputs names the image's class."""
+    names = [one.name for one in right.manifest.contract.data.labels or ()]
+    answers: list[bool] = []
+    for label, row in zip(split.labels, logits, strict=True):
+        if split.classes[label] not in common:
+            continue
+        best = max(common, key=lambda name: row[names.index(name)])
+        answers.append(best == split.classes[label])
+    return answers
+
+
+@pytest.mark.parametrize("policy", ["batch", "running"])
+def test_every_figure_agrees_with_a_slow_copy_in_float64(policy: str) -> None:
+    lefts, rights = parts(labels("0", "1", "2"), labels("2", "7", "0"), labels("1", "0"))
+    data = {part.reference: noise(seed=number) for number, part in enumerate(lefts)}
+    cells = by_pair(measure(lefts, rights, data, policy=policy, batch_size=BATCH))
+    assert len(cells) == 9
+    varied: set[bool] = set()
+    for left, right in itertools.product(lefts, rights):
+        split, cell = data[left.reference], cells[left.reference[0], right.reference[0]]
+        logits = slow_answers(left, right, split, policy)
+        varied.add(len(set(logits.argmax(axis=1))) > 1)
+        names = {one.name for one in right.manifest.contract.data.labels or ()}
+        common = [name for name in split.classes if name in names]
+        answers = slow_right(logits, split, right, common)
+        assert cell.common == tuple(common)
+        assert cell.restricted == figure(sum(answers), len(answers))
+        shares = Counter(split.classes[label] for label in split.labels if split.classes[label] in common)
+        assert cell.chance == max(shares.values()) / sum(shares.values())
+        if left.reference[0] == "a":
+            # The bound: a's own head, on the images and among the classes of this cell.
+            own = slow_right(slow_answers(left, rights[0], split, policy), split, rights[0], common)
+            assert cell.bound == figure(sum(own), len(own))
+            assert cell.recovered == recovered(sum(answers) / len(answers), cell.chance, sum(own) / len(own))
+            if right is not rights[0]:
+                assert cell.difference == paired_interval(answers, own)
+    assert True in varied  # the copies do not always give the same class
+
+
+def test_one_pass_an_extractor_and_two_for_new_statistics() -> None:
+    lefts, rights = parts(*[labels("0", "1", "2")] * 3)
+    data = {part.reference: noise() for part in lefts}
+    calls: Counter[str] = Counter()
+    for part in (*lefts, *rights):
+        part.module.register_forward_hook(lambda *_, name=part.reference: calls.update([name]))
+    measure(lefts, rights, data, batch_size=BATCH)
+    per_pass = len(batches(60, BATCH, 0))
+    assert {calls[part.reference] for part in lefts} == {per_pass}
+    assert {calls[part.reference] for part in rights} == {3 * per_pass}
+    calls.clear()
+    measure(lefts, rights, data, policy="reestimate", batch_size=BATCH)
+    assert {calls[part.reference] for part in lefts} == {2 * per_pass}
+
+
+@pytest.mark.parametrize("policy", ["batch", "running", "reestimate"])
+@pytest.mark.parametrize("training", [True, False])
+def test_modules_are_bitwise_and_in_their_flags_as_before(policy: str, training: bool) -> None:
+    lefts, rights = parts(*[labels("0", "1", "2")] * 2)
+    modules = [part.module.train(training) for part in (*lefts, *rights)]
+
+    def state() -> list[Any]:
+        tensors = [value.numpy().tobytes() for module in modules for value in module.state_dict().values()]
+        return [tensors, [one.training for module in modules for one in module.modules()]]
+
+    before, generator = state(), torch.random.get_rng_state()
+    data = {part.reference: noise() for part in lefts}
+    first = measure(lefts, rights, data, policy=policy, batch_size=BATCH)
+    assert state() == before
+    assert torch.equal(torch.random.get_rng_state(), generator)
+    assert measure(lefts, rights, data, policy=policy, batch_size=BATCH) == first
+    rights[1].module.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(KeyError("broken")))
+    with pytest.raises(KeyError):
+        measure(lefts, rights, data, policy=policy, batch_size=BATCH)
+    assert state() == before
+
+
+def figures(cells: list[Cell]) -> list[Any]:
+    return [(cell.restricted, cell.unrestricted, cell.bound) for cell in cells]
+
+
+def test_stored_statistics_do_not_depend_on_batches_and_batch_statistics_do() -> None:
+    lefts, rights = parts(*[labels("0", "1", "2")] * 2)
+    data = {part.reference: noise(count=300) for part in lefts}
+
+    def run(policy: str, batch_size: int, seed: int) -> list[Any]:
+        return figures(measure(lefts, rights, data, policy=policy, batch_size=batch_size, seed=seed))
+
+    assert run("running", 7, 0) == run("running", 300, 1)
+    assert run("batch", 300, 0) == run("batch", 300, 1)
+    assert run("batch", 4, 0) != run("batch", 4, 1)
+    # Statistics of one batch of all images and new statistics from it differ by n / (n - 1) in the variance.
+    close = zip(run("batch", 300, 0), run("reestimate", 300, 0), strict=True)
+    assert all(abs(one[0].accuracy - other[0].accuracy) < 0.02 for one, other in close)
+
+
+def test_new_statistics_are_those_of_the_recombined_network() -> None:
+    lefts, rights = parts(*[labels("0", "1", "2")] * 2)
+    split = noise()
+    (cell,) = measure(
+        lefts[:1], rights[1:], {lefts[0].reference: split}, policy="reestimate", batch_size=BATCH
+    )
+    whole = nn.Sequential(Features(0), Classes(11)).eval()
+    norms = [one for one in whole.modules() if isinstance(one, nn.BatchNorm2d)]
+    x = ((torch.from_numpy(split.images).permute(0, 3, 1, 2) / 255) - GREY.mean[0]) / GREY.std[0]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+        norm.train()
+    with torch.no_grad():
+        for positions in batches(60, BATCH, 0):
+            whole(x[positions])
+        right = whole.eval()(x).argmax(1).numpy() == split.labels
+    assert cell.restricted == figure(int(right.sum()), 60)
+
+
+class Passed(nn.Module):
+    """Gives its input on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Table(nn.Module):
+    """Looks the logits up by the image's first pixel."""
+
+    def __init__(self, *rows: tuple[float, ...]) -> None:
+        super().__init__()
+        self.rows = torch.tensor(rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rows[(x[:, 0, 0, 0] * 255).round().long()]
+
+
+RAW = attrs.evolve(GREY, mean=(0.0,), std=(1.0,))
+
+
+def numbered(labels: list[int], classes: tuple[str, ...]) -> Split:
+    """Return images whose pixels hold their number."""
+    images = np.broadcast_to(
+        np.arange(len(labels), dtype=np.uint8)[:, None, None, None], (len(labels), 8, 8, 1)
+    )
+    return Split(images.copy(), np.array(labels), classes, "numbered/test")
+
+
+def table_parts() -> tuple[LoadedPart, LoadedPart, LoadedPart, Split]:
+    """Return an extractor, its own head, a head of another network, and five images: 2 cars, 2 cats, 1 ship."""
+    left = loaded("e", extractor(data=RAW), Passed())
+    own = Table((5, 0, 0), (5, 0, 0), (0, 5, 0), (5, 0, 9), (0, 0, 5))
+    mine = loaded("own", head(data=RAW, classes=labels("car", "cat", "ship")), own, left)
+    theirs = (Label("frog"), Label("cat"), Label("automobile", ("car",)))
+    other = Table((9, 0, 1), (0, 2, 1), (0, 3, 1), (0, 4, 1), (0, 0, 0))
+    other_head = loaded("other", head(data=RAW, classes=theirs), other)
+    return left, mine, other_head, numbered([0, 0, 1, 1, 2], ("car", "cat", "ship"))
+
+
+def test_a_cell_worked_by_hand_with_other_names_and_a_class_apart() -> None:
+    left, mine, other, split = table_parts()
+    own_cell, cell = measure([left], [mine, other], {left.reference: split}, policy="running")
+    # Common: car (automobile) and cat; 4 images, chance 1/2.
+    # Restricted to the two: car right, cat wrong, cat right, cat right. Over all outputs the first is a frog.
+    assert cell.common == ("car", "cat")
+    assert (cell.restricted, cell.unrestricted) == (figure(3, 4), figure(2, 4))
+    assert cell.chance == 0.5
+    # Own head among car and cat: right, right, right, wrong (its ship does not count here).
+    assert cell.bound == figure(3, 4)
+    assert cell.recovered == 1.0
+    assert cell.difference == paired_interval([True, False, True, True], [True, True, True, False])
+    assert not cell.own
+    # On the diagonal all three classes count, and image 3 is taken for a ship.
+    assert own_cell.own
+    assert (own_cell.restricted, own_cell.chance) == (figure(4, 5), 0.4)
+    assert own_cell.bound == own_cell.restricted
+    assert own_cell.difference == (0.0, 0.0)
+
+
+def test_without_the_own_head_there_is_no_bound() -> None:
+    left, _, other, split = table_parts()
+    (cell,) = measure([left], [other], {left.reference: split}, policy="running")
+    assert cell.restricted == figure(3, 4)
+    assert (cell.bound, cell.recovered, cell.difference) == (None, None, None)
+
+
+def test_without_batch_normalisation_a_policy_changes_nothing_and_the_cell_says_so() -> None:
+    left, mine, other, split = table_parts()
+    cells = [
+        measure([left], [mine, other], {left.reference: split}, policy=one) for one in ("batch", "running")
+    ]
+    assert figures(cells[0]) == figures(cells[1])
+    assert cells[0][1].settings["normalised"] is False
+    assert any("changes nothing" in one for one in cells[0][1].findings)
+
+
+def test_many_images_are_graded() -> None:
+    left, mine, _, _ = table_parts()
+    answers = [(1.0, 0.0), (0.0, 1.0)] * 100
+    chance_rows = [(1.0, 0.0)] * 200
+    classes = labels("car", "cat")
+    heads = [
+        loaded("own", head(data=RAW, classes=classes), Table(*answers), left),
+        loaded("same", head(data=RAW, classes=classes), Table(*answers)),
+        loaded("one-sided", head(data=RAW, classes=classes), Table(*chance_rows)),
+        loaded("good", head(data=RAW, classes=classes), Table(*answers[:160], *chance_rows[:40])),
+    ]
+    split = numbered([0, 1] * 100, ("car", "cat"))
+    cells = measure([left], heads, {left.reference: split}, policy="running")
+    # 200 images in agreement do not exclude a loss of 1 point, so "same" is not yet perfect.
+    assert [cell.grade for cell in cells] == ["perfect", "compatible", "undecided", "compatible"]
+    assert [cell.recovered for cell in cells] == [1.0, 1.0, 0.0, pytest.approx(0.8)]
+    assert mine.trained_with == left.digest
+
+
+def test_pairs_that_cannot_be_measured_say_why_and_cost_no_pass() -> None:
+    left, _, other, split = table_parts()
+    wide = attrs.evolve(FEATURES, shape=("N", 8, "h", "w"))
+    flat = attrs.evolve(FEATURES, shape=("N", 4), layout="NC")
+    calls: list[int] = []
+    left.module.register_forward_hook(lambda *_: calls.append(1))
+    heads = [
+        loaded("wide", head(wide, data=RAW, classes=labels("car")), Passed()),
+        loaded("disjoint", head(data=RAW, classes=labels("0", "1")), Passed()),
+        loaded("nameless", head(data=RAW), Passed()),
+    ]
+    cells = measure([left], heads, {left.reference: split})
+    assert [cell.reason for cell in cells] == [
+        "wiring needs-adapter: channels-differ",
+        "no class in common with numbered/test",
+        "no class in common with numbered/test",
+    ]
+    assert {cell.grade for cell in cells} == {"none"}
+    assert all(cell.restricted is None and cell.findings for cell in cells)
+    assert calls == []
+    vector = loaded("v", extractor(flat, data=RAW), Passed())
+    (refused,) = measure([vector], [other], {vector.reference: split})
+    assert (refused.wiring, refused.reason) == ("refused", "wiring refused: rank-differs")
+    empty = numbered([2, 2], ("car", "cat", "ship"))
+    (cell,) = measure([left], [other], {left.reference: empty})
+    assert cell.reason == "numbered/test holds no image of a common class"
+
+
+def test_a_head_that_breaks_its_contract_spoils_only_its_own_cell() -> None:
+    left, mine, other, split = table_parts()
+    broken = loaded(
+        "broken", head(data=RAW, classes=labels("car", "cat")), nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
+    )
+    narrow = loaded("narrow", head(data=RAW, classes=labels("car", "cat")), Table(*[(1.0, 0.0, 0.0)] * 5))
+    cells = measure([left], [mine, broken, narrow, other], {left.reference: split}, policy="running")
+    assert "broken@1.0.0 does not take features of shape (5, 1, 8, 8)" in cells[1].reason
+    assert "its contract names 2 classes" in cells[2].reason
+    assert (cells[1].grade, cells[2].grade) == ("none", "none")
+    assert cells[3].restricted == figure(3, 4)
+
+
+def test_a_head_that_works_in_place_does_not_spoil_the_next_one() -> None:
+    left, mine, other, split = table_parts()
+
+    class InPlace(Table):
+        def forward(self, x: Tensor) -> Tensor:
+            found = super().forward(x)
+            x.zero_()
+            return found
+
+    rough = loaded("rough", head(data=RAW, classes=labels("car", "cat")), InPlace(*[(1.0, 0.0)] * 5))
+    alone = measure([left], [other], {left.reference: split}, policy="running")
+    beside = measure([left], [rough, mine, other], {left.reference: split}, policy="running")
+    assert beside[2].restricted == alone[0].restricted
+    assert beside[1].restricted == figure(4, 5)
+
+
+def test_outputs_that_are_not_finite_are_wrong_and_said() -> None:
+    left, mine, _, split = table_parts()
+    nan = float("nan")
+    bad = loaded("bad", head(data=RAW, classes=labels("car", "cat", "ship")), Table(*[(nan, nan, nan)] * 5))
+    cell = measure([left], [mine, bad], {left.reference: split}, policy="running")[1]
+    assert cell.restricted == figure(0, 5)
+    assert any("5 images gave outputs that are not finite" in one for one in cell.findings)
+
+
+def test_cells_carry_settings_and_the_checks_findings() -> None:
+    lefts, rights = parts(*[labels("0", "1", "2")] * 2)
+    split = noise()
+    (cell,) = measure(lefts[:1], rights[1:], {lefts[0].reference: split}, batch_size=BATCH, seed=4)
+    assert cell.settings == {
+        "metric": "recombination_accuracy",
+        "metric_version": "1",
+        "policy": "batch",
+        "batch_size": BATCH,
+        "seed": 4,
+        "precision": "float32",
+        "device": "cpu",
+        "data": "a/test",
+        "data_digest": split.digest,
+        "own": False,
+        "normalised": True,
+    }
+    assert cell.promise == "shared-head"
+    assert any(one.startswith("head-shared") for one in cell.findings)
+
+
+def test_progress_counts_batches_of_all_extractors() -> None:
+    lefts, rights = parts(*[labels("0", "1", "2")] * 2)
+    seen: list[tuple[int, int, str]] = []
+    data = {part.reference: noise() for part in lefts}
+    measure(lefts, rights, data, batch_size=BATCH, progress=lambda *one: seen.append(one))
+    assert [one[0] for one in seen] == list(range(1, 9))
+    assert {one[1] for one in seen} == {8}
+    assert [one[2] for one in seen] == ["a.extractor@1.0.0"] * 4 + ["b.extractor@1.0.0"] * 4
+
+
+def test_bfloat16_gives_figures_too() -> None:
+    lefts, rights = parts(labels("0", "1", "2"))
+    (cell,) = measure(lefts, rights, {lefts[0].reference: noise()}, precision="bfloat16")
+    assert cell.restricted is not None
+    assert cell.settings["precision"] == "bfloat16"
+
+
+def test_bad_input_is_refused() -> None:
+    lefts, rights = parts(labels("0", "1", "2"))
+    data = {lefts[0].reference: noise()}
+    with pytest.raises(DataError, match="has no test images"):
+        measure(lefts, rights, {})
+    with pytest.raises(UsageError, match="Unknown normalisation"):
+        measure(lefts, rights, data, policy="layernorm")
+    with pytest.raises(UsageError, match="Did you mean 'float32'"):
+        measure(lefts, rights, data, precision="float3")
+    with pytest.raises(UsageError, match="batch_size"):
+        measure(lefts, rights, data, batch_size=0)
+    with pytest.raises(DataError, match="at least 2 images"):
+        measure(lefts, rights, data, batch_size=1)
+    with pytest.raises(UsageError, match="first of the two"):
+        measure(rights, rights, {rights[0].reference: noise()})
+    if not torch.cuda.is_available():
+        with pytest.raises(EnvironmentFailure, match="cuda"):
+            measure(lefts, rights, data, device="cuda")
+    assert measure(lefts, rights, data, policy="running", batch_size=1)[0].restricted is not None
+    assert measure([], rights, {}) == []
+    assert initial("x") != initial("y")

@@ -1,0 +1,62 @@
+"""Preprocessing by the extractor's contract: channels, size, scale."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from components import GREY
+
+from compatkit.contract import Data
+from compatkit.data.dataset import Split
+from compatkit.errors import DataError
+from compatkit.evaluation.preprocessing import normalise, prepare
+
+
+def split(shape: tuple[int, ...]) -> Split:
+    images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    return Split(images, np.arange(shape[0]) % 2, ("0", "1"), "noise/test")
+
+
+RGB = Data((8, 8), "RGB", (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
+
+
+def test_images_that_fit_are_only_turned_to_channels_first() -> None:
+    noise = split((4, 8, 8, 3))
+    found = prepare(noise, RGB)
+    assert len(found) == 4
+    assert found.images.dtype == torch.uint8
+    assert found.images.is_contiguous()
+    for n in range(4):
+        for channel in range(3):
+            assert np.array_equal(found.images[n, channel].numpy(), noise.images[n, :, :, channel])
+    assert found.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_channels_are_converted_before_the_size() -> None:
+    noise = split((3, 10, 12, 3))
+    found = prepare(noise, GREY).images
+    assert found.shape == (3, 1, 8, 8)
+    assert np.array_equal(found[:, 0].numpy(), noise.converted("L").resized((8, 8)).images[..., 0])
+    assert prepare(split((3, 10, 12, 1)), RGB).images.shape == (3, 3, 8, 8)
+
+
+def test_normalise_subtracts_the_mean_and_divides_by_the_deviation() -> None:
+    images = prepare(split((5, 8, 8, 3)), RGB).images
+    found = normalise(images, RGB)
+    mean, std = (torch.tensor(one, dtype=torch.float64).view(1, 3, 1, 1) for one in (RGB.mean, RGB.std))
+    assert found.dtype == torch.float32
+    assert torch.allclose(found.double(), (images.double() / 255 - mean) / std, atol=2e-6)
+    assert normalise(images, RGB, dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert normalise(images, RGB, device="cpu").device.type == "cpu"
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    images = prepare(split((2, 8, 8, 1)), GREY).images
+    with pytest.raises(DataError, match="3 means"):
+        normalise(images, RGB)
+    with pytest.raises(DataError, match="above 0"):
+        normalise(images, attrs.evolve(GREY, std=(0.0,)))
+    with pytest.raises(DataError, match="bicubic"):
+        prepare(split((2, 8, 8, 1)), attrs.evolve(GREY, interpolation="bicubic"))

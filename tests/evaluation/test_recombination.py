@@ -1,0 +1,149 @@
+"""A recombined network: a plain module, its policies, its report."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from components import FEATURES, extractor, head, labels, loaded
+from evaluation.networks import Classes, Features
+from torch import nn
+
+from compatkit.compatibility import check
+from compatkit.data.dataset import Split
+from compatkit.errors import IncompatibleError, UsageError
+from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.normalisation import batches, reestimate
+from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.recombination import Recombination
+
+
+@pytest.fixture
+def images() -> Split:
+    draw = np.random.default_rng(0)
+    return Split(
+        draw.integers(0, 256, (40, 10, 9, 3)).astype(np.uint8), draw.integers(0, 3, 40), ("0", "1", "2"), "x"
+    )
+
+
+@pytest.fixture
+def left() -> LoadedPart:
+    return loaded("a.extractor", extractor(normalisation="batch"), Features(0).eval())
+
+
+@pytest.fixture
+def right() -> LoadedPart:
+    made = head(normalisation="batch", classes=labels("0", "1", "2"))
+    return loaded("b.head", made, Classes(1).eval())
+
+
+def pixels(left: LoadedPart, images: Split) -> torch.Tensor:
+    data = left.manifest.contract.data
+    return normalise(prepare(images, data).images, data)
+
+
+def state(module: nn.Module) -> list[bytes]:
+    return [value.numpy().tobytes() for value in module.state_dict().values()]
+
+
+def test_running_is_the_head_after_the_extractor(left: LoadedPart, right: LoadedPart, images: Split) -> None:
+    model = Recombination.of(left, right, check(left.manifest, right.manifest))
+    x = pixels(left, images)
+    assert not model.training
+    assert torch.equal(model(x), right.module(left.module(x)))
+    assert set(model.state_dict()) == {f"extractor.{name}" for name in left.module.state_dict()} | {
+        f"head.{name}" for name in right.module.state_dict()
+    }
+    assert [one.name for one in model.labels] == ["0", "1", "2"]
+
+
+def test_batch_uses_the_batch_writes_nothing_and_lets_gradients_through(
+    left: LoadedPart, right: LoadedPart, images: Split
+) -> None:
+    model = Recombination.of(left, right, check(left.manifest, right.manifest), normalisation="batch")
+    x, before = pixels(left, images), state(model)
+    logits = model(x)
+    assert state(model) == before
+    assert not any(one.training for one in model.modules())
+    assert not torch.equal(logits[:4], model(x[:4]))
+    left.module.dropout.eval()  # type: ignore[union-attr, operator]
+    model.extractor.norm.train()  # type: ignore[union-attr, operator]
+    model.head.norm.train()  # type: ignore[union-attr, operator]
+    assert torch.equal(logits, right.module(left.module(x)))
+    logits.sum().backward()
+    assert model.extractor.weights.weight.grad is not None  # type: ignore[union-attr]
+
+
+def test_reestimate_works_on_copies(left: LoadedPart, right: LoadedPart, images: Split) -> None:
+    before = state(left.module), state(right.module)
+    report = check(left.manifest, right.manifest)
+    model = Recombination.of(left, right, report, normalisation="reestimate", images=images, batch_size=16)
+    assert (state(left.module), state(right.module)) == before
+    whole = nn.Sequential(Features(0), Classes(1)).eval()
+    x = pixels(left, images)
+    reestimate(whole, [x[positions] for positions in batches(40, 16, 0)])
+    assert torch.equal(model(x), whole(x))
+    assert model.head.norm.num_batches_tracked == 3  # type: ignore[union-attr]
+
+
+def test_predict_takes_images_as_they_are(left: LoadedPart, right: LoadedPart, images: Split) -> None:
+    model = Recombination.of(left, right, check(left.manifest, right.manifest)).train()
+    before = state(model)
+    found = model.predict(images.images, batch_size=7)
+    assert torch.equal(found, right.module.eval()(left.module.eval()(pixels(left, images))).argmax(1))
+    assert torch.equal(found, model.predict(images))
+    assert state(model) == before
+
+
+def test_stored_statistics_warn_where_the_parts_are_not_of_one_network(
+    left: LoadedPart, right: LoadedPart
+) -> None:
+    report = check(left.manifest, right.manifest)
+
+    def severities(part: LoadedPart, policy: str) -> list[str]:
+        model = Recombination.of(left, part, report, normalisation=policy)
+        return [one.severity for one in model.report.findings if one.code == "normalisation-needed"]
+
+    assert severities(right, "running") == ["informs", "warns"]
+    assert severities(right, "batch") == ["informs"]
+    assert severities(attrs.evolve(right, trained_with=left.digest), "running") == ["informs"]
+    assert "normalisation='running'" in repr(Recombination.of(left, right, report))
+
+
+def test_without_batch_normalisation_the_policy_is_said_to_change_nothing() -> None:
+    left = loaded("a", extractor(), nn.Conv2d(1, 4, 1))
+    right = loaded("b", head(classes=labels("0")), nn.Sequential(nn.Flatten(), nn.Linear(256, 1)))
+    model = Recombination.of(left, right, check(left.manifest, right.manifest), normalisation="batch")
+    assert any("changes nothing" in one.came for one in model.report.findings)
+    assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 1)
+
+
+def test_adapters_stand_between(left: LoadedPart) -> None:
+    wide = attrs.evolve(FEATURES, shape=("N", 6, "h", "w"))
+    right = loaded("b.head", head(wide, classes=labels("0")), nn.Sequential(nn.Flatten(), nn.Linear(384, 1)))
+    report = check(left.manifest, right.manifest)
+    with pytest.raises(IncompatibleError, match="project") as caught:
+        Recombination.of(left, right, report)
+    assert caught.value.subject is report
+    project = nn.Conv2d(4, 6, 1)
+    model = Recombination.of(left, right, report, adapters=[project]).eval()
+    x = torch.randn(3, 1, 8, 8)
+    assert torch.equal(model(x), right.module(project(left.module(x))))
+
+
+def test_what_cannot_be_wired_is_refused_with_adapters_too(left: LoadedPart, right: LoadedPart) -> None:
+    vector = attrs.evolve(FEATURES, shape=("N", 4), layout="NC")
+    flat = attrs.evolve(left, manifest=extractor(vector))
+    with pytest.raises(IncompatibleError):
+        Recombination.of(flat, right, check(flat.manifest, right.manifest), adapters=[nn.Identity()])
+
+
+def test_policies_and_images_must_go_together(left: LoadedPart, right: LoadedPart, images: Split) -> None:
+    report = check(left.manifest, right.manifest)
+    with pytest.raises(UsageError, match="needs images="):
+        Recombination.of(left, right, report, normalisation="reestimate")
+    with pytest.raises(UsageError, match="leave them out"):
+        Recombination.of(left, right, report, images=images)
+    with pytest.raises(UsageError, match="Did you mean 'batch'"):
+        Recombination.of(left, right, report, normalisation="batched")
