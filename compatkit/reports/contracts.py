@@ -1,0 +1,82 @@
+"""A manifest in words: what a component takes, gives and was trained against, for tables and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from compatkit.contract import Dimension, Port, Scaled
+from compatkit.registry.manifest import Manifest
+
+SHORT_DIGEST = 12
+
+
+def dimension(value: Dimension) -> str:
+    """Return ``(H + 1) // 2`` for a scaled dimension, else the number or symbol."""
+    if not isinstance(value, Scaled):
+        return str(value)
+    text = f"({value.of} + {value.add})" if value.add else value.of
+    text = f"{text} // {value.floordiv}" if value.floordiv != 1 else text
+    return f"{text} + {value.plus}" if value.plus else text
+
+
+def port(value: Port) -> str:
+    """Return a port as one line: shape, layout, range."""
+    shape = " x ".join(dimension(one) for one in value.shape)
+    seen = "; ".join(
+        f"{'x'.join(map(str, sizes))} for {image}"
+        for image, sizes in list(value.measured.items())[:2]
+        if sizes
+    )
+    notes = [value.layout, value.dtype] + ([value.range] if value.range != "any" else [])
+    notes += ["pooled"] if value.pooled else []
+    notes += [f"{value.prefix_tokens} prefix tokens"] if value.prefix_tokens else []
+    return f"{shape} ({', '.join(notes)})" + (f"; seen {seen}" if seen else "")
+
+
+def short(digest: str) -> str:
+    """Return the first characters of a digest, its prefix kept."""
+    head, _, hexadecimal = digest.rpartition(":")
+    return f"{head}:{hexadecimal[:SHORT_DIGEST]}"
+
+
+def summary(manifest: Manifest) -> dict[str, str]:
+    """Return label and text of everything a person asks first about a component."""
+    blueprint, contract = manifest.blueprint, manifest.contract
+    data, protocol = contract.data, contract.protocol
+    rows = {
+        "kind": manifest.kind.replace("_", " "),
+        "network": f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.split}",
+        "built by": blueprint.library,
+        "parameters": f"{manifest.payload.parameters:,}",
+        "takes": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.inputs),
+        "gives": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.outputs),
+        "images": f"{data.size[0]} x {data.size[1]} {data.channels}, mean {_numbers(data.mean)}, "
+        f"std {_numbers(data.std)}",
+        "normalisation": "batch statistics" if protocol.normalisation == "batch" else "none needed",
+    }
+    if data.labels:
+        rows["classes"] = ", ".join(label.name for label in data.labels)
+    for anchor in protocol.anchors:
+        what = "initial weights" if anchor.kind == "initial_weights" else f"auxiliary head {anchor.task}"
+        rows[f"trained against {what}"] = short(anchor.digest)
+    rows.update(_training(manifest.training))
+    return rows
+
+
+def _training(training: Mapping[str, object]) -> dict[str, str]:
+    rows: dict[str, str] = {}
+    data = training.get("data")
+    if isinstance(data, Mapping):
+        rows["trained on"] = str(data.get("name", ""))
+    plugins = training.get("plugins")
+    if isinstance(plugins, list | tuple):
+        rows["regularizers"] = (
+            ", ".join(str(one.get("as")) for one in plugins if isinstance(one, Mapping)) or "none"
+        )
+    if "steps" in training:
+        rows["steps, seed"] = f"{training['steps']}, {training.get('seed')}"
+    return rows
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)

@@ -1,0 +1,234 @@
+"""A matrix as a PNG heat map; drawn on a figure of its own, so that no global state is touched."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import attrs
+
+from compatkit.evaluation.cells import Cell, Part
+from compatkit.reports.ink import INK, PAPER, QUIET, printable, shade, text_at
+from compatkit.reports.wording import (
+    DASH,
+    VERDICTS,
+    Verdict,
+    brief,
+    clip,
+    interval,
+    settings_line,
+    share,
+    verdict,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from compatkit.reports.matrix import Matrix
+
+DPI = 160
+EMPTY = "#eceef1"
+OWN_EDGE = "#c2410c"
+LETTERS = 30
+LETTER = 0.6  # Mean width of a letter, in units of the font size.
+BOUND_AT, BOUND_WIDTH = 0.3, 0.8  # In cells: where the column of bounds starts, and its width.
+
+
+@attrs.frozen
+class Scale:
+    """Sizes in inches and points that fit a number of rows and columns."""
+
+    width: float
+    height: float
+    number: float
+    small: float
+    names: float
+    lines: int
+
+    @property
+    def slanted(self) -> bool:
+        """True where the columns are too narrow for level names."""
+        return self.lines < 3
+
+    @classmethod
+    def of(cls, rows: int, columns: int) -> Scale:
+        """Return full cells for a few parts, one number and a mark for many."""
+        most = max(rows, columns)
+        if most <= 6:
+            return cls(1.55, 0.95, 15.0, 8.0, 9.5, 3)
+        if most <= 14:
+            return cls(0.82, 0.58, 10.5, 7.0, 8.5, 2)
+        return cls(0.46, 0.40, 8.0, 5.5, 7.5, 2)
+
+
+def render(matrix: Matrix) -> bytes:
+    """Return the picture; rows are extractors, a column at the right holds each one's bound."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = _figure(matrix)
+    out = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(
+        out, metadata={"Title": "Compatibility matrix", "Software": "compatkit"}
+    )
+    return out.getvalue()
+
+
+def _figure(matrix: Matrix) -> Figure:
+    from matplotlib.figure import Figure
+
+    rows, columns = max(1, len(matrix.extractors)), max(1, len(matrix.heads))
+    scale = Scale.of(rows, columns)
+    row_names = [_name(part, scale) for part in matrix.extractors]
+    column_names = [_name(part, scale) for part in matrix.heads]
+    letter = scale.names / 72 * LETTER
+    if not scale.slanted:  # A few columns grow with their names.
+        scale = attrs.evolve(scale, width=max(scale.width, letter * _longest(column_names) + 0.12))
+    left = 0.3 + letter * _longest(row_names) + 0.12
+    above = letter * _longest(column_names) * 0.75 + 0.2 if scale.slanted else 0.48
+    grid = (columns + BOUND_AT + BOUND_WIDTH) * scale.width
+    body = max(grid, 6.2 - left)  # Title and legend need room even above a single cell.
+    legend = _legend_lines(matrix, (left + body) / 1.5)
+    top, bottom = 0.95 + above, 0.4 + 0.24 * len(legend)
+    width = left + body + (0.55 if scale.slanted else 0.3)
+    height = top + rows * scale.height + bottom
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
+    axes = figure.add_axes((left / width, bottom / height, grid / width, rows * scale.height / height))
+    axes.set(xlim=(0, columns + BOUND_AT + BOUND_WIDTH), ylim=(rows, 0))
+    axes.axis("off")
+    _draw_cells(axes, matrix, scale)
+    _draw_names(axes, row_names, column_names, scale)
+    _draw_title(figure, matrix, width, height)
+    for place, line in enumerate(legend):
+        text_at(figure, 0.3 / width, (0.24 * (len(legend) - place)) / height, line, 8, QUIET)
+    return figure
+
+
+def _name(part: Part, scale: Scale) -> str:
+    """Return name and version, below each other where there is room."""
+    shown = visible(part.reference)
+    name, at, version = shown.rpartition("@")
+    if scale.slanted or not at:
+        return printable(clip(shown, LETTERS))
+    return printable(clip(name, LETTERS)) + "\n" + printable(clip(at + version, LETTERS))
+
+
+def _longest(names: list[str]) -> int:
+    return max((len(line) for name in names for line in name.split("\n")), default=0)
+
+
+def _draw_cells(axes: Axes, matrix: Matrix, scale: Scale) -> None:
+    for row, part in enumerate(matrix.extractors):
+        bounds: list[float] = []
+        for column, head in enumerate(matrix.heads):
+            cell = matrix.find(part.reference, head.reference)
+            _draw_cell(axes, cell, row, column, scale)
+            if cell is not None and cell.bound is not None:
+                bounds.append(cell.bound.accuracy)
+        _draw_bound(axes, bounds, row, len(matrix.heads), scale)
+
+
+def _draw_cell(axes: Axes, cell: Cell | None, row: int, column: int, scale: Scale) -> None:
+    said = verdict(cell)
+    if cell is None or cell.restricted is None:
+        _box(axes, row, column, EMPTY, hatch="////" if said.key != "missing" else None)
+        _lines(
+            axes,
+            row,
+            column,
+            [(said.mark, scale.number)],
+            said.word if scale.lines == 3 else "",
+            QUIET,
+            scale,
+        )
+        return
+    fill, ink = shade(cell.restricted.accuracy)
+    _box(axes, row, column, fill, edge=OWN_EDGE if cell.own else None)
+    if scale.lines == 3:
+        last = f"{said.mark} {said.word}"
+        x, y = column + 0.5, row + 0.5
+        text_at(axes, x, y - 0.22, share(cell.restricted.accuracy), scale.number, ink, weight="bold")
+        text_at(axes, x, y + 0.06, interval(cell.restricted), scale.small, ink)
+        text_at(axes, x, y + 0.28, last, scale.small + 0.5, ink, weight="bold")
+    else:
+        _lines(axes, row, column, [(brief(cell.restricted.accuracy), scale.number)], said.mark, ink, scale)
+
+
+def _lines(
+    axes: Axes, row: int, column: int, first: list[tuple[str, float]], second: str, ink: str, scale: Scale
+) -> None:
+    middle = row + 0.5
+    for text, size in first:
+        text_at(axes, column + 0.5, middle - (0.16 if second else 0), text, size, ink, weight="bold")
+    if second:
+        size = scale.small + (0.5 if scale.lines == 3 else 1.5)
+        text_at(
+            axes, column + 0.5, middle + 0.24, second, size, ink, weight="bold" if scale.slanted else "normal"
+        )
+
+
+def _draw_bound(axes: Axes, bounds: list[float], row: int, columns: int, scale: Scale) -> None:
+    text = DASH
+    if bounds:
+        low, high = map(brief if scale.slanted else share, (min(bounds), max(bounds)))
+        text = low if low == high else f"{low}{DASH}{high}"
+    size = min(scale.number, 11.0) if len(text) < 6 else scale.small + 1
+    text_at(axes, columns + BOUND_AT + BOUND_WIDTH / 2, row + 0.5, text, size, INK if bounds else QUIET)
+
+
+def _draw_names(axes: Axes, rows: list[str], columns: list[str], scale: Scale) -> None:
+    gap = 0.08 / scale.width
+    for row, name in enumerate(rows):
+        text_at(axes, -gap, row + 0.5, name, scale.names, INK, ha="right", va="center", linespacing=1.35)
+    place = (
+        {"ha": "left", "rotation": 48, "rotation_mode": "anchor"} if scale.slanted else {"linespacing": 1.35}
+    )
+    for column, name in enumerate([*columns, "bound"]):
+        at = column + 0.5 if column < len(columns) else len(columns) + BOUND_AT + BOUND_WIDTH / 2
+        text_at(axes, at, -0.09 / scale.height, name, scale.names, INK, va="bottom", **place)
+    # A thin rule keeps the bound apart from what was recombined.
+    axes.plot([len(columns) + BOUND_AT / 2] * 2, [0, max(1, len(rows))], color="#c9d0d9", linewidth=1)
+
+
+def _draw_title(figure: Figure, matrix: Matrix, width: float, height: float) -> None:
+    text_at(figure, 0.3 / width, 1 - 0.32 / height, "Compatibility matrix", 14, INK, ha="left", weight="bold")
+    line = printable(clip(settings_line(matrix.settings), max(40, int(width * 13))))
+    what = "accuracy on the common classes; rows are extractors, columns are heads"
+    text_at(figure, 0.3 / width, 1 - 0.56 / height, what, 8.5, QUIET, ha="left")
+    text_at(figure, 0.3 / width, 1 - 0.74 / height, line, 8.5, QUIET, ha="left")
+
+
+def _legend_lines(matrix: Matrix, per_line: float) -> list[str]:
+    seen: set[str] = set()
+    for part in matrix.extractors:
+        seen |= {verdict(matrix.find(part.reference, head.reference)).key for head in matrix.heads}
+    words = [f"{one.mark} {_meaning(one)}" for one in VERDICTS.values() if one.key in seen]
+    each = max(1, int(per_line))
+    return ["     ".join(words[start : start + each]) for start in range(0, len(words), each)]
+
+
+def _meaning(one: Verdict) -> str:
+    return {"own": "own pair (outlined)", "chance": "at chance (incompatible)"}.get(one.key, one.word)
+
+
+def _box(
+    axes: Axes, row: int, column: int, fill: str, *, edge: str | None = None, hatch: str | None = None
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    inset = 0.025
+    place, side = (column + inset, row + inset), 1 - 2 * inset
+    axes.add_patch(
+        Rectangle(
+            place,
+            side,
+            side,
+            facecolor=fill,
+            edgecolor="#d5d9df" if hatch else fill,
+            hatch=hatch,
+            linewidth=0,
+        )
+    )
+    if edge:
+        axes.add_patch(Rectangle(place, side, side, fill=False, edgecolor=edge, linewidth=1.8))

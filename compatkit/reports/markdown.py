@@ -1,0 +1,106 @@
+"""A matrix as GitHub-flavoured Markdown: the grid, then one line of evidence for each pair."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from compatkit.evaluation.cells import Cell
+from compatkit.reports.wording import (
+    VERDICTS,
+    figure_text,
+    interval,
+    settings_line,
+    share,
+    signed,
+    verdict,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from compatkit.reports.matrix import Matrix
+
+_SPECIAL = re.compile(r"([\\`*_\[\]|~#!$])")
+_EVIDENCE = (
+    "extractor",
+    "head",
+    "verdict",
+    "accuracy",
+    "all outputs",
+    "chance",
+    "bound",
+    "recovered",
+    "difference to the bound",
+)
+
+
+def escape(text: str) -> str:
+    """Return ``text`` so that Markdown shows it as it is, in one line, inside a table cell."""
+    safe = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # An address would become a link; an entity in it shows the same and breaks the link.
+    safe = re.sub(r"(?i)(https?|ftp|mailto|xmpp):", r"\1&#58;", safe).replace("www.", "www&#46;")
+    return _SPECIAL.sub(r"\\\1", safe)
+
+
+def render(matrix: Matrix) -> str:
+    """Return the document; it starts with a heading of level 2, so that it fits into a larger one."""
+    lines = ["## Compatibility matrix", ""]
+    if matrix.settings:
+        lines += [escape(settings_line(matrix.settings)), ""]
+    lines += _row(["extractor \\\\ head", *(escape(head.reference) for head in matrix.heads)])
+    lines += _row(["---"] * (len(matrix.heads) + 1))
+    for part in matrix.extractors:
+        cells = (matrix.find(part.reference, head.reference) for head in matrix.heads)
+        lines += _row([f"**{escape(part.reference)}**", *map(_cell, cells)])
+    lines.append("")
+    lines += _evidence(matrix)
+    lines += _reasons(matrix)
+    seen = {verdict(cell).key for cell in matrix.cells}
+    lines += [f"- {one.mark} **{one.word}**: {one.meaning}" for one in VERDICTS.values() if one.key in seen]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(cells: Iterable[str]) -> list[str]:
+    return ["| " + " | ".join(cells) + " |"]
+
+
+def _cell(cell: Cell | None) -> str:
+    said = verdict(cell)
+    if cell is None or cell.restricted is None:
+        return f"{said.mark} {said.word}"
+    own = ", own pair" if cell.own and said.key != "own" else ""
+    return f"**{share(cell.restricted.accuracy)}** ({interval(cell.restricted)}) {said.mark} {said.word}{own}"
+
+
+def _evidence(matrix: Matrix) -> list[str]:
+    measured = [cell for cell in matrix.cells if cell.restricted is not None]
+    if not measured:
+        return ["No pair was measured.", ""]
+    lines = ["### Evidence", "", *_row(_EVIDENCE), *_row(["---"] * len(_EVIDENCE))]
+    for cell in measured:
+        restricted, unrestricted, bound = cell.restricted, cell.unrestricted, cell.bound
+        between = cell.difference
+        lines += _row(
+            (
+                escape(cell.extractor),
+                escape(cell.head),
+                verdict(cell).word,
+                figure_text(restricted) if restricted else "",
+                f"{share(unrestricted.accuracy)} ({interval(unrestricted)})" if unrestricted else "",
+                share(cell.chance) if cell.chance is not None else "",
+                f"{share(bound.accuracy)} ({interval(bound)})" if bound else "",
+                share(cell.recovered) if cell.recovered is not None else "",
+                f"{signed(between[0])} to {signed(between[1])}" if between else "",
+            )
+        )
+    return [*lines, ""]
+
+
+def _reasons(matrix: Matrix) -> list[str]:
+    lines = [
+        f"- {escape(cell.extractor)} with {escape(cell.head)}, {verdict(cell).word}: {escape(cell.reason)}"
+        for cell in matrix.cells
+        if cell.restricted is None and cell.reason
+    ]
+    return ["### Not measured", "", *lines, ""] if lines else []

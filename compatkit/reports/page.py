@@ -1,0 +1,200 @@
+"""A matrix as one self-contained HTML page: it asks the network for nothing and runs without scripts too.
+
+Every text goes through autoescaping; style and script are allowed by their hash alone, so that a name that
+broke out of its place would still not run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from compatkit.evaluation.cells import Cell, Part
+from compatkit.reports import document
+from compatkit.reports.wording import (
+    VERDICTS,
+    Verdict,
+    evidence,
+    setting_name,
+    setting_text,
+    share,
+    verdict,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from compatkit.reports.matrix import Matrix
+
+LEVELS = 20  # Steps of the shading; one class each, because the page forbids style attributes.
+MANY = 12
+_CLOSING = str.maketrans(
+    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+)
+
+
+@attrs.frozen
+class Square:
+    """One cell as the template needs it; places of the scale are in percent of its length."""
+
+    id: str
+    extractor: str
+    head: str
+    said: Verdict
+    own: bool
+    level: int | None
+    accuracy: str
+    low: str
+    high: str
+    spoken: str
+    reason: str
+    rows: list[tuple[str, str]]
+    settings: list[tuple[str, str]]
+    findings: list[str]
+    scale: dict[str, float]
+
+
+@attrs.frozen
+class Heading:
+    """One row or column head with its contract."""
+
+    id: str
+    what: str
+    name: str
+    version: str
+    rows: list[tuple[str, str]]
+
+    @property
+    def reference(self) -> str:
+        """The reference as shown."""
+        return self.name + self.version
+
+
+def render(matrix: Matrix) -> str:
+    """Return the page."""
+    environment = _environment()
+    style = environment.get_template("matrix_style.html.j2").render(levels=LEVELS)
+    script = environment.get_template("matrix_script.html.j2").render()
+    rows = [
+        [
+            _square(matrix.find(part.reference, head.reference), part, head, f"cell-{i}-{j}")
+            for j, head in enumerate(matrix.heads)
+        ]
+        for i, part in enumerate(matrix.extractors)
+    ]
+    counts = Counter(one.said.key for row in rows for one in row)
+    return environment.get_template("matrix.html.j2").render(
+        style=Markup(style),
+        script=Markup(script),
+        policy=_policy(style, script),
+        data=Markup(embedded(matrix)),
+        settings=_pairs(matrix.settings),
+        extractors=[
+            _heading(part, "Extractor", f"extractor-{i}") for i, part in enumerate(matrix.extractors)
+        ],
+        heads=[_heading(part, "Head", f"head-{i}") for i, part in enumerate(matrix.heads)],
+        rows=rows,
+        counts=[(one, counts[one.key]) for one in VERDICTS.values() if counts[one.key]],
+        verdicts=[
+            one
+            for one in VERDICTS.values()
+            if counts[one.key] or one.key in ("perfect", "compatible", "chance")
+        ],
+        many=max(len(matrix.extractors), len(matrix.heads)) > MANY,
+        few=sum(map(len, rows)) <= MANY,
+    )
+
+
+def embedded(matrix: Matrix) -> str:
+    """Return the matrix as JSON fit for a script element: without ``<``, ``>``, ``&``, U+2028, U+2029.
+
+    The escapes are JSON's own, so that a program that cuts the text out reads the same matrix.
+    """
+    return document.render(matrix, indent=None).translate(_CLOSING)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("compatkit.reports", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["breakable"] = _breakable
+    return environment
+
+
+def _breakable(name: str) -> Markup:
+    """Escape a name and let it wrap after its separators; copied text stays the name."""
+    return Markup("<wbr>").join(re.findall(r"[^/._@-]*[/._@-]+|[^/._@-]+", name))
+
+
+def _policy(style: str, script: str) -> str:
+    # The hash is of the element's exact text, as the browser sees it.
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    return (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _heading(part: Part, what: str, place: str) -> Heading:
+    shown = visible(part.reference)
+    name, at, version = shown.rpartition("@")
+    rows = [(visible(label), visible(text)) for label, text in part.summary.items()]
+    if "kind" not in part.summary:
+        rows.insert(0, ("kind", visible(part.kind.replace("_", " "))))
+    rows += [("digest", visible(part.digest)), ("function digest", visible(part.function))]
+    return Heading(place, what, name if at else shown, at + version if at else "", rows)
+
+
+def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
+    said = verdict(cell)
+    figure = cell.restricted if cell else None
+    spoken = said.word
+    if figure:
+        low, high = share(figure.low), share(figure.high)
+        spoken = f"{said.word}, accuracy {share(figure.accuracy)}, from {low} to {high}"
+    return Square(
+        id=place,
+        extractor=visible(part.reference),
+        head=visible(head.reference),
+        said=said,
+        own=bool(cell and cell.own),
+        level=round(min(1.0, max(0.0, figure.accuracy)) * LEVELS) if figure else None,
+        accuracy=share(figure.accuracy) if figure else "",
+        low=share(figure.low) if figure else "",
+        high=share(figure.high) if figure else "",
+        spoken=f"{visible(part.reference)} with {visible(head.reference)}: {spoken}",
+        reason=visible(cell.reason) if cell else "",
+        rows=evidence(cell) if cell else [],
+        settings=_pairs({name: value for name, value in cell.settings.items() if name != "own"})
+        if cell
+        else [],
+        findings=[visible(line) for line in cell.findings] if cell else [],
+        scale=_scale(cell) if cell else {},
+    )
+
+
+def _scale(cell: Cell) -> dict[str, float]:
+    if cell.restricted is None:
+        return {}
+    places = {"accuracy": cell.restricted.accuracy, "low": cell.restricted.low, "high": cell.restricted.high}
+    if cell.chance is not None:
+        places["chance"] = cell.chance
+    if cell.bound is not None:
+        places["bound"] = cell.bound.accuracy
+    return {name: round(100 * min(1.0, max(0.0, value)), 2) for name, value in places.items()}
+
+
+def _pairs(settings: Any) -> list[tuple[str, str]]:
+    return [(setting_name(name), setting_text(value)) for name, value in settings.items()]

@@ -1,0 +1,220 @@
+"""Words, marks and numbers that every format of a matrix shares, so that none says it differently."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from compatkit.evaluation.cells import Cell, Figure
+
+MINUS = "\N{MINUS SIGN}"
+DASH = "\N{EN DASH}"
+SHORT_DIGEST = 12
+
+
+@attrs.frozen
+class Verdict:
+    """What a cell says in one word.
+
+    Attributes:
+        key: Stable name, also the class of a cell on the page.
+        word: For people, at most 15 characters.
+        mark: One character that does not lean on colour.
+        sign: The same in ASCII, for plain text.
+        meaning: One line for the legend.
+        measured: False where there is no figure.
+    """
+
+    key: str
+    word: str
+    mark: str
+    sign: str
+    meaning: str
+    measured: bool = True
+
+
+_ALL = (
+    Verdict(
+        "own",
+        "own pair",
+        "◆",
+        "=",
+        "The head was trained with this extractor. "
+        "Its accuracy is the bound: the best this row can hope for.",
+    ),
+    Verdict(
+        "perfect",
+        "perfect",
+        "★",
+        "*",
+        "As good as the bound: the paired 95 % interval of the difference to it lies above minus one point.",
+    ),
+    Verdict(
+        "compatible",
+        "compatible",
+        "✓",
+        "+",
+        "Above chance (p < .01) and at least a tenth of the way from chance up to the bound.",
+    ),
+    Verdict(
+        "undecided", "undecided", "?", "?", "Too few images to tell one grade from the next. Measure on more."
+    ),
+    Verdict(
+        "chance",
+        "at chance",
+        "○",
+        "-",
+        "No better than always guessing the most frequent common class: "
+        "incompatible in the sense of Gygli, Uijlings and Ferrari (2021).",
+    ),
+    Verdict("stale", "stale", "◌", "~", "Measured before the metric changed. Measure again."),
+    Verdict("ungraded", "not graded", "▫", " ", "Measured, but the figures were given no grade."),
+    Verdict(
+        "adapter",
+        "needs adapter",
+        "⇄",
+        "a",
+        "The parts cannot be wired as they are. An adapter would fit them.",
+        False,
+    ),
+    Verdict("refused", "refused", "✕", "x", "The parts cannot be wired, and no adapter helps.", False),
+    Verdict(
+        "disjoint",
+        "no common class",
+        "∅",
+        "0",
+        "The images and the head share no class: accuracy means nothing.",
+        False,
+    ),
+    Verdict(
+        "missing",
+        "not measured",
+        "·",
+        ".",
+        "There is no figure for this pair; where a reason is known, the cell tells it.",
+        False,
+    ),
+)
+VERDICTS: dict[str, Verdict] = {one.key: one for one in _ALL}
+
+
+def verdict(cell: Cell | None) -> Verdict:
+    """Return the word for a cell; None is a pair that was never measured."""
+    if cell is None:
+        return VERDICTS["missing"]
+    if cell.restricted is not None:
+        if cell.own and cell.grade in ("none", "perfect"):
+            return VERDICTS["own"]
+        return VERDICTS["ungraded" if cell.grade == "none" else cell.grade]
+    if cell.wiring == "refused":
+        return VERDICTS["refused"]
+    if cell.wiring == "needs-adapter":
+        return VERDICTS["adapter"]
+    said = " ".join((cell.reason, *cell.findings)).lower()
+    disjoint = not cell.common and ("common" in cell.reason or "labels-disjoint" in said)
+    return VERDICTS["disjoint" if disjoint else "missing"]
+
+
+def visible(text: str) -> str:
+    """Return ``text`` in one line with control, format and direction characters written as escapes."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        one if unicodedata.category(one)[0] != "C" and one not in "\u2028\u2029" else _escape(one)
+        for one in text
+    )
+
+
+def _escape(character: str) -> str:
+    named = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    code = ord(character)
+    return named.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+
+
+def clip(text: str, width: int, gap: str = "…") -> str:
+    """Shorten the middle of ``text`` to ``width`` characters; both ends of a reference tell most."""
+    if len(text) <= width:
+        return text
+    left = (width - len(gap) + 1) // 2
+    return text[:left] + gap + text[len(text) - (width - len(gap) - left) :]
+
+
+def share(value: float, digits: int = 3) -> str:
+    """Return a share in [0, 1] with its zero: ``0.880``."""
+    return f"{value:.{digits}f}"
+
+
+def brief(value: float) -> str:
+    """Return a share in at most three characters, as papers do: ``.88``, ``1.0``."""
+    text = f"{value:.2f}"
+    return text[1:] if text.startswith("0") else text[:3]
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """Return a difference with its sign: ``+0.012``, the minus a real one."""
+    text = f"{value:+.{digits}f}"
+    return text.replace("-", MINUS)
+
+
+def interval(figure: Figure, digits: int = 3) -> str:
+    """Return the two ends of the Wilson interval: ``0.863`` to ``0.895``."""
+    return f"{share(figure.low, digits)}{DASH}{share(figure.high, digits)}"
+
+
+def figure_text(figure: Figure) -> str:
+    """Return accuracy, interval and count in one line."""
+    return f"{share(figure.accuracy)} ({interval(figure)}), {figure.correct:,} of {figure.count:,} right"
+
+
+def setting_text(value: Any) -> str:
+    """Return a setting for people: digests shortened, floats without noise, mappings in a line."""
+    if isinstance(value, str):
+        front, colon, last = value.rpartition(":")
+        if colon and len(last) == 64 and all(one in "0123456789abcdef" for one in last):
+            value = f"{front}:{last[:SHORT_DIGEST]}…"
+        return visible(value)
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{setting_name(str(key))} {setting_text(one)}" for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(setting_text(one) for one in value)
+    return str(value)
+
+
+def setting_name(name: str) -> str:
+    """Return a setting's name for people: ``batch size`` for ``batch_size``."""
+    return visible(name.replace("_", " "))
+
+
+def settings_line(settings: Mapping[str, Any]) -> str:
+    """Return all settings in one line: ``policy batch, batch size 256, seed 0``."""
+    return ", ".join(f"{setting_name(name)} {setting_text(value)}" for name, value in settings.items())
+
+
+def evidence(cell: Cell) -> list[tuple[str, str]]:
+    """Return label and text of every figure of a cell, in the order in which one asks for them."""
+    rows: list[tuple[str, str]] = []
+    if cell.restricted is not None:
+        rows.append(("Accuracy, common classes", figure_text(cell.restricted)))
+    if cell.unrestricted is not None:
+        rows.append(("Accuracy, all outputs", figure_text(cell.unrestricted)))
+    if cell.chance is not None:
+        rows.append(("Chance", f"{share(cell.chance)}, the most frequent common class"))
+    if cell.bound is not None:
+        rows.append(("Bound", f"{figure_text(cell.bound)}, with the extractor's own head"))
+    if cell.recovered is not None:
+        rows.append(("Recovered", f"{share(cell.recovered)} of the way from chance to the bound"))
+    if cell.difference is not None:
+        low, high = cell.difference
+        rows.append(("Difference to the bound", f"{signed(low)} to {signed(high)}, paired 95 % interval"))
+    if cell.common:
+        rows.append((f"Common classes ({len(cell.common)})", visible(", ".join(cell.common))))
+    rows.append(("Wiring", visible(cell.wiring.replace("-", " "))))
+    rows.append(("Promise", visible(cell.promise.replace("-", " "))))
+    return rows

@@ -1,0 +1,76 @@
+"""Write a report as a whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from compatkit.errors import EnvironmentFailure
+
+
+def write(path: str | os.PathLike[str], content: bytes | str) -> Path:
+    """Put ``content`` at ``path``, replacing an older file in one step.
+
+    The bytes go to a temporary file in the same folder, reach the disk, and take the name with
+    ``os.replace``: a reader sees the old file or the new one. Pipes and devices are written directly.
+
+    Args:
+        path: Where to; the folder must exist.
+        content: Bytes, or text for UTF-8; half surrogates are written as escapes (valid in JSON).
+
+    Returns:
+        The path.
+
+    Raises:
+        EnvironmentFailure: The folder is missing or read-only, the disk is full, and so on.
+    """
+    target = Path(path)
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+    try:
+        if _is_stream(target):
+            target.write_bytes(data)
+        else:
+            _replace(target, data)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"the report {str(target)!r} could not be written: {error.strerror or error}; {_advice(error)}",
+            subject=target,
+        ) from error
+    return target
+
+
+def _is_stream(target: Path) -> bool:
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
+
+
+def _replace(target: Path, data: bytes) -> None:
+    temporary = target.parent / f".report-{secrets.token_hex(8)}.tmp"
+    # os.open, not tempfile: the file then gets the rights that the user's umask gives.
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _advice(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "make the folder first, or name one that exists"
+    if isinstance(error, IsADirectoryError | NotADirectoryError):
+        return "give the path of a file, in a folder"
+    if isinstance(error, PermissionError):
+        return "choose a folder you may write to"
+    return "free some space or choose another place; nothing was left half written"

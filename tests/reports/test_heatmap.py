@@ -1,0 +1,68 @@
+"""The heat map: it decodes, its size follows the matrix, and drawing it changes nothing elsewhere."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from compatkit.reports.heatmap import render
+from compatkit.reports.ink import shade
+from compatkit.reports.matrix import Matrix
+
+from . import examples
+
+
+def one_cell() -> Matrix:
+    small = examples.digits()
+    return Matrix(small.extractors[:1], small.heads[:1], small.cells[:1], small.settings)
+
+
+def nothing_measured() -> Matrix:
+    small = examples.digits()
+    return Matrix(small.extractors, small.heads, ())
+
+
+@pytest.mark.parametrize(
+    ("make", "least", "most"),
+    [
+        (one_cell, (800, 300), (1400, 700)),
+        (examples.digits, (1000, 450), (1800, 900)),
+        (examples.digits_and_more, (1300, 450), (2400, 1000)),
+        (nothing_measured, (900, 400), (1800, 900)),
+        (examples.hostile, (1200, 900), (2600, 2000)),
+        (lambda: examples.crowd(18), (1500, 1300), (2600, 2400)),
+        (lambda: Matrix((), (), ()), (500, 150), (1400, 700)),
+    ],
+)
+def test_a_picture_decodes_and_has_a_sensible_size(make, least, most):
+    picture = Image.open(io.BytesIO(render(make())))
+    picture.load()
+    assert picture.format == "PNG"
+    for side in (0, 1):
+        assert least[side] <= picture.size[side] <= most[side]
+
+
+def test_good_cells_are_darker_than_bad_ones():
+    matrix = examples.digits()
+    grey = np.asarray(Image.open(io.BytesIO(render(matrix))).convert("L"))
+    assert grey[:20].min() == 255  # Nothing runs over the edge.
+    assert grey[:, -20:].min() == 255 and grey[:, :20].min() == 255
+    levels = [sum(int(shade(step / 20)[0][i : i + 2], 16) for i in (1, 3, 5)) for step in range(21)]
+    assert levels == sorted(levels, reverse=True) and len(set(levels)) == 21
+
+
+def test_drawing_touches_no_global_state():
+    import matplotlib
+    from matplotlib import _pylab_helpers
+
+    before = dict(matplotlib.rcParams)
+    render(examples.digits())
+    assert dict(matplotlib.rcParams) == before
+    assert not _pylab_helpers.Gcf.figs
+
+
+def test_the_same_matrix_gives_the_same_bytes():
+    assert render(examples.digits()) == render(examples.digits())

@@ -1,0 +1,210 @@
+"""The page in a real browser: no request, no console message, keyboard, hostile names, both colour schemes.
+
+Without Chromium or Playwright the browser's tests are skipped; what the text alone can show is tested anyway.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from compatkit.reports.matrix import Matrix
+from compatkit.reports.page import embedded, render
+from compatkit.reports.wording import MINUS
+
+from . import examples
+from .conftest import Visit
+
+
+@pytest.mark.parametrize("make", [examples.digits, examples.hostile, lambda: Matrix((), (), ())])
+def test_the_page_is_self_contained(make):
+    page = render(make())
+    tags = re.sub(r"<script[^>]*>.*?</script>|<style>.*?</style>", "", page, flags=re.DOTALL)
+    assert not re.search(r"<(link|img|iframe|object|embed|base|form)\b", tags)
+    assert not re.search(r"<[^>]*\s(on\w+|style|src)\s*=", re.sub(r'"[^"]*"', '""', tags))
+    assert all(link.startswith("#") for link in re.findall(r'href="([^"]*)"', tags))
+    assert "unsafe" not in re.findall(r'Policy" content="([^"]*)"', page)[0]
+    assert "url(" not in page and "@import" not in page
+
+
+@pytest.mark.parametrize("make", [examples.digits_and_more, examples.hostile])
+def test_the_embedded_json_is_the_matrix_and_cannot_close_its_element(make):
+    matrix = make()
+    text = embedded(matrix)
+    assert not set("<>&\u2028\u2029") & set(text)
+    found = re.search(
+        r'<script type="application/json" id="matrix-data">(.*?)</script>', render(matrix), re.DOTALL
+    )
+    assert found and Matrix.from_json(found[1]) == matrix
+
+
+def test_the_keyboard_opens_and_closes_the_evidence(visit: Visit, tmp_path: Path) -> None:
+    page = visit.open(examples.digits_and_more(), tmp_path)
+    page.keyboard.press("Tab")
+    focused = "document.activeElement.getAttribute('aria-label')"
+    assert "0.973" in page.evaluate(focused)
+    page.keyboard.press("ArrowRight")
+    assert "compatible, accuracy 0.881, from 0.875 to 0.887" in page.evaluate(focused)
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Enter")
+    panel = page.locator("dialog[open]")
+    text = panel.inner_text()
+    for evidence in (
+        "0.881",
+        "8,810 of 10,000",
+        "Chance",
+        "Bound",
+        "Recovered",
+        f"{MINUS}0.099 to {MINUS}0.085",
+        "head-shared",
+        "data:sha256:abab",
+        "Common classes (10)",
+        "all outputs",
+        "batch size",
+    ):
+        assert evidence in text
+    page.keyboard.press("Escape")
+    assert panel.count() == 0
+    assert "0.881" in page.evaluate(focused)  # The focus is back where it was.
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Space")
+    assert "128 channels" in page.locator("dialog[open]").inner_text()
+    visit.assert_quiet()
+
+
+def test_a_heading_opens_its_contract(visit: Visit, tmp_path: Path) -> None:
+    page = visit.open(examples.digits(), tmp_path)
+    for key in ("Tab", "ArrowUp", "Enter"):
+        page.keyboard.press(key)
+    assert "digits/mnist.head" in page.locator("dialog[open]").inner_text()
+    for key in ("Escape", "ArrowDown", "ArrowLeft", "Enter"):
+        page.keyboard.press(key)
+    text = page.locator("dialog[open]").inner_text()
+    assert (
+        "digits/mnist.extractor" in text and "resnet20_cifar up to layer2" in text and "value:sha256:" in text
+    )
+    page.locator("dialog .close").click()
+    assert page.locator("dialog[open]").count() == 0
+    visit.assert_quiet()
+
+
+def test_the_table_is_a_table_for_assistive_tools(visit: Visit, tmp_path: Path) -> None:
+    page = visit.open(examples.digits(), tmp_path)
+    assert page.get_by_role("grid").count() == 1
+    assert page.get_by_role("columnheader").count() == 3 and page.get_by_role("rowheader").count() == 2
+    assert page.get_by_role("gridcell").count() == 4
+    assert page.locator("table [tabindex='0']").count() == 1
+
+
+def test_hostile_names_are_shown_as_text(visit: Visit, tmp_path: Path) -> None:
+    matrix = examples.hostile()
+    page = visit.open(matrix, tmp_path)
+    headings = page.locator("th[scope=row] bdi").all_text_contents()
+    assert headings[0] == "<script>alert(1)</script>#0"
+    assert headings[1].startswith("\"><img src=x onerror='alert(2)'>")
+    assert "\\u202e" in headings[4] and "{{ 7*7 }}" in headings[6]
+    for place in (1, 13):
+        page.locator("td a").nth(place).click()
+        assert "<script>alert(1)</script>" in page.locator("dialog[open]").inner_text()
+        page.keyboard.press("Escape")
+    assert page.locator("img, script:not([id]):not(:last-of-type)").count() == 0
+    visit.assert_quiet()
+
+
+def test_the_policy_stops_what_would_get_past_the_escapes(visit: Visit, tmp_path: Path) -> None:
+    page = render(examples.digits()).replace(
+        "<h1>", "<script>alert(9)</script><img src=x onerror=alert(8)><h1>"
+    )
+    (tmp_path / "broken.html").write_text(page, encoding="utf-8")
+    visit.page.goto((tmp_path / "broken.html").as_uri())
+    visit.page.wait_for_load_state("networkidle")
+    assert visit.dialogs == []
+    assert sum("Content Security Policy" in line for line in visit.said) >= 2
+
+
+def test_thirty_by_thirty_stays_usable(visit: Visit, tmp_path: Path) -> None:
+    page = visit.open(examples.crowd(30), tmp_path)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Control+End")
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "#cell-29-29"
+    boxes = [
+        page.locator(where).bounding_box()
+        for where in ("td a:focus", "thead th:last-child", "tbody tr:last-child th")
+    ]
+    cell, column, row = boxes
+    assert cell and column and row
+    # The headers of the focused cell are in sight, beside and above it.
+    assert 0 <= column["y"] < cell["y"] and abs(column["x"] - cell["x"]) < 8
+    assert 0 <= row["x"] < cell["x"] and abs(row["y"] - cell["y"]) < 8
+    assert cell["y"] + cell["height"] <= 901 and column["y"] + column["height"] <= cell["y"] + 1
+    visit.assert_quiet()
+
+
+SCREENS = [
+    {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
+    for width in (1280, 400)
+    for scheme in ("light", "dark")
+]
+
+
+@pytest.mark.parametrize("visit", SCREENS, indirect=True)
+def test_no_screen_is_blank_or_scrolls_sideways(
+    visit: Visit, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    page = visit.open(examples.digits_and_more(), tmp_path)
+    picture = np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("L"), dtype=np.float64)
+    dark = request.node.callspec.params["visit"]["color_scheme"] == "dark"
+    assert picture.std() > 15
+    assert np.median(picture) < 60 if dark else np.median(picture) > 200
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert contrasts(page) >= 4.5
+    visit.assert_quiet()
+
+
+def contrasts(page: Any) -> float:
+    """Return the smallest contrast of text on its cell, by WCAG 2.2."""
+    colours = page.evaluate(
+        """() => Array.from(document.querySelectorAll("td[class*=' s'] .word")).map((text) => {
+             const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+             const fill = getComputedStyle(text.closest("td")).backgroundColor;
+             return [getComputedStyle(text).color, fill].map((one) => {
+               context.fillStyle = one; context.fillRect(0, 0, 1, 1);
+               return Array.from(context.getImageData(0, 0, 1, 1).data).slice(0, 3);
+             });
+           })"""
+    )
+
+    def luminance(colour: list[int]) -> float:
+        parts = [one / 255 for one in colour]
+        linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    pairs = [sorted(map(luminance, pair)) for pair in colours]
+    assert pairs
+    return min((high + 0.05) / (low + 0.05) for low, high in pairs)
+
+
+@pytest.mark.parametrize("visit", [{"java_script_enabled": False}], indirect=True)
+def test_without_scripts_links_still_open_the_evidence(visit: Visit, tmp_path: Path) -> None:
+    page = visit.open(examples.digits(), tmp_path)
+    sheet = page.locator("#cell-0-1")
+    assert not sheet.is_visible()
+    page.locator("td a").nth(1).click()
+    assert sheet.is_visible() and "8,810 of 10,000" in sheet.inner_text()
+    sheet.get_by_text("Close").click()
+    assert not sheet.is_visible()
+
+
+def test_the_print_shows_matrix_and_evidence(visit: Visit, tmp_path: Path) -> None:
+    page = visit.open(examples.digits(), tmp_path)
+    page.emulate_media(media="print")
+    assert page.locator("table.matrix").is_visible() and page.locator("#cell-0-1").is_visible()
+    assert page.evaluate("getComputedStyle(document.querySelector('.frame')).overflow") == "visible"
+    visit.assert_quiet()
