@@ -1,0 +1,172 @@
+"""Aliases: names for versions that may move, by compare-and-swap that needs no working lock.
+
+``@log/<alias>/<n>`` is the n-th move, created once by link(2): who creates it has moved the alias, and
+whoever saw an older state fails and looks again. ``@aliases/<alias>`` holds the version and n, replaced
+atomically; a reader follows the log from there, so that a crash between the two, or a slow writer, loses no
+move.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compatkit.errors import AliasMoved, FormatError, InvalidName
+from compatkit.registry import durable
+from compatkit.registry.canonical import dumps, loads
+from compatkit.registry.names import Version, check_alias
+from compatkit.registry.references import LIMIT, now
+from compatkit.registry.surroundings import environment
+
+
+class Anything(Enum):
+    """Type of ``ANY``."""
+
+    ANY = "any"
+
+
+ANY = Anything.ANY
+"""Whatever the alias points at, and also if it does not exist."""
+
+
+@attrs.frozen
+class Move:
+    """One entry of an alias's log.
+
+    Attributes:
+        number: Counted from 1.
+        before: Version it pointed at, None if it did not exist.
+        after: Version it points at since, None if it was removed.
+        time: UTC, ISO 8601.
+    """
+
+    number: int
+    before: str | None
+    after: str | None
+    time: str
+
+
+@attrs.frozen(eq=False)
+class Aliases:
+    """The aliases of one component name.
+
+    Attributes:
+        folder: ``<root>/refs/<name>``.
+        root: Of the registry.
+    """
+
+    folder: Path
+    root: Path
+
+    def all(self) -> dict[str, str]:
+        """Return the version of each alias, by alias, sorted."""
+        names = {*_listed(self.folder / "@aliases"), *_listed(self.folder / "@log")}
+        found = ((alias, self.get(alias)) for alias in sorted(names) if _valid(alias))
+        return {alias: version for alias, version in found if version is not None}
+
+    def get(self, alias: str) -> str | None:
+        """Return the version an alias points at, None if it does not exist."""
+        return self._state(check_alias(alias))[1]
+
+    def log(self, alias: str) -> list[Move]:
+        """Return all moves of an alias, oldest first."""
+        last = self._state(check_alias(alias))[0]
+        return [move for number in range(1, last + 1) if (move := self._move(alias, number)) is not None]
+
+    def set(self, alias: str, version: str | None, *, expected: str | Anything | None = ANY) -> None:
+        """Move an alias, or remove it.
+
+        Args:
+            alias: One segment.
+            version: Where it shall point; None removes it.
+            expected: Version it must point at now, None if it must not exist; ``ANY`` moves it in any case.
+
+        Raises:
+            AliasMoved: It points elsewhere.
+            EnvironmentFailure: Disk full, no right to write, ...
+        """
+        check_alias(alias)
+        while True:
+            number, current = self._state(alias)
+            if expected is not ANY and current != expected:
+                raise AliasMoved(
+                    f"alias {alias!r} should point at {expected or 'nothing'}, but points at "
+                    f"{current or 'nothing'}: somebody moved it. Look again, and state what you expect now.",
+                    subject=alias,
+                )
+            if current == version:
+                return
+            if self._record(alias, number + 1, current, version):
+                self._show(alias, number + 1, version)
+                return
+
+    def _state(self, alias: str) -> tuple[int, str | None]:
+        number, version = self._pointer(alias)
+        if number == 0:  # none, or one written by hand: the log decides
+            moves = [int(name) for name in _listed(self.folder / "@log" / alias) if name.isdecimal()]
+            number = max(moves, default=1) - 1
+        while (move := self._move(alias, number + 1)) is not None:
+            number, version = move.number, move.after
+        return number, version
+
+    def _pointer(self, alias: str) -> tuple[int, str | None]:
+        path = self.folder / "@aliases" / alias
+        found = durable.read(path, limit=LIMIT)
+        if found is None:
+            return 0, None
+        words = found[0].decode("utf-8", "replace").split()
+        try:
+            version = str(Version.parse(words[0]))
+            return int(words[1]) if len(words) > 1 else 0, version
+        except (IndexError, ValueError, InvalidName):
+            raise FormatError(
+                f"{path}: expected a version and the number of its move, such as '1.2.0 3', got "
+                f"{found[0][:80]!r}. Remove the file: the moves in {self.folder / '@log' / alias} restore "
+                "it.",
+                subject=path,
+            ) from None
+
+    def _move(self, alias: str, number: int) -> Move | None:
+        path = self.folder / "@log" / alias / str(number)
+        found = durable.read(path, limit=LIMIT)
+        if found is None:
+            return None
+        value: Any = loads(found[0], what=str(path))
+        if not isinstance(value, dict) or not {"from", "to", "time"} <= value.keys():
+            raise FormatError(
+                f"{path}: expected an object with from, to and time, got {value!r:.100}.", subject=path
+            )
+        return Move(number, value["from"], value["to"], value["time"])
+
+    def _record(self, alias: str, number: int, before: str | None, after: str | None) -> bool:
+        path = self.folder / "@log" / alias / str(number)
+        with environment("create", path):
+            return durable.create_once(path, dumps({"from": before, "to": after, "time": now()}), self.root)
+
+    def _show(self, alias: str, number: int, version: str | None) -> None:
+        path = self.folder / "@aliases" / alias
+        if version is None:
+            durable.discard(path)
+            return
+        with environment("create", path.parent):
+            durable.make_folder(path.parent, self.root)
+        durable.replace_file(path, f"{version} {number}\n".encode(), scratch=self.root / "tmp")
+
+
+def _listed(folder: Path) -> list[str]:
+    with environment("read", folder):
+        try:
+            return os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+
+def _valid(alias: str) -> bool:
+    try:
+        return bool(check_alias(alias))
+    except InvalidName:
+        return False

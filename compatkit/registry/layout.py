@@ -1,0 +1,142 @@
+"""The root folder: what makes a folder a registry, and which layouts this version can use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compatkit.errors import LayoutError
+from compatkit.registry import durable
+from compatkit.registry.canonical import dumps, loads
+from compatkit.registry.surroundings import environment
+
+LAYOUT = 1
+MARKER = "compatkit.json"
+FOLDERS = (
+    "blobs/sha256",
+    "refs",
+    "evidence",
+    "policies",
+    "signatures",
+    "keys",
+    "tmp",
+    "trash",
+    "quarantine",
+    "locks",
+)
+VARIABLE = "COMPATKIT_REGISTRY"
+
+
+@attrs.frozen
+class Layout:
+    """What ``compatkit.json`` says.
+
+    Attributes:
+        layout: Number of the layout.
+        min_reader: Least layout a program must know to read.
+        min_writer: Least layout a program must know to write.
+        hash: Name of the digest function; ``sha256``.
+        id: Of this registry, kept by copies.
+    """
+
+    layout: int
+    min_reader: int
+    min_writer: int
+    hash: str
+    id: str
+
+    def check_writer(self, root: Path) -> None:
+        """Refuse to write into a layout that this version may only read.
+
+        Raises:
+            LayoutError: ``min_writer`` is above what this version knows.
+        """
+        if self.min_writer > LAYOUT:
+            raise LayoutError(
+                f"{root} has layout {self.layout}, which asks for layout {self.min_writer} to write; this "
+                f"compatkit knows layout {LAYOUT} and may only read it. Upgrade compatkit.",
+                subject=root,
+            )
+
+
+def initialise(root: Path, *, exist_ok: bool) -> Layout:
+    """Make ``root`` a registry; ``compatkit.json`` is written last, by one process only.
+
+    Raises:
+        LayoutError: It is one already and ``exist_ok`` is False, or one that this version cannot use.
+        EnvironmentFailure: The folder cannot be made or written.
+    """
+    if not (root / MARKER).exists():
+        from uuid import uuid4
+
+        fresh = Layout(LAYOUT, 1, 1, "sha256", str(uuid4()))
+        with environment("make a registry in", root):
+            durable.step("mkdir", root)
+            root.mkdir(parents=True, exist_ok=True)
+            for folder in FOLDERS:
+                durable.make_folder(root / folder, root)
+            if durable.create_once(root / MARKER, dumps(attrs.asdict(fresh)), root):
+                return fresh
+    if not exist_ok:
+        raise LayoutError(
+            f"{root} is a registry already; open it, or pass exist_ok=True to take it as it is.", subject=root
+        )
+    return inspect(root)
+
+
+def inspect(root: Path) -> Layout:
+    """Read what ``compatkit.json`` says.
+
+    Raises:
+        LayoutError: The folder is no registry, or one that this version cannot read.
+        FormatError: The file is damaged.
+    """
+    path = root / MARKER
+    found = durable.read(path, limit=2**16)
+    if found is None:
+        raise LayoutError(
+            f"{root} is no registry: it holds no {MARKER}. Make one with `compatkit init {root}`, or name "
+            f"another folder (--registry, {VARIABLE}).",
+            subject=root,
+        )
+    value: Any = loads(found[0], what=str(path))
+    keys = ("layout", "min_reader", "min_writer")
+    if not isinstance(value, dict) or not all(type(value.get(key)) is int and value[key] > 0 for key in keys):
+        raise LayoutError(
+            f"{path}: expected the numbers {', '.join(keys)}, got {value!r:.200}.", subject=root
+        )
+    layout = Layout(*(value[key] for key in keys), hash=str(value.get("hash")), id=str(value.get("id", "")))
+    if layout.min_reader > LAYOUT:
+        raise LayoutError(
+            f"{root} has layout {layout.layout}, which asks for layout {layout.min_reader} to read; this "
+            f"compatkit knows layout {LAYOUT}. Upgrade compatkit.",
+            subject=root,
+        )
+    if layout.hash != "sha256" or not layout.id:
+        raise LayoutError(f"{path}: expected hash 'sha256' and an id, got {value!r:.200}.", subject=root)
+    return layout
+
+
+def locate(start: str | os.PathLike[str] | None) -> Path:
+    """Return the root that COMPATKIT_REGISTRY names, else the nearest registry upwards.
+
+    Args:
+        start: Where to begin; None takes the current folder.
+
+    Raises:
+        LayoutError: There is none.
+    """
+    if named := os.environ.get(VARIABLE):
+        return Path(named)
+    here = Path(start) if start is not None else Path.cwd()
+    for folder in (here.resolve(), *here.resolve().parents):
+        if (folder / MARKER).is_file():
+            return folder
+    raise LayoutError(
+        f"no registry: {VARIABLE} is not set, and neither {here.resolve()} nor a folder above holds a "
+        f"{MARKER}. Make one with `compatkit init FOLDER`, or name one with --registry.",
+        subject=here,
+    )

@@ -1,0 +1,148 @@
+"""Publishing: validate everything, store the manifest, choose the number, and link the version last."""
+
+from __future__ import annotations
+
+import attrs
+
+from compatkit.errors import IntegrityError, VersionExists, VersionTooSmall
+from compatkit.registry.canonical import digest as digest_of
+from compatkit.registry.manifest import Manifest, from_bytes, sized_edges, to_bytes
+from compatkit.registry.names import Reference, Version, check_name
+from compatkit.registry.objects import Objects
+from compatkit.registry.references import References
+from compatkit.registry.versions import least_bump, reasons
+
+FIRST = Version(1, 0, 0)
+
+
+@attrs.frozen
+class Facts:
+    """What a payload file was seen to hold: tensor digest and number of tensors."""
+
+    tensors: str
+    count: int
+
+
+@attrs.frozen(eq=False)
+class Publisher:
+    """Publishes one manifest under one name.
+
+    Attributes:
+        payloads: Facts about payload files by digest, filled as they are seen.
+    """
+
+    objects: Objects
+    references: References
+    payloads: dict[str, Facts]
+    name: str
+    manifest: Manifest
+
+    def publish(self, version: str | None) -> Reference:
+        """See ``Store.publish``."""
+        check_name(self.name)
+        asked = None if version is None else Version.parse(version)
+        data = to_bytes(self.manifest)
+        digest = digest_of(data)
+        self._check_edges()
+        self._check_payload()
+        stored = False
+        while True:
+            target = self._next(digest) if asked is None else asked
+            there = self.references.digest(self.name, target)
+            if there == digest:
+                return Reference(self.name, target, digest=digest)
+            if there is not None and asked is None:
+                continue  # another process took the number in between
+            if there is not None:
+                raise VersionExists(
+                    f"{self.name}@{target} exists with other content: it is {there}, this would be "
+                    f"{digest}. A version is never rewritten; publish without a version to get the next "
+                    "free number.",
+                    subject=f"{self.name}@{target}",
+                )
+            if asked is not None:
+                self._check_step(asked)
+            if not stored:
+                self.objects.put(data)
+                stored = True
+            if self.references.create(self.name, target, digest):
+                return Reference(self.name, target, digest=digest)
+            # another process was faster: look again
+
+    def _alive(self) -> list[Version]:
+        return sorted(set(self.references.versions(self.name)) - self.references.withdrawn(self.name))
+
+    def _next(self, digest: str) -> Version:
+        taken, alive = self.references.taken(self.name), self._alive()
+        if not alive:
+            return max(taken).bumped("major") if taken else FIRST
+        latest = alive[-1]
+        if self.references.digest(self.name, latest) == digest:
+            return latest
+        bump = least_bump(self._manifest(latest), self.manifest)
+        bump = "patch" if bump == "none" else bump  # equal values, other bytes: 1 and 1.0
+        target = latest.bumped(bump)
+        while target in taken:
+            target = target.bumped(bump)
+        return target
+
+    def _check_step(self, target: Version) -> None:
+        taken = self.references.taken(self.name)
+        above = [version for version in taken if version.major == target.major and version > target]
+        if above:
+            raise VersionTooSmall(
+                f"{self.name}@{target} would come after {max(above)} of the same major line; the numbers of "
+                "a line only rise. Publish without a version to get the next free number.",
+                subject=f"{self.name}@{target}",
+            )
+        below = [version for version in self._alive() if version < target]
+        if not below:
+            return
+        before = self._manifest(below[-1])
+        least = below[-1].bumped(least_bump(before, self.manifest))
+        if target < least:
+            why = "; ".join(reason for _, reason in reasons(before, self.manifest))
+            raise VersionTooSmall(
+                f"{self.name}@{target} is too small a step from {below[-1]}: at least {least} is needed, "
+                f"because {why}. Publish without a version to get it.",
+                subject=f"{self.name}@{target}",
+            )
+
+    def _manifest(self, version: Version) -> Manifest:
+        digest = self.references.digest(self.name, version)
+        if digest is None:
+            raise IntegrityError(
+                f"{self.name}@{version} vanished while it was read; the registry is being changed by hand."
+            )
+        return from_bytes(self.objects.read(digest), what=f"manifest of {self.name}@{version}")
+
+    def _check_edges(self) -> None:
+        for edge, size in sized_edges(self.manifest):
+            held = self.objects.size(edge)
+            if held is None:
+                raise IntegrityError(
+                    f"{self.name}: the manifest refers to {edge}, which this registry does not hold. Put "
+                    "the blob, or publish the parent, first; then publish again.",
+                    subject=edge,
+                )
+            if size is not None and size != held:
+                raise IntegrityError(
+                    f"{self.name}: the manifest gives {edge} {size} bytes, the blob has {held}.", subject=edge
+                )
+
+    def _check_payload(self) -> None:
+        payload = self.manifest.payload
+        facts = self.payloads.get(payload.file.blob)
+        if facts is None:
+            from compatkit.registry.tensorfile import check_header, tensor_digest
+
+            data = self.objects.read(payload.file.blob)
+            header = check_header(data)
+            facts = Facts(tensor_digest(data, header), len(header.tensors))
+            self.payloads[payload.file.blob] = facts
+        if facts != Facts(payload.tensors, payload.count):
+            raise IntegrityError(
+                f"{self.name}: the manifest promises {payload.count} tensors {payload.tensors}, the payload "
+                f"holds {facts.count} tensors {facts.tensors}. Take the payload that put_state returned.",
+                subject=payload.file.blob,
+            )

@@ -1,0 +1,138 @@
+"""From what a user writes to one version of one component; or an error that says what there is."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from compatkit.errors import NotFound
+from compatkit.registry.aliases import Aliases
+from compatkit.registry.names import Reference, Version
+from compatkit.registry.references import References
+
+_WILDCARDS = frozenset("*?[")
+
+
+def names(references: References, pattern: str | None) -> list[str]:
+    """Return all names, sorted, or those that a glob matches."""
+    found = references.names()
+    return found if pattern is None else [name for name in found if fnmatchcase(name, pattern)]
+
+
+def live(references: References, name: str) -> list[Version]:
+    """Return the versions of a name that were not withdrawn, rising.
+
+    Raises:
+        NotFound: No such name.
+    """
+    found = references.versions(name)
+    if not found:
+        raise _no_name(references, name)
+    gone = references.withdrawn(name)
+    return [version for version in found if version not in gone]
+
+
+def resolve(references: References, wanted: Reference) -> Reference:
+    """Return ``wanted`` with version and digest.
+
+    Raises:
+        NotFound: No such name, version, alias or digest, or the version was withdrawn.
+    """
+    if wanted.version is not None:
+        return wanted if wanted.digest is not None else _pinned(references, wanted.name, wanted.version)
+    if wanted.digest is not None:
+        return _by_digest(references, wanted.name, wanted.digest)
+    if wanted.alias is not None:
+        return _by_alias(references, wanted.name, wanted.alias)
+    versions = live(references, wanted.name)
+    fitting = [version for version in versions if wanted.range is None or version in wanted.range]
+    if not fitting:
+        raise NotFound(
+            f"{wanted} matches no version: {_what_there_is(references, wanted.name)}", subject=str(wanted)
+        )
+    return _pinned(references, wanted.name, fitting[-1])
+
+
+def select(references: References, pattern: str) -> list[Reference]:
+    """Return what a pattern means, resolved, sorted by name.
+
+    Raises:
+        NotFound: Nothing matches.
+        InvalidName: Not written as a reference or pattern.
+    """
+    mark = min((at for at in (pattern.find("@"), pattern.find(":")) if at >= 0), default=len(pattern))
+    glob, suffix = pattern[:mark], pattern[mark:]
+    if not _WILDCARDS & set(glob):
+        return [resolve(references, Reference.parse(pattern))]
+    wanted = Reference.parse(f"any{suffix}")  # a suffix that is not valid is an error, not an empty result
+    matching = names(references, glob)
+    found: list[Reference] = []
+    for name in matching:
+        try:
+            found.append(
+                resolve(
+                    references, Reference(name, wanted.version, wanted.range, wanted.alias, wanted.digest)
+                )
+            )
+        except NotFound:
+            continue
+    if not found:
+        reason = (
+            f"none of the {len(matching)} names has {suffix or 'a version'}"
+            if matching
+            else _near(references, glob)
+        )
+        raise NotFound(f"{pattern!r} matches no component: {reason}.", subject=pattern)
+    return found
+
+
+def _pinned(references: References, name: str, version: Version) -> Reference:
+    digest = references.digest(name, version)
+    if digest is None:
+        raise NotFound(f"{name} has no version {version}: {_what_there_is(references, name)}", subject=name)
+    if tombstone := references.tombstone(name, version):
+        raise NotFound(
+            f"{name}@{version} was withdrawn on {tombstone.time}: {tombstone.reason}. "
+            f"{_what_there_is(references, name)} To read it all the same, pin {name}@{digest}.",
+            subject=f"{name}@{version}",
+        )
+    return Reference(name, version, digest=digest)
+
+
+def _by_digest(references: References, name: str, digest: str) -> Reference:
+    for version in reversed(references.versions(name)):
+        if references.digest(name, version) == digest:
+            return Reference(name, version, digest=digest)
+    raise NotFound(f"no version of {name} is {digest}: {_what_there_is(references, name)}", subject=name)
+
+
+def _by_alias(references: References, name: str, alias: str) -> Reference:
+    aliases = Aliases(references.folder(name), references.root)
+    version = aliases.get(alias)
+    if version is None:
+        if not references.versions(name):
+            raise _no_name(references, name)
+        known = ", ".join(f"{key} ({value})" for key, value in aliases.all().items()) or "none"
+        raise NotFound(f"{name} has no alias {alias!r}; its aliases are: {known}.", subject=f"{name}:{alias}")
+    return _pinned(references, name, Version.parse(version))
+
+
+def _what_there_is(references: References, name: str) -> str:
+    versions = live(references, name)
+    if not versions:
+        return "all its versions were withdrawn."
+    shown = [str(version) for version in versions[-10:]]
+    return f"its versions are {'..., ' if len(versions) > 10 else ''}{', '.join(shown)}."
+
+
+def _no_name(references: References, name: str) -> NotFound:
+    return NotFound(f"no component is named {name!r}: {_near(references, name)}.", subject=name)
+
+
+def _near(references: References, name: str) -> str:
+    known = references.names()
+    if not known:
+        return f"the registry {references.root} is empty"
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"perhaps {' or '.join(near)}" if near else f"there are {len(known)} names, see `compatkit ls`"

@@ -1,0 +1,268 @@
+"""The registry's files behind one door: publish, resolve, load, list; knows no network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.errors import IntegrityError, NotFound, UsageError
+from compatkit.registry import resolving
+from compatkit.registry.aliases import ANY, Aliases, Anything, Move
+from compatkit.registry.layout import Layout, initialise, inspect, locate
+from compatkit.registry.manifest import Edge, Manifest, Payload, from_bytes
+from compatkit.registry.names import Reference, Version, is_digest
+from compatkit.registry.objects import SMALL, Objects, Verify
+from compatkit.registry.publish import Facts, Publisher
+from compatkit.registry.references import References, Tombstone
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _of(kind: Callable[[Path], Any]) -> Any:
+    return attrs.Factory(lambda store: kind(store.root), takes_self=True)
+
+
+@attrs.frozen(eq=False)
+class Store:
+    """A registry folder. Reading never writes; any number of processes may publish at once.
+
+    Attributes:
+        root: The folder.
+        layout: What its ``compatkit.json`` says.
+    """
+
+    root: Path
+    layout: Layout = attrs.field(repr=False)
+    _objects: Objects = attrs.field(init=False, repr=False, default=_of(Objects))
+    _references: References = attrs.field(init=False, repr=False, default=_of(References))
+    _payloads: dict[str, Facts] = attrs.field(init=False, repr=False, factory=dict)
+
+    @classmethod
+    def init(cls, root: str | os.PathLike[str], *, exist_ok: bool = False) -> Store:
+        """Make a registry in ``root``, and the folder if it is not there.
+
+        Raises:
+            LayoutError: It is one already and ``exist_ok`` is False, or one that this version cannot use.
+            EnvironmentFailure: The folder cannot be made or written.
+        """
+        path = Path(root).absolute()
+        return cls(path, initialise(path, exist_ok=exist_ok))
+
+    @classmethod
+    def open(cls, root: str | os.PathLike[str]) -> Store:
+        """Open the registry in ``root``.
+
+        Raises:
+            LayoutError: The folder is no registry, or its layout is too new.
+        """
+        path = Path(root).absolute()
+        return cls(path, inspect(path))
+
+    @classmethod
+    def find(cls, start: str | os.PathLike[str] | None = None) -> Store:
+        """Open what COMPATKIT_REGISTRY names, else the nearest registry from ``start`` upwards.
+
+        Raises:
+            LayoutError: There is none, or its layout is too new.
+        """
+        return cls.open(locate(start))
+
+    @property
+    def id(self) -> str:
+        """Identity of the registry; a copy keeps it."""
+        return self.layout.id
+
+    def put_blob(self, data: bytes) -> Edge:
+        """Keep bytes durably under their digest; return the edge to write into a manifest.
+
+        Raises:
+            EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
+        """
+        self.layout.check_writer(self.root)
+        return self._objects.put(data)
+
+    def read_blob(self, digest: str, *, verify: Verify = "auto") -> bytes:
+        """Return verified bytes.
+
+        Args:
+            digest: ``sha256:...``.
+            verify: ``"auto"`` hashes once and after any change of the file; or ``"always"``, ``"never"``.
+
+        Raises:
+            IntegrityError: Missing, or not the bytes the digest promises (then moved to quarantine).
+        """
+        return self._objects.read(digest, verify=verify)
+
+    def put_state(self, state: Mapping[str, Tensor], *, parameters: int) -> Payload:
+        """Keep tensors as safetensors bytes.
+
+        Args:
+            state: A module's ``state_dict()``.
+            parameters: Number of trained numbers, buffers not included.
+
+        Raises:
+            FormatError: A tensor's name, dtype or layout cannot be stored.
+            EnvironmentFailure: Disk full, no right to write, ...
+        """
+        from compatkit.registry.tensorfile import serialise, tensor_digest
+
+        self.layout.check_writer(self.root)
+        data = serialise(state)
+        if len(data) < SMALL:
+            tensors, edge = tensor_digest(data), self._objects.put(data)
+        else:
+            from concurrent.futures import ThreadPoolExecutor
+
+            with ThreadPoolExecutor(1) as beside:
+                hashed = beside.submit(tensor_digest, data)
+                edge = self._objects.put(data)
+                tensors = hashed.result()
+        self._payloads[edge.blob] = Facts(tensors, len(state))
+        return Payload(edge, tensors, len(state), parameters)
+
+    def load_state(self, component: Manifest | Payload, *, verify: Verify = "auto") -> dict[str, Tensor]:
+        """Return a component's tensors, on the CPU.
+
+        Args:
+            component: Its manifest or payload.
+            verify: As in ``read_blob``; ``"always"`` also computes the tensor digest again.
+
+        Raises:
+            IntegrityError: The file is missing, damaged, or not what the manifest says.
+        """
+        from compatkit.registry.tensorfile import deserialise, tensor_digest
+
+        payload = component.payload if isinstance(component, Manifest) else component
+        data = self._objects.read(payload.file.blob, verify=verify)
+        if verify == "always" and (actual := tensor_digest(data)) != payload.tensors:
+            raise IntegrityError(
+                f"{payload.file.blob}: expected tensors {payload.tensors}, the file holds {actual}."
+            )
+        return deserialise(data)
+
+    def publish(self, name: str, manifest: Manifest, *, version: str | None = None) -> Reference:
+        """Give a component a name and a version; the version is linked last, so that a crash leaves no part.
+
+        Args:
+            name: One to three segments, ``"digits/mnist.head"``.
+            manifest: Its blobs must have been put.
+            version: ``"1.2.0"``; None takes the least step that the change demands, 1.0.0 for a new name, or
+                the latest version itself if it is this very manifest.
+
+        Returns:
+            Name, version and digest.
+
+        Raises:
+            VersionExists: The number belongs to another manifest.
+            VersionTooSmall: The change demands a larger step.
+            IntegrityError: A blob is missing, or the payload is not what the manifest says.
+            InvalidName: Name or version is not valid.
+            EnvironmentFailure: Disk full, no right to write, ...; nothing is published.
+        """
+        self.layout.check_writer(self.root)
+        return Publisher(self._objects, self._references, self._payloads, name, manifest).publish(version)
+
+    def resolve(self, reference: str | Reference) -> Reference:
+        """Return the reference with name, version and digest.
+
+        Raises:
+            NotFound: No such name, version or alias, or the version was withdrawn.
+            InvalidName: Not written as a reference.
+        """
+        wanted = reference if isinstance(reference, Reference) else Reference.parse(reference)
+        return resolving.resolve(self._references, wanted)
+
+    def manifest(self, reference: str | Reference) -> Manifest:
+        """Return a component's manifest.
+
+        Args:
+            reference: A reference, or a bare manifest digest ``sha256:...`` such as a parent's.
+
+        Raises:
+            NotFound: The reference points at nothing.
+            IntegrityError: The manifest is missing or damaged.
+        """
+        bare = isinstance(reference, str) and is_digest(reference)
+        digest = reference if isinstance(reference, str) and bare else self.resolve(reference).digest
+        if digest is None:
+            raise NotFound(f"{reference} is not resolved to a digest.", subject=reference)
+        return from_bytes(self._objects.read(digest), what=f"manifest of {reference}")
+
+    def names(self, pattern: str | None = None) -> list[str]:
+        """Return all names, sorted; with a pattern those it matches (``*`` also matches ``/``)."""
+        return resolving.names(self._references, pattern)
+
+    def versions(self, name: str) -> list[Version]:
+        """Return the versions of a name, rising, without withdrawn ones.
+
+        Raises:
+            NotFound: No such name.
+        """
+        return resolving.live(self._references, name)
+
+    def select(self, pattern: str) -> list[Reference]:
+        """Return what a pattern means, resolved and sorted by name.
+
+        Args:
+            pattern: A reference whose name may hold ``*``, ``?`` and ``[...]``: ``"digits/*.head@^1"``. Names
+                without such a version or alias are passed over.
+
+        Raises:
+            NotFound: Nothing matches.
+        """
+        return resolving.select(self._references, pattern)
+
+    def set_alias(
+        self, name: str, alias: str, version: str | Version | None, *, expected: str | Anything | None = ANY
+    ) -> None:
+        """Point an alias at a version, or remove it with None.
+
+        Args:
+            name: Of the component.
+            alias: One segment, ``"prod"``.
+            version: A version that exists and is not withdrawn.
+            expected: Where it must point now (compare-and-swap), None if it must not exist.
+
+        Raises:
+            AliasMoved: It points elsewhere than expected.
+            NotFound: No such name or version.
+        """
+        self.layout.check_writer(self.root)
+        target = None if version is None else Version.parse(str(version))
+        if target is not None:
+            self.resolve(Reference(name, target))
+        Aliases(self._references.folder(name), self.root).set(
+            alias, None if target is None else str(target), expected=expected
+        )
+
+    def aliases(self, name: str) -> dict[str, str]:
+        """Return the version of each alias of a name."""
+        return Aliases(self._references.folder(name), self.root).all()
+
+    def alias_log(self, name: str, alias: str) -> list[Move]:
+        """Return every move of an alias, oldest first."""
+        return Aliases(self._references.folder(name), self.root).log(alias)
+
+    def withdraw(self, name: str, version: str | Version, reason: str) -> None:
+        """Withdraw a version: no reference but its digest finds it any more, and its number is never reused.
+
+        Raises:
+            NotFound: No such version.
+            UsageError: No reason is given.
+        """
+        self.layout.check_writer(self.root)
+        number = Version.parse(str(version))
+        if not reason.strip():
+            raise UsageError(f"why is {name}@{number} withdrawn? Whoever used it will be shown the reason.")
+        if self._references.digest(name, number) is None:
+            self.resolve(Reference(name, number))
+        self._references.withdraw(name, number, reason)
+
+    def tombstone(self, name: str, version: str | Version) -> Tombstone | None:
+        """Return why and when a version was withdrawn, None if it was not."""
+        return self._references.tombstone(name, Version.parse(str(version)))

@@ -1,0 +1,179 @@
+"""JSON to attrs classes and back, driven by their annotations, with the path of whatever does not fit."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Literal, get_args, get_origin
+
+import attrs
+
+from compatkit.errors import FormatError
+
+Read = Callable[[Any, str], Any]
+
+
+def structure(kind: Any, value: Any, path: str) -> Any:
+    """Return the JSON ``value`` as ``kind``, an attrs class or any annotation that one uses.
+
+    Fields with a default may be absent; unknown fields are refused.
+
+    Raises:
+        FormatError: With the path, what was expected there and what came.
+    """
+    return _reader(kind)(value, path)
+
+
+def unstructure(value: Any) -> Any:
+    """Return ``value`` as JSON values: attrs classes as objects with every field, tuples as lists."""
+    if attrs.has(type(value)):
+        names, floats = _fields(type(value))
+        return {
+            name: _floats(unstructure(getattr(value, name)))
+            if name in floats
+            else unstructure(getattr(value, name))
+            for name in names
+        }
+    if isinstance(value, (list, tuple)):
+        return [unstructure(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: unstructure(item) for key, item in value.items()}
+    return value
+
+
+@cache
+def _reader(kind: Any) -> Read:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return lambda value, path: value
+    if kind in (str, int, float, bool):
+        return _scalar(kind)
+    if origin is Literal:
+        return _literal(arguments)
+    if origin is tuple:
+        return _tuple(arguments)
+    if origin is Mapping:
+        return _mapping(_reader(arguments[1]))
+    if origin in (types.UnionType, typing.Union):
+        return _union(arguments)
+    if attrs.has(kind):
+        return _class(kind)
+    raise TypeError(f"cannot read {kind} from JSON")
+
+
+def _wrong(path: str, expected: str, value: Any) -> FormatError:
+    return FormatError(f"{path}: expected {expected}, got {value!r:.100}.")
+
+
+def _scalar(kind: type) -> Read:
+    named = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
+
+    def read(value: Any, path: str) -> Any:
+        if type(value) is kind:
+            return value
+        if kind is float and type(value) is int:
+            return float(value)
+        raise _wrong(path, named, value)
+
+    return read
+
+
+def _literal(choices: tuple[Any, ...]) -> Read:
+    def read(value: Any, path: str) -> Any:
+        if isinstance(value, str) and value in choices:
+            return value
+        raise _wrong(path, "one of " + ", ".join(map(repr, choices)), value)
+
+    return read
+
+
+def _tuple(arguments: tuple[Any, ...]) -> Read:
+    if arguments[-1] is Ellipsis:
+        item = _reader(arguments[0])
+
+        def read_any(value: Any, path: str) -> Any:
+            if not isinstance(value, list):
+                raise _wrong(path, "a list", value)
+            return tuple(item(one, f"{path}[{index}]") for index, one in enumerate(value))
+
+        return read_any
+    items = [_reader(argument) for argument in arguments]
+
+    def read_fixed(value: Any, path: str) -> Any:
+        if not isinstance(value, list) or len(value) != len(items):
+            raise _wrong(path, f"a list of {len(items)}", value)
+        return tuple(
+            item(one, f"{path}[{index}]") for index, (item, one) in enumerate(zip(items, value, strict=True))
+        )
+
+    return read_fixed
+
+
+def _mapping(item: Read) -> Read:
+    def read(value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            raise _wrong(path, "an object", value)
+        return {key: item(one, f"{path}.{key}") for key, one in value.items()}
+
+    return read
+
+
+def _union(arguments: tuple[Any, ...]) -> Read:
+    by_type: dict[type, Read] = {}
+    for argument in arguments:
+        if argument is types.NoneType:
+            by_type[types.NoneType] = lambda value, path: None
+            continue
+        origin = get_origin(argument)
+        json_type = {tuple: list, Mapping: dict}.get(origin) or (dict if attrs.has(argument) else argument)
+        by_type[json_type] = _reader(argument)
+    names = {types.NoneType: "null", int: "a whole number", str: "text", dict: "an object", list: "a list"}
+    expected = " or ".join(names.get(one, one.__name__) for one in by_type)
+
+    def read(value: Any, path: str) -> Any:
+        reader = by_type.get(type(value))
+        if reader is None:
+            raise _wrong(path, expected, value)
+        return reader(value, path)
+
+    return read
+
+
+def _class(kind: Any) -> Read:
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: _reader(hints[field.name]) for field in attrs.fields(kind)}
+    required = {field.name for field in attrs.fields(kind) if field.default is attrs.NOTHING}
+
+    def read(value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            raise _wrong(path, "an object", value)
+        if unknown := value.keys() - fields.keys():
+            raise FormatError(
+                f"{path}: unknown field {min(unknown)!r}; known are {', '.join(fields)}. A newer compatkit "
+                "may have written it; other programs keep their values under 'extensions'."
+            )
+        if missing := required - value.keys():
+            raise FormatError(f"{path}: the field {min(missing)!r} is missing.")
+        read_fields = {name: fields[name](one, f"{path}.{name}") for name, one in value.items()}
+        try:
+            return kind(**read_fields)
+        except FormatError as error:
+            raise FormatError(f"{path}.{error}") from None
+
+    return read
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, ...], frozenset[str]]:
+    hints = typing.get_type_hints(kind)
+    names = tuple(field.name for field in attrs.fields(kind))
+    return names, frozenset(name for name in names if hints[name] in (float, tuple[float, ...]))
+
+
+def _floats(value: Any) -> Any:
+    # an equal manifest must have equal bytes: a mean given as 0 is written as 0.0
+    if isinstance(value, list):
+        return [_floats(item) for item in value]
+    return float(value) if type(value) is int else value
