@@ -1,0 +1,56 @@
+"""Build networks without the cost of random weights that are overwritten at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_DRAWS = {
+    Tensor.normal_,
+    Tensor.uniform_,
+    Tensor.exponential_,
+    Tensor.bernoulli_,
+    Tensor.erfinv_,
+}
+
+
+class _NoDraws(TorchFunctionMode):
+    """Leaves tensors as they are where random numbers would be drawn into them."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWS or getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def without_draws() -> Iterator[None]:
+    """Skip random initialisation inside; every parameter must be loaded afterwards.
+
+    Everything else is computed on the real device, so that buffers outside the state dict are right.
+    """
+    with _NoDraws():
+        yield
+
+
+@contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """Draw from ``seed`` on the CPU inside and give the global random state back; None changes nothing."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

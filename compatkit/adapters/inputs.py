@@ -1,0 +1,68 @@
+"""What a backbone's own configuration says: its images and its class layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from torch import nn
+
+
+@attrs.frozen
+class InputSpec:
+    """The images that a backbone was made for.
+
+    Attributes:
+        size: Height and width in pixels.
+        channels: 1 (grey), 3 (RGB), or whatever ``in_chans`` says.
+        mean: Per channel, on the scale 0 to 1.
+        std: Per channel, on the scale 0 to 1.
+        interpolation: How images are resized.
+        crop_pct: Share of the resized image that is kept by a centre crop.
+    """
+
+    size: tuple[int, int]
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str
+    crop_pct: float
+
+
+def config_of(whole: nn.Module) -> Mapping[str, Any]:
+    """Return the network's ``pretrained_cfg``; empty where it has none."""
+    return getattr(whole, "pretrained_cfg", None) or {}
+
+
+def input_of(whole: nn.Module, kwargs: Mapping[str, Any], size: tuple[int, int] | None) -> InputSpec:
+    """Read the configuration; image size and channels asked for win over it.
+
+    A configuration for three channels is averaged where the network was built for another count.
+    """
+    config = config_of(whole)
+    default = config.get("input_size") or (3, 224, 224)
+    channels = int(kwargs.get("in_chans") or default[0])
+    asked = kwargs.get("img_size") or tuple(default[1:])
+    height, width = size or ((asked, asked) if isinstance(asked, int) else asked)
+    mean, std = (tuple(map(float, config.get(key) or (0.5,))) for key in ("mean", "std"))
+    return InputSpec(
+        (int(height), int(width)),
+        channels,
+        _for_channels(mean, channels),
+        _for_channels(std, channels),
+        str(config.get("interpolation") or "bilinear"),
+        float(config.get("crop_pct") or 1.0),
+    )
+
+
+def class_layer(whole: nn.Module) -> tuple[str, ...]:
+    """Return the prefixes of the class layer's tensors, such as ``("fc.",)``; empty where it holds none."""
+    named = config_of(whole).get("classifier") or ()
+    layers = (named,) if isinstance(named, str) else tuple(named)
+    keys = list(whole.state_dict())
+    return tuple(f"{layer}." for layer in layers if any(key.startswith(f"{layer}.") for key in keys))
+
+
+def _for_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    return values if len(values) == channels else (sum(values) / len(values),) * channels

@@ -1,0 +1,68 @@
+"""Which part of a cut network owns which parameter and buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from torch import Tensor, nn
+
+from compatkit.adapters.inputs import class_layer
+from compatkit.errors import CutError
+
+Side = Literal["extractor", "head"]
+
+
+def state_of(whole: nn.Module) -> dict[str, Tensor]:
+    """Return all parameters and buffers by name, buffers outside the state dict and aliases included."""
+    return {
+        **dict(whole.named_parameters(remove_duplicate=False)),
+        **dict(whole.named_buffers(remove_duplicate=False)),
+    }
+
+
+def owners(whole: nn.Module, used: Mapping[Side, Iterable[int]], boundary: str | None) -> dict[str, Side]:
+    """Return the side of every parameter and buffer.
+
+    A tensor that neither side uses follows the module it is registered on, else its place: after the cut
+    module (or in the class layer) it goes to the head.
+
+    Args:
+        whole: The network that is cut.
+        used: By side: ``id`` of the tensors it uses.
+        boundary: Path of the cut module; None where the class layer begins the head.
+
+    Raises:
+        CutError: A parameter or a buffer of the state dict is used on both sides.
+    """
+    state = state_of(whole)
+    left, right = set(used["extractor"]), set(used["head"])
+    kept = set(whole.state_dict(keep_vars=True))
+    shared = [name for name, tensor in state.items() if id(tensor) in left & right and name in kept]
+    if shared:
+        raise CutError(
+            f"{', '.join(shared)}: used before and after the split point, so the parts could not be trained or "
+            "stored apart. Split before the first or after the last use.",
+            subject=shared,
+        )
+    sides: dict[str, Side] = {}
+    for name, tensor in state.items():
+        if id(tensor) in left or id(tensor) in right:
+            sides[name] = "head" if id(tensor) in right else "extractor"
+    near: dict[str, Side] = {name.rpartition(".")[0]: side for name, side in sides.items() if "." in name}
+    late = _after(whole, boundary)
+    for name in set(state) - set(sides):
+        module = name.rpartition(".")[0]
+        place: Side = "head" if module in late else "extractor"
+        sides[name] = near.get(module, place)
+    return sides
+
+
+def _after(whole: nn.Module, boundary: str | None) -> set[str]:
+    """Return the modules registered after the cut module, or those of the class layer."""
+    paths = [name for name, _ in whole.named_modules(remove_duplicate=False)]
+    if boundary is None:
+        layers = class_layer(whole)
+        return {path for path in paths if f"{path}.".startswith(layers)}
+    inside = [i for i, path in enumerate(paths) if path == boundary or path.startswith(f"{boundary}.")]
+    return set(paths[max(inside) + 1 :])

@@ -1,0 +1,106 @@
+"""Parts made of graphs: a network's own modules under their own names, and a graph for each mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from compatkit.adapters.ownership import Side, state_of
+from compatkit.errors import CutError
+
+Graphs = tuple[fx.Graph, fx.Graph]
+"""For train mode, for eval mode."""
+
+
+class TracedPart(nn.Module):
+    """One side of a traced network.
+
+    Attributes:
+        num_prefix_tokens: Class and register tokens of the whole network, 0 where it has none.
+        num_patches: Patch tokens of the whole network, None where it has no patches.
+    """
+
+    def __init__(self, whole: nn.Module) -> None:
+        super().__init__()
+        self.num_prefix_tokens = int(getattr(whole, "num_prefix_tokens", 0))
+        self.num_patches = getattr(getattr(whole, "patch_embed", None), "num_patches", None)
+        self._run_train: Callable[..., Tensor] = _not_compiled
+        self._run_eval: Callable[..., Tensor] = _not_compiled
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images to features, or features to logits."""
+        return self._run_train(self, x) if self.training else self._run_eval(self, x)
+
+
+def used_by(whole: nn.Module, graphs: Graphs) -> set[int]:
+    """Return the ids of the parameters and buffers that the graphs' modules hold."""
+    found: set[int] = set()
+    for graph in graphs:
+        for node in graph.nodes:
+            if node.op == "call_module":
+                found.update(
+                    id(tensor) for tensor in state_of(whole.get_submodule(str(node.target))).values()
+                )
+            elif node.op == "get_attr":
+                found.add(id(_attribute(whole, str(node.target))))
+    return found
+
+
+def _attribute(module: nn.Module, path: str) -> Any:
+    value: Any = module
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def assemble(whole: nn.Module, graphs: Graphs, side: Side, sides: Mapping[str, Side]) -> TracedPart:
+    """Return the part with the modules that its graphs call and all other state of its side."""
+    part = TracedPart(whole)
+    nodes = [node for graph in graphs for node in graph.nodes]
+    modules = {str(node.target) for node in nodes if node.op == "call_module"}
+    for path, module in whole.named_modules(remove_duplicate=False):
+        if path in modules:
+            _container(part, path).add_module(path.rpartition(".")[2], module)
+    kept = {name for name, owner in sides.items() if owner == side}
+    direct = {str(node.target) for node in nodes if node.op == "get_attr"}
+    for name in [*state_of(whole), *sorted(direct - set(sides))]:
+        inside = any(name.startswith(f"{path}.") for path in modules)
+        if not inside and (name in kept or name in direct):
+            _place(part, whole, name)
+    part._run_train, part._run_eval = (_compiled(part, graph) for graph in graphs)
+    part.training = whole.training
+    return part
+
+
+def _container(part: nn.Module, path: str) -> nn.Module:
+    """Return the module that holds ``path``, made empty where it is not there."""
+    holder = part
+    for name in path.split(".")[:-1]:
+        if name not in holder._modules:
+            holder.add_module(name, nn.Module())
+        holder = holder.get_submodule(name)
+    return holder
+
+
+def _place(part: nn.Module, whole: nn.Module, name: str) -> None:
+    """Register one parameter, buffer or constant of the whole network in a part, under its own name."""
+    path, _, last = name.rpartition(".")
+    holder, source, value = _container(part, name), whole.get_submodule(path), _attribute(whole, name)
+    if isinstance(value, nn.Parameter):
+        holder.register_parameter(last, value)
+    elif isinstance(value, Tensor):
+        stored = last in source._buffers and last not in source._non_persistent_buffers_set
+        holder.register_buffer(last, value, persistent=stored)
+    else:
+        setattr(holder, last, value)
+
+
+def _compiled(part: nn.Module, graph: fx.Graph) -> Callable[..., Tensor]:
+    """Return the graph as a function of (part, input); the part's modules are looked up at each call."""
+    return type(fx.GraphModule(part, graph)).forward
+
+
+def _not_compiled(*_: Any) -> Tensor:
+    raise CutError("This part has no graph; build it with compatkit.adapters.blueprints.build.")

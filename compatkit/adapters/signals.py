@@ -1,0 +1,36 @@
+"""Fixed signals from an integer hash: the same numbers on every machine, whatever random generators become.
+
+``signal(shape, stream)`` maps element i of stream s to splitmix64's finaliser of ``i + s * 2**40``::
+
+    z = (i + s * 2**40 + 1) * 0x9E3779B97F4A7C15        (all modulo 2**64)
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    z = z ^ (z >> 31)
+    value = (z >> 40) / 2**23 - 1
+
+so that every value is a multiple of 2**-23 from -1 up to, but without, 1: exact in float32. Elements count in
+row-major order. This is the probe input named ``hash-1``; another formula gets another name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+NAME = "hash-1"
+
+
+def signal(shape: Sequence[int], stream: int = 0) -> Tensor:
+    """Return a float32 tensor of this shape with values in [-1, 1), mean about 0, variance about 1/3."""
+    with np.errstate(over="ignore"):
+        index = np.arange(math.prod(shape), dtype=np.uint64) + np.uint64((stream << 40) + 1)
+        z = index * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    values = (z >> np.uint64(40)).astype(np.float32) / np.float32(2**23) - np.float32(1)
+    return torch.from_numpy(values.reshape(tuple(shape)))

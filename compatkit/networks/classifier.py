@@ -1,0 +1,156 @@
+"""What all small networks share: timm's model interface, without timm, and the initial weights of the papers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from compatkit.errors import UsageError
+
+
+class Classifier(nn.Module):
+    """An image classifier with timm's interface: ``forward_head(forward_features(x))``.
+
+    A subclass sets its layers between ``__init__`` here and ``finish``, and writes ``forward_features``;
+    the class layer is ``fc`` unless ``classifier_name`` says otherwise.
+
+    Attributes:
+        num_classes: Count of outputs; 0 for a network without class layer.
+        num_features: Channels of the last feature map.
+        head_hidden_size: Width of the vector that enters the class layer.
+        feature_info: One entry a stage: ``num_chs``, ``reduction`` (image pixels a step), ``module``.
+        pretrained_cfg: Input size, mean, std, interpolation, names of first and last layer.
+    """
+
+    classifier_name: ClassVar[str] = "fc"
+    first_conv: ClassVar[str] = "conv1"
+    fixed_input_size: ClassVar[bool] = False
+    output_fmt: ClassVar[str] = "NCHW"
+
+    def __init__(self, num_classes: int, in_chans: int, drop_rate: float, img_size: tuple[int, int]) -> None:
+        super().__init__()
+        check_counts(type(self).__name__, in_chans=in_chans)
+        check_counts(type(self).__name__, least=0, num_classes=num_classes)
+        self.num_classes = num_classes
+        self.in_chans = in_chans
+        self.drop_rate = drop_rate
+        self.num_features = self.head_hidden_size = 0
+        self.feature_info: list[dict[str, Any]] = []
+        self.pretrained_cfg = {
+            "architecture": "",
+            "url": "",
+            "num_classes": num_classes,
+            "input_size": (in_chans, *img_size),
+            "fixed_input_size": self.fixed_input_size,
+            "pool_size": None,
+            "crop_pct": 1.0,
+            "interpolation": "bilinear",
+            "mean": (0.5,) * in_chans,
+            "std": (0.5,) * in_chans,
+            "first_conv": self.first_conv,
+            "classifier": self.classifier_name,
+        }
+
+    @property
+    def default_cfg(self) -> dict[str, Any]:
+        """The same as ``pretrained_cfg``, under timm's older name."""
+        return self.pretrained_cfg
+
+    def finish(self, channels: int, hidden: int | None = None) -> None:
+        """Draw all initial weights and add the class layer for ``hidden`` (default: ``channels``) inputs."""
+        self.num_features = channels
+        self.head_hidden_size = channels if hidden is None else hidden
+        # The body is drawn first, so that it does not depend on how many classes there are.
+        draw_initial_weights(self)
+        self.head_drop = nn.Dropout(self.drop_rate)
+        self.reset_classifier(self.num_classes)
+
+    def get_classifier(self) -> nn.Module:
+        """Return the class layer."""
+        return self.get_submodule(self.classifier_name)
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Replace the class layer by a fresh one; 0 classes leave the features as output.
+
+        Raises:
+            UsageError: ``global_pool`` asks for another pooling than the network has.
+        """
+        if global_pool not in (None, "avg"):
+            raise UsageError(
+                f"{type(self).__name__} has one way to pool; global_pool may be None or 'avg', got {global_pool!r}."
+            )
+        self.num_classes = num_classes
+        layer = nn.Linear(self.head_hidden_size, num_classes) if num_classes else nn.Identity()
+        draw_class_layer(layer)
+        self.set_submodule(self.classifier_name, layer)
+
+    def pool(self, x: Tensor) -> Tensor:
+        """Features (N, C, H, W) to the vector (N, head_hidden_size) that enters the class layer."""
+        raise NotImplementedError
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Images (N, in_chans, H, W) to the last feature map."""
+        raise NotImplementedError
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Features to logits (N, num_classes), or to the vector before the class layer."""
+        x = self.head_drop(self.pool(x))
+        return x if pre_logits else self.get_classifier()(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (N, in_chans, H, W) to logits (N, num_classes)."""
+        return self.forward_head(self.forward_features(x))
+
+
+def draw_initial_weights(network: nn.Module) -> None:
+    """Draw the weights of all layers: He normal, zero biases, batch normalisation at scale 1 and shift 0.
+
+    The deviation is ``sqrt(2 / fan_in)``, as a ReLU follows (He et al. 2015, equation 10).
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+
+def draw_class_layer(layer: nn.Module) -> None:
+    """Draw a class layer: normal of deviation ``sqrt(1 / fan_in)``, as no ReLU follows; zero bias."""
+    if isinstance(layer, nn.Linear):
+        nn.init.kaiming_normal_(layer.weight, mode="fan_in", nonlinearity="linear")
+        nn.init.zeros_(layer.bias)
+
+
+def check_counts(network: str, least: int = 1, **counts: int) -> None:
+    """Refuse counts that are no whole numbers from ``least``.
+
+    Raises:
+        UsageError: Names the network and the argument.
+    """
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise UsageError(f"{network}: {name} must be a whole number from {least}, got {value!r}.")
+
+
+def square(network: str, img_size: int | tuple[int, int] | list[int]) -> tuple[int, int]:
+    """Return height and width from timm's ``img_size``: one number, or two.
+
+    Raises:
+        UsageError: Neither of them.
+    """
+    sizes = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
+    if len(sizes) != 2:
+        raise UsageError(f"{network}: img_size is one number or (height, width), got {img_size!r}.")
+    check_counts(network, img_size=sizes[0])
+    check_counts(network, img_size=sizes[1])
+    return sizes[0], sizes[1]
+
+
+def stage(module: str, channels: int, reduction: int) -> Mapping[str, Any]:
+    """Return an entry of ``feature_info``."""
+    return {"num_chs": channels, "reduction": reduction, "module": module}

@@ -1,0 +1,131 @@
+"""Networks with awkward seams, offered through the table of builders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Tiny(nn.Module):
+    """First and second layer, pooling, class layer; subclasses bend it."""
+
+    def __init__(self, in_chans: int = 3, num_classes: int = 4) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(in_chans, 6, 3, padding=1)
+        self.act = nn.ReLU()
+        self.second = nn.Conv2d(6, 6, 3, padding=1)
+        self.fc = nn.Linear(6, num_classes)
+        self.pretrained_cfg = {"input_size": (in_chans, 8, 8), "classifier": "fc"}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.middle(x).mean((2, 3)))
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.second(self.act(self.first(x)))
+
+
+class Skips(Tiny):
+    """The first output is used again after the second layer."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        first = self.first(x)
+        return self.second(first) + first
+
+
+class Image(Tiny):
+    """The image itself is used again after the second layer."""
+
+    def __init__(self, in_chans: int = 1, num_classes: int = 4) -> None:
+        super().__init__(in_chans, num_classes)
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x)) + x
+
+
+class Sizes(Tiny):
+    """A size read from the image is used late."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        height = x.shape[2]
+        return self.second(self.first(x)) / height
+
+
+class Twice(Tiny):
+    """The second layer runs twice."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.second(self.second(self.first(x)))
+
+
+class Tuples(Tiny):
+    """The first layer gives two tensors."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.both = Both()
+
+    def middle(self, x: Tensor) -> Tensor:
+        a, b = self.both(self.first(x))
+        return self.second(a + b)
+
+
+class Both(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, 2 * x
+
+
+class Tied(Tiny):
+    """One scale on both sides."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x * self.scale)) * self.scale
+
+
+class Branches(Tiny):
+    """Branches on data."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x)) if float(x.sum()) > 0 else self.first(x)
+
+
+class InPlace(Tiny):
+    """The layer after the first works in place, visibly or inside a block."""
+
+    def __init__(self, hidden: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.act = nn.Sequential(nn.ReLU(inplace=True)) if hidden else nn.ReLU(inplace=True)
+
+
+class Drops(Tiny):
+    """Functional dropout in a traced module, direct parameters and buffers, unused and constant state."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.norm = nn.BatchNorm2d(6)
+        self.early = nn.Parameter(torch.full((6, 1, 1), 1.5))
+        self.late = nn.Parameter(torch.full((6, 1, 1), 0.5))
+        self.register_buffer("kept", torch.full((1,), 2.0))
+        self.register_buffer("ramp", torch.linspace(0, 1, 6).reshape(6, 1, 1), persistent=False)
+        self.unused = nn.Linear(2, 2)
+
+    def middle(self, x: Tensor) -> Tensor:
+        x = nn.functional.dropout(self.first(x) * self.early, 0.3, self.training)
+        x = self.norm(x)
+        x = self.second(self.act(x)) * self.late + self.kept + self.ramp
+        return nn.functional.dropout(x + torch.tensor([0.25]), 0.3, self.training)
+
+
+NETWORKS: dict[str, type[Tiny]] = {
+    kind.__name__.lower(): kind
+    for kind in (Tiny, Skips, Image, Sizes, Twice, Tuples, Tied, Branches, InPlace, Drops)
+}
+
+
+def create(model: str, **kwargs: Any) -> nn.Module:
+    return NETWORKS[model](**kwargs)
