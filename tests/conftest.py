@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+
+# One thread: small networks gain nothing from more, and two would fight over a busy machine's cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from collections.abc import Iterator
 from pathlib import Path
 

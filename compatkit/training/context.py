@@ -28,7 +28,9 @@ class TaskState:
         class_layer: State-dict prefixes of the class layer inside the head.
         data: Preprocessing and labels, as they will stand in the contracts.
         examples: Training images, uint8 ``(n, channels, height, width)``, and labels, on the device.
-        anchors: What this task's parts were trained against; filled by regularizers.
+        feature_shape: Of what crosses the seam, for a batch of two.
+        overwrites: The head starts with an in-place operation, so every head gets a copy of the features.
+        anchors: What this task's parts were trained against; written at the end of a run.
         initial: Tensor digest of the initial weights without the class layer.
     """
 
@@ -41,6 +43,7 @@ class TaskState:
     data: Data
     examples: Prepared
     feature_shape: tuple[int, ...]
+    overwrites: bool = False
     initial: str = ""
     anchors: list[Anchor] = attrs.field(factory=list)
 
@@ -67,6 +70,7 @@ class AuxiliaryHead:
             batch without writing its buffers (the regime of Gygli et al.).
         digest: Tensor digest of the parameters; set when it is frozen or the run has ended.
         origin: Manifest digest of the component it came from, if it came from a registry.
+        overwrites: It starts with an in-place operation, so it gets a copy of the features.
     """
 
     name: str
@@ -77,9 +81,11 @@ class AuxiliaryHead:
     statistics: Literal["stored", "batch"] = "stored"
     digest: str = ""
     origin: str | None = None
+    overwrites: bool = False
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return logits ``(batch, outputs)``, with the statistics that the head's state asks for."""
+        features = features.clone() if self.overwrites else features
         if self.frozen and self.statistics == "batch":
             with batch_statistics(self.module, others="keep"):
                 return self.module(features)
@@ -166,6 +172,7 @@ class SetUp:
         if name in self.frozen:
             head = self.frozen[name]
             self._accepts(head, first)
+            head.overwrites = first.overwrites
             self.auxiliary[name] = head
             return head
         count = len(classes) if classes is not None else outputs
@@ -174,6 +181,7 @@ class SetUp:
         blueprint = with_classes(first.head_blueprint, count)
         module = self.build(blueprint, "auxiliary", name)
         head = AuxiliaryHead(name, blueprint, module, tuple(classes) if classes is not None else None)
+        head.overwrites = first.overwrites
         self.auxiliary[name] = head
         self.owners[f"shared.{name}"] = module
         return head

@@ -80,7 +80,7 @@ class Loop:
                 step.batch = bound.call(step, step.batch)
         with setup.precision.autocast():
             step.features = task.extractor(step.batch.images)
-            step.logits = task.head(step.features)
+            step.logits = task.head(step.features.clone() if task.overwrites else step.features)
         total = F.cross_entropy(step.logits.float(), step.batch.labels)
         measured = {"task": total.detach()}
         for bound in plugins.losses:

@@ -16,7 +16,7 @@ from compatkit.evaluation.preprocessing import prepare
 from compatkit.registry.tensorfile import state_digest
 from compatkit.training.context import TaskState
 from compatkit.training.precision import Precision
-from compatkit.training.randomness import seed_of
+from compatkit.training.randomness import generator, seed_of
 from compatkit.training.task import Task
 
 
@@ -34,7 +34,9 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     whole, extractor, head = _pair(task, planned.extractor, planned.head, planned.class_layer, drawn)
     prove(whole, extractor, head, data.size, len(data.mean))
     with torch.no_grad():
-        shape = extractor.eval()(torch.zeros(2, len(data.mean), *data.size)).shape
+        features = extractor.eval()(torch.randn(2, len(data.mean), *data.size, generator=generator(0, "trial")))
+        untouched = features.clone()
+        head.eval()(features)
     state = TaskState(
         task,
         planned.extractor,
@@ -44,7 +46,8 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
         _placed(head, precision),
         data,
         prepare(task.data.train, data).to(precision.device),
-        tuple(shape),
+        tuple(features.shape),
+        overwrites=not torch.equal(features, untouched),
     )
     state.initial = initial_digest(state)
     return state

@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from compatkit_plugins.regularizers.dcc import OUTSIDE, common_class_loss
 from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import PluginError
+from compatkit_plugins.regularizers.dcc import OUTSIDE, common_class_loss
 
 
 def reference(logits: torch.Tensor, labels: list[int]) -> float:

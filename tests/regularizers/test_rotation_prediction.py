@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from compatkit_plugins.regularizers.rotation_prediction import rotations
 from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import PluginError
+from compatkit_plugins.regularizers.rotation_prediction import rotations
 
 
 def test_views_are_exact_quarter_turns_counter_clockwise() -> None:
@@ -58,7 +58,7 @@ def _first_loss(views: str) -> float:
             total = 0.0
             for turn in range(4):
                 logits = self.head(step.task.extractor(torch.rot90(step.batch.images, turn, (-2, -1))))
-                total += float(F.cross_entropy(logits, torch.full((logits.shape[0],), turn))) / 4
+                total += float(F.cross_entropy(logits, torch.full((logits.shape[0],), turn)).detach()) / 4
             seen.append(total)
             return {}
 

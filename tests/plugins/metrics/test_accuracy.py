@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from compatkit_plugins.metrics.accuracy import Accuracy, is_correct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -15,6 +14,7 @@ from torch import Tensor
 from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Result
 from compatkit.testing import assert_metric
+from compatkit_plugins.metrics.accuracy import Accuracy, is_correct
 
 
 def reference(logits: Tensor, labels: Tensor, top: int) -> float:

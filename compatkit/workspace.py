@@ -1,0 +1,300 @@
+"""The public registry: the store, and on top of it building, checking, recombining and measuring."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.compatibility import Report, check
+from compatkit.errors import DataError, IncompatibleError, IntegrityError, UsageError
+from compatkit.registry.canonical import dumps
+from compatkit.registry.manifest import About, Manifest, Parent, function_digest
+from compatkit.registry.names import Reference, check_name
+from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from compatkit.contract import Data
+    from compatkit.data.dataset import Split
+    from compatkit.evaluation.matrix import LoadedPart
+    from compatkit.evaluation.recombination import Recombination
+    from compatkit.reports.matrix import Matrix
+    from compatkit.training.context import AuxiliaryHead
+    from compatkit.training.fit import Fit
+
+Progress = Callable[[int, int, str], None]
+"""Called with done, total and what is being done."""
+
+
+@attrs.frozen(eq=False)
+class Registry:
+    """Components under versioned names in one folder.
+
+    Attributes:
+        store: The files; it stores and finds, and knows no network.
+    """
+
+    store: Store
+
+    @classmethod
+    def init(cls, root: str | os.PathLike[str], *, exist_ok: bool = False) -> Registry:
+        """Make a registry in the folder ``root``.
+
+        Raises:
+            LayoutError: The folder holds a registry already and ``exist_ok`` is False, or one that is too new.
+            EnvironmentFailure: The folder cannot be written.
+        """
+        return cls(Store.init(root, exist_ok=exist_ok))
+
+    @classmethod
+    def open(cls, root: str | os.PathLike[str] | None = None) -> Registry:
+        """Open the registry in ``root``; None takes COMPATKIT_REGISTRY, then the nearest folder above.
+
+        Raises:
+            LayoutError: There is no registry, or one that this version cannot read.
+        """
+        return cls(Store.find() if root is None else Store.open(root))
+
+    def publish(
+        self, fit: Fit, *, prefix: str, version: str | None = None, about: About | None = None
+    ) -> dict[str, str]:
+        """Store the parts of a fit: extractors, then shared auxiliary heads, then heads.
+
+        Everything is derived and proved before the first byte is written. A group publish is retryable, not
+        atomic: after a failure the same call completes it, and what is there already is left as it is.
+
+        Args:
+            fit: From ``Trainer.fit``.
+            prefix: Names become ``<prefix>/<task>.extractor``, ``<prefix>/shared.<name>``, ``<prefix>/<task>.head``.
+            version: For all parts; None takes the least step that the change demands, 1.0.0 for a new name.
+            about: Title, description, tags, licence and source for all parts.
+
+        Returns:
+            Pinned references ``name@version`` by ``"<task>.extractor"``, ``"shared.<name>"``, ``"<task>.head"``.
+
+        Raises:
+            CutError: Rebuilt parts do not reproduce the trained network.
+            VersionExists: The version is taken by other bytes.
+            VersionTooSmall: The version asked for is a smaller step than the change demands.
+            EnvironmentFailure: Disk full, no right to write.
+        """
+        from compatkit.publishing import drafts, training_facts
+
+        check_name(f"{prefix}/x")
+        ready = list(drafts(fit))
+        run = self.store.put_blob(dumps(fit.run))
+        published: dict[str, Reference] = {}
+        for draft in ready:
+            payload = self.store.put_state(draft.module.state_dict(), parameters=draft.parameters)
+            parents = ()
+            if draft.parent is not None:
+                parents = (Parent("trained_with", str(published[draft.parent].digest)),)
+            task = fit.tasks.get(draft.key.rsplit(".", 1)[0])
+            manifest = draft.manifest(payload, training_facts(fit, run, task), parents, about or About())
+            published[draft.key] = self.store.publish(f"{prefix}/{draft.key}", manifest, version=version)
+        return {key: f"{reference.name}@{reference.version}" for key, reference in published.items()}
+
+    def manifest(self, reference: str) -> Manifest:
+        """Return the manifest that a reference points at; reads no weights."""
+        return self.store.manifest(reference)
+
+    def names(self, pattern: str | None = None) -> list[str]:
+        """Return component names, sorted; ``pattern`` is a glob over whole names."""
+        return self.store.names(pattern)
+
+    def build(self, reference: str) -> nn.Module:
+        """Return a component's module with its weights, in eval mode; its probe is checked.
+
+        Raises:
+            NotFound: Nothing has that name or version.
+            IntegrityError: The bytes, or the function they make, are not what the manifest promises.
+        """
+        return self._load(self.store.resolve(reference)).module
+
+    def check(self, extractor: str, head: str, *, data: Data | None = None) -> Report:
+        """Compare the contracts of an extractor and a head; reads no weights."""
+        left, right = self.store.resolve(extractor), self.store.resolve(head)
+        report = check(self.store.manifest(left), self.store.manifest(right), data=data)
+        return attrs.evolve(report, extractor=_pinned(left), head=_pinned(right))
+
+    def recombine(
+        self,
+        extractor: str,
+        head: str,
+        *,
+        normalisation: str = "running",
+        images: Split | None = None,
+    ) -> Recombination:
+        """Put the head of one network on the extractor of another, once their contracts allow it.
+
+        Args:
+            extractor: Reference of an extractor.
+            head: Reference of a head.
+            normalisation: ``"running"`` keeps the stored statistics, ``"batch"`` takes those of each batch,
+                ``"reestimate"`` estimates them anew on ``images``.
+            images: Unlabelled images for ``"reestimate"``.
+
+        Raises:
+            IncompatibleError: The parts cannot be wired, or only with an adapter; carries the report.
+        """
+        from compatkit.evaluation.recombination import Recombination
+
+        report = self.check(extractor, head)
+        if report.wiring != "direct":
+            raise IncompatibleError(str(report), subject=report)
+        left, right = self._load(self.store.resolve(extractor)), self._load(self.store.resolve(head))
+        return Recombination.of(left, right, report, normalisation=normalisation, images=images)
+
+    def matrix(
+        self,
+        extractors: str | Sequence[str],
+        heads: str | Sequence[str],
+        data: Sequence[Split] | Mapping[str, Split],
+        *,
+        normalisation: str = "batch",
+        batch_size: int = 256,
+        seed: int = 0,
+        device: str = "cpu",
+        progress: Progress | None = None,
+    ) -> Matrix:
+        """Measure every extractor with every head; a cell is measured on its extractor's own test set.
+
+        Each extractor runs once over its images, and all heads run on its features.
+
+        Args:
+            extractors: Pattern, or patterns, such as ``"digits/*.extractor"``.
+            heads: Pattern, or patterns.
+            data: Test sets; an extractor takes the one of the data set it was trained on (by the name before
+                the slash: ``mnist/train`` and ``mnist/test``), or a mapping from extractor pattern to test set.
+            normalisation: ``"batch"`` (as in the paper), ``"reestimate"`` or ``"running"``.
+            batch_size: Images in a batch; part of the result under ``"batch"``.
+            seed: Of the order of the images, part of the result under ``"batch"``.
+            device: Where to run.
+            progress: Called with done, total and what is being done.
+
+        Raises:
+            NotFound: A pattern matches nothing.
+            DataError: An extractor has no test set among ``data``, or more than one.
+        """
+        from compatkit.evaluation.matrix import measure
+        from compatkit.reports.matrix import Matrix
+
+        lefts, rights = self._select(extractors, "extractor"), self._select(heads, "head")
+        tests = {part.reference: self._test_set(part, data) for part in lefts}
+        cells = measure(
+            lefts,
+            rights,
+            tests,
+            policy=normalisation,
+            batch_size=batch_size,
+            seed=seed,
+            device=device,
+            progress=progress,
+        )
+        settings = {
+            "normalisation": normalisation,
+            "batch_size": batch_size,
+            "seed": seed,
+            "precision": "float32",
+        }
+        return Matrix(tuple(map(_part, lefts)), tuple(map(_part, rights)), tuple(cells), settings)
+
+    def auxiliary_heads(self, pattern: str) -> dict[str, AuxiliaryHead]:
+        """Return shared heads to train new parts against: ``Trainer.fit(..., frozen=...)``.
+
+        Raises:
+            NotFound: The pattern matches nothing.
+            UsageError: A match is no auxiliary head.
+        """
+        from compatkit.training.context import AuxiliaryHead
+        from compatkit.training.networks import parameters_digest
+
+        found: dict[str, AuxiliaryHead] = {}
+        for part in self._select(pattern, "auxiliary_head"):
+            name = part.reference.split("@")[0].rsplit(".", 1)[-1]
+            labels = part.manifest.contract.data.labels
+            found[name] = AuxiliaryHead(
+                name,
+                part.manifest.blueprint,
+                part.module,
+                labels,
+                frozen=True,
+                digest=parameters_digest(part.module),
+                origin=part.digest,
+            )
+        return found
+
+    def _select(self, patterns: str | Sequence[str], kind: str) -> list[LoadedPart]:
+        wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+        references: dict[str, Reference] = {}
+        for pattern in wanted:
+            for reference in self.store.select(pattern):
+                references.setdefault(str(reference.digest), reference)
+        parts = [self._load(reference) for reference in references.values()]
+        for part in parts:
+            if part.kind != kind:
+                raise UsageError(
+                    f"{part.reference} is of kind {part.kind}, where {kind} is expected; narrow the pattern "
+                    f"{', '.join(wanted)}."
+                )
+        return parts
+
+    def _load(self, reference: Reference) -> LoadedPart:
+        from compatkit.adapters.blueprints import build, probe, same_probe
+        from compatkit.evaluation.matrix import LoadedPart
+
+        manifest = self.store.manifest(reference)
+        module = build(manifest.blueprint, state=self.store.load_state(manifest)).eval()
+        promised = manifest.contract.statistical.probe
+        if promised is not None and not same_probe(probe(module, promised.shape), promised):
+            raise IntegrityError(
+                f"{_pinned(reference)} was rebuilt, but gives other outputs on the probe input than its contract "
+                f"promises. It was built with {manifest.blueprint.library}; the library changed since, or the "
+                "manifest belongs to other weights.",
+                subject=reference,
+            )
+        trained = [parent.component for parent in manifest.parents if parent.relation == "trained_with"]
+        return LoadedPart(
+            reference=_pinned(reference),
+            digest=str(reference.digest),
+            function=function_digest(manifest),
+            kind=manifest.kind,
+            manifest=manifest,
+            module=module,
+            trained_with=trained[0] if trained else None,
+        )
+
+    def _test_set(self, part: LoadedPart, data: Sequence[Split] | Mapping[str, Split]) -> Split:
+        if isinstance(data, Mapping):
+            hits = [
+                split
+                for pattern, split in data.items()
+                if part.reference.split("@")[0] in self.names(pattern)
+            ]
+        else:
+            trained: Any = part.manifest.training.get("data", {})
+            family = str(trained.get("name", "")).rsplit("/", 1)[0] if isinstance(trained, Mapping) else ""
+            hits = [split for split in data if split.name.rsplit("/", 1)[0] == family]
+        if len(hits) != 1:
+            known = list(data) if isinstance(data, Mapping) else [split.name for split in data]
+            raise DataError(
+                f"{part.reference} needs exactly one test set, {len(hits)} fit. It was trained on "
+                f"{part.manifest.training.get('data')}; given are {known}. Pass the test set of that data set, or "
+                "a mapping from extractor pattern to test set."
+            )
+        return hits[0]
+
+
+def _pinned(reference: Reference) -> str:
+    return f"{reference.name}@{reference.version}"
+
+
+def _part(part: LoadedPart) -> Any:
+    from compatkit.evaluation.cells import Part
+    from compatkit.reports.contracts import summary
+
+    return Part(part.reference, part.digest, part.function, part.kind, summary(part.manifest))

@@ -1,0 +1,1 @@
+"""Studies: experiments of the papers, one file each; what it shows, what the paper reports, what we measure."""
