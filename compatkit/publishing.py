@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -178,4 +179,5 @@ def _image(state: TaskState) -> tuple[int, ...]:
 
 
 def _on_cpu(module: nn.Module) -> nn.Module:
-    return module.to("cpu", memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
+    """Return a copy on the CPU: publishing leaves the fit as it is."""
+    return copy.deepcopy(module).to("cpu", memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]

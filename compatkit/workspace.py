@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 from compatkit.compatibility import Report, check
-from compatkit.errors import DataError, IncompatibleError, IntegrityError, UsageError
+from compatkit.components import described, held_out, load, pinned
+from compatkit.errors import IncompatibleError, UsageError
 from compatkit.registry.canonical import dumps
-from compatkit.registry.manifest import About, Manifest, Parent, function_digest
+from compatkit.registry.manifest import About, Manifest, Parent, Payload
 from compatkit.registry.names import Reference, check_name
 from compatkit.registry.store import Store
 
@@ -90,6 +91,11 @@ class Registry:
         published: dict[str, Reference] = {}
         for draft in ready:
             payload = self.store.put_state(draft.module.state_dict(), parameters=draft.parameters)
+            name = f"{prefix}/{draft.key}"
+            released = self._released(fit, name, payload)
+            if released is not None:
+                published[draft.key] = released
+                continue
             parents = ()
             if draft.parent is not None:
                 parents = (Parent("trained_with", str(published[draft.parent].digest)),)
@@ -97,6 +103,14 @@ class Registry:
             manifest = draft.manifest(payload, training_facts(fit, run, task), parents, about or About())
             published[draft.key] = self.store.publish(f"{prefix}/{draft.key}", manifest, version=version)
         return {key: f"{reference.name}@{reference.version}" for key, reference in published.items()}
+
+    def _released(self, fit: Fit, name: str, payload: Payload) -> Reference | None:
+        """Return the release of a head that was frozen in this fit: it is the same part, not a new one."""
+        head = fit.auxiliary.get(name.rsplit("shared.", 1)[-1])
+        if head is None or not head.frozen or name not in self.store.names(name):
+            return None
+        latest = self.store.resolve(name)
+        return latest if self.store.manifest(latest).payload.tensors == payload.tensors else None
 
     def manifest(self, reference: str) -> Manifest:
         """Return the manifest that a reference points at; reads no weights."""
@@ -113,13 +127,13 @@ class Registry:
             NotFound: Nothing has that name or version.
             IntegrityError: The bytes, or the function they make, are not what the manifest promises.
         """
-        return self._load(self.store.resolve(reference)).module
+        return load(self.store, self.store.resolve(reference)).module
 
     def check(self, extractor: str, head: str, *, data: Data | None = None) -> Report:
         """Compare the contracts of an extractor and a head; reads no weights."""
         left, right = self.store.resolve(extractor), self.store.resolve(head)
         report = check(self.store.manifest(left), self.store.manifest(right), data=data)
-        return attrs.evolve(report, extractor=_pinned(left), head=_pinned(right))
+        return attrs.evolve(report, extractor=pinned(left), head=pinned(right))
 
     def recombine(
         self,
@@ -146,7 +160,10 @@ class Registry:
         report = self.check(extractor, head)
         if report.wiring != "direct":
             raise IncompatibleError(str(report), subject=report)
-        left, right = self._load(self.store.resolve(extractor)), self._load(self.store.resolve(head))
+        left, right = (
+            load(self.store, self.store.resolve(extractor)),
+            load(self.store, self.store.resolve(head)),
+        )
         return Recombination.of(left, right, report, normalisation=normalisation, images=images)
 
     def matrix(
@@ -184,7 +201,7 @@ class Registry:
         from compatkit.reports.matrix import Matrix
 
         lefts, rights = self._select(extractors, "extractor"), self._select(heads, "head")
-        tests = {part.reference: self._test_set(part, data) for part in lefts}
+        tests = {part.reference: held_out(self.store, part, data) for part in lefts}
         cells = measure(
             lefts,
             rights,
@@ -201,7 +218,7 @@ class Registry:
             "seed": seed,
             "precision": "float32",
         }
-        return Matrix(tuple(map(_part, lefts)), tuple(map(_part, rights)), tuple(cells), settings)
+        return Matrix(tuple(map(described, lefts)), tuple(map(described, rights)), tuple(cells), settings)
 
     def auxiliary_heads(self, pattern: str) -> dict[str, AuxiliaryHead]:
         """Return shared heads to train new parts against: ``Trainer.fit(..., frozen=...)``.
@@ -234,7 +251,7 @@ class Registry:
         for pattern in wanted:
             for reference in self.store.select(pattern):
                 references.setdefault(str(reference.digest), reference)
-        parts = [self._load(reference) for reference in references.values()]
+        parts = [load(self.store, reference) for reference in references.values()]
         for part in parts:
             if part.kind != kind:
                 raise UsageError(
@@ -242,59 +259,3 @@ class Registry:
                     f"{', '.join(wanted)}."
                 )
         return parts
-
-    def _load(self, reference: Reference) -> LoadedPart:
-        from compatkit.adapters.blueprints import build, probe, same_probe
-        from compatkit.evaluation.matrix import LoadedPart
-
-        manifest = self.store.manifest(reference)
-        module = build(manifest.blueprint, state=self.store.load_state(manifest)).eval()
-        promised = manifest.contract.statistical.probe
-        if promised is not None and not same_probe(probe(module, promised.shape), promised):
-            raise IntegrityError(
-                f"{_pinned(reference)} was rebuilt, but gives other outputs on the probe input than its contract "
-                f"promises. It was built with {manifest.blueprint.library}; the library changed since, or the "
-                "manifest belongs to other weights.",
-                subject=reference,
-            )
-        trained = [parent.component for parent in manifest.parents if parent.relation == "trained_with"]
-        return LoadedPart(
-            reference=_pinned(reference),
-            digest=str(reference.digest),
-            function=function_digest(manifest),
-            kind=manifest.kind,
-            manifest=manifest,
-            module=module,
-            trained_with=trained[0] if trained else None,
-        )
-
-    def _test_set(self, part: LoadedPart, data: Sequence[Split] | Mapping[str, Split]) -> Split:
-        if isinstance(data, Mapping):
-            hits = [
-                split
-                for pattern, split in data.items()
-                if part.reference.split("@")[0] in self.names(pattern)
-            ]
-        else:
-            trained: Any = part.manifest.training.get("data", {})
-            family = str(trained.get("name", "")).rsplit("/", 1)[0] if isinstance(trained, Mapping) else ""
-            hits = [split for split in data if split.name.rsplit("/", 1)[0] == family]
-        if len(hits) != 1:
-            known = list(data) if isinstance(data, Mapping) else [split.name for split in data]
-            raise DataError(
-                f"{part.reference} needs exactly one test set, {len(hits)} fit. It was trained on "
-                f"{part.manifest.training.get('data')}; given are {known}. Pass the test set of that data set, or "
-                "a mapping from extractor pattern to test set."
-            )
-        return hits[0]
-
-
-def _pinned(reference: Reference) -> str:
-    return f"{reference.name}@{reference.version}"
-
-
-def _part(part: LoadedPart) -> Any:
-    from compatkit.evaluation.cells import Part
-    from compatkit.reports.contracts import summary
-
-    return Part(part.reference, part.digest, part.function, part.kind, summary(part.manifest))

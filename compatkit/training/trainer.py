@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import platform
 import sys
@@ -216,7 +217,7 @@ def _describe(state: TaskState) -> dict[str, Any]:
 def _frozen(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -> AuxiliaryHead:
     if statistics not in ("stored", "batch"):
         raise UsageError(f"frozen_statistics expects 'stored' or 'batch', got {statistics!r}.")
-    module = head.module.to(precision.device).requires_grad_(False)
+    module = copy.deepcopy(head.module).to(precision.device).requires_grad_(False)
     return attrs.evolve(
         head,
         module=module,

@@ -1,0 +1,107 @@
+"""Publishing a fit: what is proved before it is written, and what stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import compatkit as ck
+from compatkit.errors import CutError, IntegrityError
+from compatkit.publishing import drafts
+from small import data_set, quick
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[ck.Task]:
+    return [
+        ck.Task(name, data_set(name, seed=seed), "resnet20_cifar", "layer2", size=(16, 16))
+        for seed, name in enumerate(("left", "right"))
+    ]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> ck.Registry:
+    return ck.Registry.init(tmp_path / "parts")
+
+
+def test_parts_come_extractors_first_then_shared_heads_then_heads(tasks: list[ck.Task]) -> None:
+    fit = quick(steps=1).fit(tasks, ["dcc"])
+    assert [draft.key for draft in drafts(fit)] == [
+        "left.extractor",
+        "right.extractor",
+        "shared.dcc",
+        "left.head",
+        "right.head",
+    ]
+
+
+def test_the_contract_is_derived_from_module_and_run(tasks: list[ck.Task], registry: ck.Registry) -> None:
+    fit = quick(steps=1).fit(tasks, ["identical_init", "dcc"])
+    parts = registry.publish(fit, prefix="digits")
+    extractor, head = (registry.manifest(parts[f"left.{side}"]) for side in ("extractor", "head"))
+    port = extractor.contract.structural.outputs[0]
+    assert (port.channels, port.layout, port.range) == (32, "NCHW", "nonnegative")
+    assert [size.at(16) for size in port.spatial] == [8, 8]  # two strides: (H + 1) // 2 once, in layer2
+    mean, std = tasks[0].data.train.resized((16, 16)).statistics()
+    assert (extractor.contract.data.mean, extractor.contract.data.std) == (mean, std)
+    assert extractor.contract.data.labels is None
+    assert [label.name for label in head.contract.data.labels or ()] == ["0", "1", "2"]
+    assert extractor.contract.protocol.normalisation == "batch"
+    assert {anchor.kind for anchor in extractor.contract.protocol.anchors} == {"initial_weights", "auxiliary_head"}
+    assert extractor.contract.protocol.anchors == head.contract.protocol.anchors
+    assert head.parents[0].component == registry.store.resolve(parts["left.extractor"]).digest
+    assert extractor.training["data"]["digest"] == tasks[0].data.train.digest
+    assert [plugin["as"] for plugin in extractor.training["plugins"]] == ["dcc", "identical_init"]
+
+
+def test_publishing_again_changes_nothing_and_new_weights_are_a_new_major(
+    tasks: list[ck.Task], registry: ck.Registry
+) -> None:
+    fit = quick(steps=1).fit(tasks[:1])
+    first = registry.publish(fit, prefix="digits")
+    assert registry.publish(fit, prefix="digits") == first
+    second = registry.publish(quick(steps=2).fit(tasks[:1]), prefix="digits")
+    assert second == {key: name.replace("@1.0.0", "@2.0.0") for key, name in first.items()}
+
+
+def test_publishing_leaves_the_fit_as_it_is(tasks: list[ck.Task], registry: ck.Registry) -> None:
+    fit = quick(steps=1).fit(tasks[:1], ["dcc"])
+    modules = [fit.tasks["left"].extractor, fit.tasks["left"].head, fit.auxiliary["dcc"].module]
+    before = [{key: value.clone() for key, value in module.state_dict().items()} for module in modules]
+    registry.publish(fit, prefix="digits")
+    for module, state in zip(modules, before, strict=True):
+        assert all(torch.equal(value, state[key]) for key, value in module.state_dict().items())
+
+
+def test_a_frozen_head_is_not_published_a_second_time(tasks: list[ck.Task], registry: ck.Registry) -> None:
+    first = quick(steps=1).fit(tasks[:1], ["dcc"])
+    released = registry.publish(first, prefix="digits")["shared.dcc"]
+    from_fit = registry.publish(quick(steps=1).fit(tasks[1:], ["dcc"], frozen=first), prefix="digits")
+    assert from_fit["shared.dcc"] == released
+    heads = registry.auxiliary_heads("digits/shared.*")
+    from_registry = registry.publish(quick(steps=1).fit(tasks[1:], ["dcc"], frozen=heads), prefix="again")
+    assert set(from_registry) == {"right.extractor", "right.head"}
+    report = registry.check("digits/left.extractor", "digits/right.head")
+    assert (report.wiring, report.promise) == ("direct", "shared-head")
+
+
+def test_weights_that_are_not_finite_are_refused_before_anything_is_written(
+    tasks: list[ck.Task], registry: ck.Registry
+) -> None:
+    fit = quick(steps=1).fit(tasks[:1])
+    next(fit.tasks["left"].head.parameters()).data[0] = float("nan")
+    with pytest.raises(IntegrityError, match=r"left.head: the tensor '.*' holds values that are not finite"):
+        registry.publish(fit, prefix="digits")
+    assert registry.names() == []
+
+
+def test_parts_that_no_longer_make_the_network_are_refused(tasks: list[ck.Task], registry: ck.Registry) -> None:
+    """A module whose function is not in its state dict cannot be rebuilt, so it is not published."""
+    fit = quick(steps=1).fit(tasks[:1])
+    norm = next(one for one in fit.tasks["left"].head.modules() if isinstance(one, torch.nn.BatchNorm2d))
+    norm.eps = 0.5
+    with pytest.raises(CutError):
+        registry.publish(fit, prefix="digits")
+    assert registry.names() == []
