@@ -6,13 +6,17 @@ import math
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 from torch import Tensor
 
 from compatkit.errors import TrainingError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
 
 
 @attrs.define(eq=False)
@@ -50,24 +54,22 @@ class Ledger:
             self.rows.append({"task": task, "step": step, "losses": means})
         self._waiting.clear()
 
-    def latest(self) -> str:
-        """Return the last row of each task as one line."""
-        last = {row["task"]: row["losses"] for row in self.rows}
-        return "  ".join(
-            f"{task}: " + " ".join(f"{name} {value:.3f}" for name, value in losses.items())
-            for task, losses in last.items()
-        )
+    def latest(self) -> dict[str, dict[str, float]]:
+        """Return the losses of the last row of each task, by task and name."""
+        return {row["task"]: row["losses"] for row in self.rows}
 
 
 class Bar:
-    """A rich progress bar with losses, images per second and time left; silent where not wanted."""
+    """A progress bar with images per second and time left, the losses by name below; silent where not wanted."""
 
     def __init__(self, shown: bool, title: str, total: int, start: int, images_per_step: int) -> None:
         self._images, self._began, self._start = images_per_step, time.perf_counter(), start
-        self._progress = None
+        self._losses: Mapping[str, Mapping[str, float]] = {}
+        self._live: Live | None = None
         if not shown:
             return
         from rich.console import Console
+        from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._progress = Progress(
@@ -76,31 +78,38 @@ class Bar:
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[speed]}"),
-            TextColumn("{task.fields[losses]}", markup=False),
-            console=Console(stderr=True),
         )
-        self._row = self._progress.add_task(title, total=total, completed=start, speed="", losses="")
+        self._row = self._progress.add_task(title, total=total, completed=start, speed="")
+        self._live = Live(get_renderable=self._render, console=Console(stderr=True), refresh_per_second=4)
 
     def __enter__(self) -> Bar:
-        if self._progress is not None:
-            self._progress.start()
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        if self._live is not None:
+            self._live.stop()
 
-    def at(self, step: int, losses: str | None = None) -> None:
-        """Move to ``step``; ``losses`` replaces the text behind the bar."""
-        if self._progress is None:
+    def at(self, step: int, losses: Mapping[str, Mapping[str, float]]) -> None:
+        """Move to ``step`` and show ``losses``, by task and name."""
+        if self._live is None:
             return
-        fields: dict[str, str] = {}
-        if losses is not None:
-            seconds = max(time.perf_counter() - self._began, 1e-9)
-            fields = {
-                "losses": losses,
-                "speed": f"{(step - self._start) * self._images / seconds:,.0f} images/s",
-            }
-        self._progress.update(self._row, completed=step, **fields)
+        seconds = max(time.perf_counter() - self._began, 1e-9)
+        speed = f"{(step - self._start) * self._images / seconds:,.0f} images/s"
+        self._progress.update(self._row, completed=step, speed=speed)
+        self._losses = losses
+
+    def _render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, show_edge=False)
+        names = list(dict.fromkeys(name for losses in self._losses.values() for name in losses))
+        for name in ("", *names):
+            table.add_column(name, justify="right" if name else "left", style="dim")
+        for task, losses in self._losses.items():
+            table.add_row(task, *(f"{losses[name]:.3f}" if name in losses else "" for name in names))
+        return Group(self._progress, table) if self._losses else Group(self._progress)
