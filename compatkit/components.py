@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compatkit.errors import DataError, IntegrityError
-from compatkit.registry.manifest import function_digest
+import attrs
+
+from compatkit.errors import DataError, EnvironmentFailure, IntegrityError
+from compatkit.evaluation.cells import CONDITIONS, METRIC_VERSION, Cell
+from compatkit.registry.canonical import dumps
+from compatkit.registry.manifest import Manifest, function_digest
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 
@@ -75,6 +80,34 @@ def held_out(store: Store, part: LoadedPart, data: Sequence[Split] | Mapping[str
             "a mapping from extractor pattern to test set."
         )
     return hits[0]
+
+
+def keep(
+    store: Store, extractors: Sequence[LoadedPart], heads: Sequence[LoadedPart], cells: Sequence[Cell]
+) -> None:
+    """Record measured cells as evidence; warn where the registry cannot be written, for the figures are there."""
+    functions = {part.reference: part.function for part in (*extractors, *heads)}
+    for cell in cells:
+        if cell.restricted is None:
+            continue
+        conditions = {name: cell.settings[name] for name in CONDITIONS}
+        result = dumps(attrs.asdict(cell))
+        try:
+            store.evidence.record(functions[cell.extractor], functions[cell.head], conditions, result)
+        except EnvironmentFailure as error:
+            warnings.warn(f"The figures are not kept as evidence: {error}", stacklevel=3)
+            return
+
+
+def measured(store: Store, extractor: Manifest, head: Manifest) -> list[Cell]:
+    """Return what was measured of a pair, oldest first; stale where the metric has changed since."""
+    from compatkit.reports.document import parse_cell
+
+    found = store.evidence.results(function_digest(extractor), function_digest(head))
+    return [
+        cell if cell.settings.get("metric_version") == METRIC_VERSION else attrs.evolve(cell, grade="stale")
+        for cell in map(parse_cell, found)
+    ]
 
 
 def described(part: LoadedPart) -> Part:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit.compatibility import Report, check
-from compatkit.components import described, held_out, load, pinned
+from compatkit.components import described, held_out, keep, load, measured, pinned
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.registry.canonical import dumps
 from compatkit.registry.manifest import About, Manifest, Parent, Payload
@@ -130,9 +130,10 @@ class Registry:
         return load(self.store, self.store.resolve(reference)).module
 
     def check(self, extractor: str, head: str, *, data: Data | None = None) -> Report:
-        """Compare the contracts of an extractor and a head; reads no weights."""
+        """Compare the contracts of an extractor and a head, and what was measured of them; reads no weights."""
         left, right = self.store.resolve(extractor), self.store.resolve(head)
-        report = check(self.store.manifest(left), self.store.manifest(right), data=data)
+        manifests = self.store.manifest(left), self.store.manifest(right)
+        report = check(*manifests, data=data, evidence=measured(self.store, *manifests))
         return attrs.evolve(report, extractor=pinned(left), head=pinned(right))
 
     def recombine(
@@ -177,6 +178,7 @@ class Registry:
         seed: int = 0,
         device: str = "cpu",
         progress: Progress | None = None,
+        record: bool = True,
     ) -> Matrix:
         """Measure every extractor with every head; a cell is measured on its extractor's own test set.
 
@@ -192,6 +194,7 @@ class Registry:
             seed: Of the order of the images, part of the result under ``"batch"``.
             device: Where to run.
             progress: Called with done, total and what is being done.
+            record: Keep the figures in the registry as evidence, for ``check`` to read.
 
         Raises:
             NotFound: A pattern matches nothing.
@@ -212,6 +215,8 @@ class Registry:
             device=device,
             progress=progress,
         )
+        if record:
+            keep(self.store, lefts, rights, cells)
         settings = {
             "normalisation": normalisation,
             "batch_size": batch_size,

@@ -6,6 +6,12 @@ from typing import Literal
 
 import attrs
 
+METRIC = "recombination_accuracy"
+METRIC_VERSION = "1"
+"""Raised whenever the same parts, images and settings would give another figure."""
+CONDITIONS = ("metric", "metric_version", "policy", "batch_size", "seed", "precision", "data_digest")
+"""The settings of a cell that its figures depend on, beside the two functions."""
+
 Grade = Literal["none", "stale", "undecided", "chance", "compatible", "perfect"]
 
 

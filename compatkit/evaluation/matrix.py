@@ -17,16 +17,13 @@ from compatkit.compatibility import Report, check
 from compatkit.data.classes import common, label
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError
-from compatkit.evaluation.cells import Cell
+from compatkit.evaluation.cells import METRIC, METRIC_VERSION, Cell
 from compatkit.evaluation.figures import Tally, chance_level
 from compatkit.evaluation.normalisation import check_policy, normalised
 from compatkit.evaluation.passes import Column, Conditions, run
 from compatkit.evaluation.preprocessing import prepare
 from compatkit.evidence import figure, grade, paired_interval_of_counts, recovered
 from compatkit.registry.manifest import Manifest
-
-METRIC = "recombination_accuracy"
-METRIC_VERSION = "1"
 
 Progress = Callable[[int, int, str], None]
 """Called with batches done, batches in all, and what is being done."""

@@ -12,6 +12,7 @@ import attrs
 from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry import resolving
 from compatkit.registry.aliases import ANY, Aliases, Anything, Move
+from compatkit.registry.evidence import Evidence
 from compatkit.registry.layout import Layout, initialise, inspect, locate
 from compatkit.registry.manifest import Edge, Manifest, Payload, from_bytes
 from compatkit.registry.names import Reference, Version, is_digest
@@ -166,6 +167,11 @@ class Store:
         """
         self.layout.check_writer(self.root)
         return Publisher(self._objects, self._references, self._payloads, name, manifest).publish(version)
+
+    @property
+    def evidence(self) -> Evidence:
+        """Measured results of pairs."""
+        return Evidence(self.root, self._objects)
 
     def resolve(self, reference: str | Reference) -> Reference:
         """Return the reference with name, version and digest.

@@ -65,6 +65,15 @@ def parse(text: str | bytes) -> Matrix:
         raise FormatError(f"the JSON is no usable matrix: {error}") from error
 
 
+def parse_cell(text: str | bytes) -> Cell:
+    """Return one cell from its JSON (fields by name), as evidence keeps it.
+
+    Raises:
+        FormatError: Not the JSON of a cell; the place is named.
+    """
+    return _structure(_load(text), Cell, "cell")
+
+
 def _load(text: str | bytes) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)

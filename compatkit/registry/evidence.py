@@ -1,0 +1,90 @@
+"""Measured results: immutable blobs, found by the two functions that were measured and the conditions.
+
+``evidence/<extractor>/<head>/<conditions>/<result>``: three digests, and one small file a result that points at
+its blob. Extractor and head stand there by function digest, so that a PATCH keeps its evidence and another
+keyword argument does not; the conditions are everything else that a figure depends on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compatkit.errors import IntegrityError
+from compatkit.registry import durable
+from compatkit.registry.canonical import digest, dumps
+from compatkit.registry.manifest import Edge
+from compatkit.registry.names import is_digest
+from compatkit.registry.objects import Objects
+from compatkit.registry.surroundings import environment
+
+FOLDER = "evidence"
+
+
+@attrs.frozen(eq=False)
+class Evidence:
+    """The results below ``<root>/evidence``; any number a key, none ever rewritten."""
+
+    root: Path
+    objects: Objects
+
+    def record(self, extractor: str, head: str, conditions: Mapping[str, Any], result: bytes) -> Edge:
+        """Keep a result durably; the same result again changes nothing.
+
+        Args:
+            extractor: Function digest, ``value:sha256:...``.
+            head: The same.
+            conditions: JSON values: metric and version, data digest, policy, seed, ...
+            result: Canonical JSON.
+
+        Raises:
+            EnvironmentFailure: Disk full, no right to write.
+        """
+        edge = self.objects.put(result)
+        folder = self._folder(extractor, head) / _hexadecimal(digest(dumps(dict(conditions))))
+        with environment("write", folder):
+            durable.create_once(folder / _hexadecimal(edge.blob), f"{edge.blob}\n".encode(), self.root)
+        return edge
+
+    def results(self, extractor: str, head: str) -> list[bytes]:
+        """Return all results of a pair, oldest first.
+
+        Raises:
+            IntegrityError: A pointer or its blob is damaged.
+        """
+        folder = self._folder(extractor, head)
+        with environment("read", folder):
+            pointers = sorted(_files(folder), key=lambda path: (path.stat().st_mtime_ns, path.name))
+        return [self.objects.read(_pointed(path)) for path in pointers]
+
+    def _folder(self, extractor: str, head: str) -> Path:
+        return self.root / FOLDER / _hexadecimal(extractor) / _hexadecimal(head)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the pointers two levels below ``folder``; unknown files are left alone."""
+    if not folder.is_dir():
+        return
+    for conditions in os.scandir(folder):
+        if conditions.is_dir(follow_symlinks=False):
+            for pointer in os.scandir(conditions.path):
+                if len(pointer.name) == 64 and pointer.is_file(follow_symlinks=False):
+                    yield Path(pointer.path)
+
+
+def _pointed(path: Path) -> str:
+    read = durable.read(path, limit=128)
+    text = read[0].decode("ascii", "replace").strip() if read is not None else ""
+    if not is_digest(text) or _hexadecimal(text) != path.name:
+        raise IntegrityError(
+            f"{path} should hold the digest that it is named by, got {text!r:.80}; remove it."
+        )
+    return text
+
+
+def _hexadecimal(value: str) -> str:
+    return value.rpartition(":")[2]

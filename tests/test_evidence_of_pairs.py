@@ -1,0 +1,68 @@
+"""The matrix keeps its figures, ``check`` reads them, and a changed metric makes them stale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small import data_set, quick
+
+import compatkit as ck
+from compatkit import components
+from compatkit.errors import EnvironmentFailure
+from compatkit.registry.evidence import Evidence
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[ck.Registry, ck.Task]:
+    registry = ck.Registry.init(tmp_path_factory.mktemp("registry") / "parts")
+    task = ck.Task("a", data_set("a"), "resnet20_cifar", "layer2", size=(16, 16))
+    registry.publish(quick(steps=2).fit([task]), prefix="x")
+    return registry, task
+
+
+def matrix(measured: tuple[ck.Registry, ck.Task], **settings: int) -> ck.Matrix:
+    registry, task = measured
+    return registry.matrix("x/*.extractor", "x/*.head", [task.data.test], **settings)  # type: ignore[arg-type]
+
+
+def test_check_reads_what_the_matrix_measured(measured: tuple[ck.Registry, ck.Task]) -> None:
+    registry, _ = measured
+    assert registry.check("x/a.extractor", "x/a.head").evidence == "none"
+    cell = matrix(measured).cells[0]
+    report = registry.check("x/a.extractor", "x/a.head")
+    assert report.evidence == cell.grade
+    assert cell.restricted is not None
+    assert f"{cell.restricted.accuracy:.3f}" in str(report)
+
+
+def test_measuring_again_adds_nothing_and_another_seed_adds_one(
+    measured: tuple[ck.Registry, ck.Task],
+) -> None:
+    registry, _ = measured
+    pair = [registry.manifest(f"x/a.{side}") for side in ("extractor", "head")]
+    matrix(measured)
+    before = len(components.measured(registry.store, *pair))
+    matrix(measured)
+    assert len(components.measured(registry.store, *pair)) == before
+    matrix(measured, seed=7)
+    assert len(components.measured(registry.store, *pair)) == before + 1
+
+
+def test_a_new_version_of_the_metric_makes_old_figures_stale(
+    measured: tuple[ck.Registry, ck.Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix(measured)
+    monkeypatch.setattr(components, "METRIC_VERSION", "2")
+    assert measured[0].check("x/a.extractor", "x/a.head").evidence == "stale"
+
+
+def test_figures_are_given_even_where_they_cannot_be_kept(
+    measured: tuple[ck.Registry, ck.Task], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*arguments: object) -> None:
+        raise EnvironmentFailure("disk full")
+
+    monkeypatch.setattr(Evidence, "record", full)
+    with pytest.warns(UserWarning, match="not kept as evidence: disk full"):
+        assert matrix(measured).cells[0].restricted is not None
