@@ -22,7 +22,8 @@ import click
 import torch
 
 import compatkit as ck
-from compatkit_studies.report import write_report
+
+from .report import write_report  # noqa: TID251  # relative: type checkers cannot follow a renamed folder
 
 ARMS = ("none", "iiw", "rp", "dcc", "iiw+rp", "iiw+dcc", "rp+dcc", "iiw+rp+dcc", "incremental")
 SIZES: dict[str, dict[str, Any]] = {

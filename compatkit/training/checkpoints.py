@@ -16,6 +16,7 @@ from torch import Tensor
 
 from compatkit.errors import FormatError, TrainingError
 from compatkit.registry.durable import replace_file
+from compatkit.registry.surroundings import environment
 from compatkit.registry.tensorfile import deserialise, metadata, serialise
 from compatkit.training.loop import Loop
 
@@ -45,8 +46,10 @@ def load(path: Path, loop: Loop, plan: str) -> tuple[int, list[dict[str, Any]]]:
     Raises:
         FormatError: The file is no checkpoint, or is damaged.
         TrainingError: It belongs to another plan.
+        EnvironmentFailure: The file cannot be read.
     """
-    data = path.read_bytes()
+    with environment("read", path):
+        data = path.read_bytes()
     stored = deserialise(data)
     try:
         note = json.loads(metadata(data) or "")

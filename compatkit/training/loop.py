@@ -79,9 +79,10 @@ class Loop:
             if number in bound.phase:
                 step.batch = bound.call(step, step.batch)
         with setup.precision.autocast():
-            step.features = task.extractor(step.batch.images)
-            step.logits = task.head(step.features.clone() if task.overwrites else step.features)
-        total = F.cross_entropy(step.logits.float(), step.batch.labels)
+            features: Tensor = task.extractor(step.batch.images)
+            logits: Tensor = task.head(features.clone() if task.overwrites else features)
+        step.features, step.logits = features, logits
+        total = F.cross_entropy(logits.float(), step.batch.labels)
         measured = {"task": total.detach()}
         for bound in plugins.losses:
             if number in bound.phase:
@@ -103,7 +104,7 @@ class Loop:
             for bound in plugins.after_epoch:
                 if number in bound.phase:
                     bound.call(step)
-        measured["accuracy"] = (step.logits.detach().argmax(1) == step.batch.labels).float().mean()
+        measured["accuracy"] = (logits.detach().argmax(1) == step.batch.labels).float().mean()
         return measured
 
     def _batch(self, task: TaskState, number: int) -> Batch:

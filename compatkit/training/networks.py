@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -34,7 +36,9 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     whole, extractor, head = _pair(task, planned.extractor, planned.head, planned.class_layer, drawn)
     prove(whole, extractor, head, data.size, len(data.mean))
     with torch.no_grad():
-        features = extractor.eval()(torch.randn(2, len(data.mean), *data.size, generator=generator(0, "trial")))
+        features = extractor.eval()(
+            torch.randn(2, len(data.mean), *data.size, generator=generator(0, "trial"))
+        )
         untouched = features.clone()
         head.eval()(features)
     state = TaskState(
@@ -108,8 +112,9 @@ def _pair(
     task: Task, extractor: Blueprint, head: Blueprint, class_layer: tuple[str, ...], seed: int
 ) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Return the whole network and its two parts; the parts hold the whole's parameters."""
-    if task.weights is None or not isinstance(task.weights, Mapping):
-        return build_pair(extractor, head, seed=seed, weights=task.weights)
+    if not isinstance(task.weights, Mapping):
+        weights = Path(task.weights) if isinstance(task.weights, PathLike) else task.weights
+        return build_pair(extractor, head, seed=seed, weights=weights)
     whole, left, right = build_pair(extractor, head, seed=seed)
     given = cast(Mapping[str, Tensor], task.weights)
     body = {name: value for name, value in given.items() if not name.startswith(class_layer)}

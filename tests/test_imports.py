@@ -1,0 +1,361 @@
+"""Who imports whom: the rooms of docs/architecture.md, read from the sources without running them.
+
+The page's table is the rule itself: a room that it does not list, or an arrow that it does not allow, fails here.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import compatkit
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+FOLDERS = {"compatkit": "compatkit", "compatkit_plugins": "plugins", "compatkit_studies": "studies"}
+ONLY_IN = {
+    "safetensors": "compatkit.registry.tensorfile",
+    "timm": "compatkit.adapters.timm",
+    "torchvision": "compatkit.data.torchvision",
+}
+PUBLIC_MODULES = {"compatkit.errors", "compatkit.hooks", "compatkit.metrics"}
+"""What plugins may import from besides ``compatkit`` itself."""
+UPWARD = {
+    ("compatkit.hooks", "compatkit.training.context"),
+    ("compatkit.plugins.calls", "compatkit.training.context"),
+}
+"""Hooks hand training's values to plugins: as annotations, and to check what a plugin gives back."""
+LIGHT = (
+    "compatkit",
+    "compatkit.cli",
+    "compatkit.registry.store",
+    "compatkit.compatibility",
+    "compatkit.reports.matrix",
+    "compatkit.reports.contracts",
+)
+HEAVY = ("torch", "timm", "numpy", "safetensors.torch", "sklearn", "matplotlib.pyplot")
+EVERYTHING = "every room above"
+
+
+class Import(NamedTuple):
+    """One imported name; ``when`` is ``"top"``, ``"later"`` (in a function) or ``"types"`` (never at run time)."""
+
+    importer: str
+    module: str
+    name: str
+    when: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.module}" + (f".{self.name}" if self.name else "")
+
+
+class Row(NamedTuple):
+    rooms: list[str]
+    allowed: set[str]
+
+
+def modules() -> dict[str, ast.Module]:
+    found: dict[str, ast.Module] = {}
+    for package, folder in FOLDERS.items():
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+            inside = path.relative_to(REPOSITORY / folder).with_suffix("").parts
+            name = ".".join([package, *inside])
+            found[name] = ast.parse(path.read_text(), str(path))
+    return found
+
+
+SOURCES = modules()
+
+
+def imports_of(importer: str, node: ast.AST, when: str = "top") -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        inner = when
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            for one in child.body:
+                yield from imports_of(importer, ast.Module([one], []), "types")
+            yield from imports_of(importer, ast.Module(child.orelse, []), when)
+            continue
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and when == "top":
+            inner = "later"
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(importer, alias.name, "", when, child.lineno)
+        elif isinstance(child, ast.ImportFrom):
+            module = child.module or ""
+            if child.level:
+                above = importer.split(".")[: -child.level]
+                module = ".".join([*above, *([module] if module else [])])
+            for alias in child.names:
+                whole = f"{module}.{alias.name}"
+                if whole in SOURCES or f"{whole}.__init__" in SOURCES:
+                    yield Import(importer, whole, "", when, child.lineno)
+                else:
+                    yield Import(importer, module, alias.name, when, child.lineno)
+        yield from imports_of(importer, child, inner)
+
+
+IMPORTS = [one for name, tree in SOURCES.items() for one in imports_of(name, tree)]
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def room_of(module: str, rooms: set[str]) -> str | None:
+    """The longest room that holds the module: ``evaluation/cells`` before ``evaluation``."""
+    parts = module.removesuffix(".__init__").split(".")[1:] or ["__init__"]
+    options = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    return next((one for one in options if one in rooms), None)
+
+
+def rows() -> list[Row]:
+    text = (REPOSITORY / "docs" / "architecture.md").read_text()
+    section = text.split("\n## Rooms\n", 1)[1].split("\n## ", 1)[0]
+    cells = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")][2:]
+    found: list[Row] = []
+    for first, _, last in cells:
+        here = [room(one) for one in re.findall(r"`([^`]+)`", first)]
+        above = {one for row in found for one in row.rooms}
+        allowed = {room(one) for one in re.findall(r"`([^`]+)`", last)}
+        found.append(Row(here, above if EVERYTHING in last else allowed))
+    return found
+
+
+def room(cell: str) -> str:
+    return cell.removesuffix(".py").removesuffix("/")
+
+
+ROWS = rows()
+ROOMS = {one for row in ROWS for one in row.rooms}
+
+
+def test_every_module_has_a_room_and_every_room_a_module() -> None:
+    mine = [name for name in SOURCES if within(name, "compatkit")]
+    homeless = [name for name in mine if room_of(name, ROOMS) is None]
+    assert not homeless, f"no row under 'Rooms' of docs/architecture.md: {homeless}"
+    empty = ROOMS - {room_of(name, ROOMS) for name in mine}
+    assert not empty, f"rooms of docs/architecture.md without a module: {sorted(empty)}"
+
+
+def test_the_page_lets_arrows_point_downwards_only() -> None:
+    above: set[str] = set()
+    for row in ROWS:
+        assert row.allowed <= above, f"{row.rooms} may import {sorted(row.allowed - above)}, which come later"
+        above |= set(row.rooms)
+
+
+def arrows() -> Iterator[tuple[str, str, Import]]:
+    for one in IMPORTS:
+        if within(one.importer, "compatkit") and within(one.module, "compatkit"):
+            source, target = room_of(one.importer, ROOMS), room_of(one.module, ROOMS)
+            if one.module != "compatkit" and source and target and source != target:
+                yield source, target, one
+
+
+def test_rooms_import_what_the_page_allows() -> None:
+    allowed = {name: row.allowed | set(row.rooms) | {"errors"} for row in ROWS for name in row.rooms}
+    wrong = [
+        str(one)
+        for source, target, one in arrows()
+        if target not in allowed[source] and (one.importer, one.module) not in UPWARD
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_upward_arrows_are_still_there_and_never_at_import_time() -> None:
+    found = {(one.importer, one.module): one.when for one in IMPORTS if (one.importer, one.module) in UPWARD}
+    assert found.keys() == UPWARD, "remove the exception that is no longer needed, here and on the page"
+    assert "top" not in found.values()
+
+
+def test_the_package_itself_imports_only_the_hooks_at_once() -> None:
+    at_once = {one.module for one in IMPORTS if one.importer == "compatkit.__init__" and one.when == "top"}
+    assert {one for one in at_once if within(one, "compatkit")} == {"compatkit.hooks"}
+
+
+def test_no_circle_at_import_time() -> None:
+    graph: dict[str, set[str]] = {name.removesuffix(".__init__"): set() for name in SOURCES}
+    for one in IMPORTS:
+        importer = one.importer.removesuffix(".__init__")
+        if one.when == "top" and one.module in graph and one.module != importer:
+            graph[importer].add(one.module)
+    assert list(TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("library", ONLY_IN)
+def test_a_foreign_library_has_one_door(library: str) -> None:
+    users = {one.importer for one in IMPORTS if within(one.module, library)}
+    assert users == {ONLY_IN[library]}
+
+
+def test_the_library_knows_no_plugin_and_no_study() -> None:
+    for name, tree in SOURCES.items():
+        if within(name, "compatkit"):
+            words = {str(one.value).split(".")[0] for one in ast.walk(tree) if isinstance(one, ast.Constant)}
+            named = {one.module.split(".")[0] for one in IMPORTS if one.importer == name} | words
+            assert not {"compatkit_plugins", "compatkit_studies"} & named, name
+
+
+def test_plugins_and_studies_use_public_names_only() -> None:
+    for one in IMPORTS:
+        if within(one.importer, "compatkit") or not within(one.module, "compatkit"):
+            continue
+        if one.module == "compatkit":
+            assert not one.name or one.name in compatkit.__all__, str(one)
+        else:
+            assert one.module in PUBLIC_MODULES, str(one)
+            assert not one.name.startswith("_"), str(one)
+
+
+def test_attributes_of_the_package_are_public_names() -> None:
+    for name, tree in SOURCES.items():
+        called = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+            if alias.name == "compatkit"
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                known = node.value.id not in called or node.attr in compatkit.__all__
+                assert known, f"{name}:{node.lineno}: compatkit.{node.attr} is no public name"
+
+
+def test_plugins_do_not_import_each_other() -> None:
+    for one in IMPORTS:
+        if within(one.importer, "compatkit_plugins") and within(one.module, "compatkit_plugins"):
+            assert one.module.split(".")[-1].startswith("_"), (
+                f"{one}: share through a file that begins with _"
+            )
+
+
+@pytest.mark.parametrize("folder", ["compatkit", "plugins", "studies", "tests", "examples", "benchmarks"])
+def test_nobody_imports_a_bare_folder_name(folder: str) -> None:
+    for path in (REPOSITORY / folder).rglob("*.py"):
+        for one in imports_of(str(path), ast.parse(path.read_text())):
+            bare = one.module.split(".")[0] in ("plugins", "studies", "tests")
+            assert not bare, f"{one}: that is only the name of a folder"
+
+
+CODE_FROM_DATA = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "marshal",
+    "shelve",
+    "runpy",
+}
+CALLS = {"eval", "exec", "compile", "__import__"}
+LOADERS = {"torch.load", "torch.save", "torch.jit.load", "torch.package", "torch.hub", "torch.export.load"}
+
+
+def test_no_file_content_chooses_code() -> None:
+    for one in IMPORTS:
+        assert one.module.split(".")[0] not in CODE_FROM_DATA, str(one)
+        assert f"{one.module}.{one.name}" not in LOADERS, str(one)
+    for name, tree in SOURCES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                assert ast.unparse(node) not in LOADERS, f"{name}:{node.lineno}: {ast.unparse(node)}"
+            if not isinstance(node, ast.Call):
+                continue
+            written = ast.unparse(node.func)
+            assert written not in CALLS, f"{name}:{node.lineno}: {written}"
+            settings = {one.arg: ast.unparse(one.value) for one in node.keywords}
+            numpy_load = written in ("np.load", "numpy.load")
+            assert settings.get("allow_pickle", "missing" if numpy_load else "False") == "False", (
+                f"{name}:{node.lineno}: say allow_pickle=False"
+            )
+
+
+def test_no_validation_that_optimised_python_leaves_out() -> None:
+    found = [
+        f"{n}:{node.lineno}" for n, tree in SOURCES.items() for node in ast.walk(tree) if is_assert(node)
+    ]
+    assert not found, f"raise an error of compatkit.errors instead of assert: {found}"
+
+
+def is_assert(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assert)
+
+
+def test_no_error_disappears() -> None:
+    """Nothing is caught bare or only to be dropped; a broad clause passes the error on or says why not."""
+    for package, folder in FOLDERS.items():
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+            lines = path.read_text().splitlines()
+            for node in ast.walk(ast.parse("\n".join(lines))):
+                place = f"{package}: {path.name}:{getattr(node, 'lineno', 0)}"
+                if isinstance(node, ast.ExceptHandler):
+                    assert node.type is not None, f"{place}: a bare except"
+                    assert not all(nothing(one) for one in node.body), f"{place}: the error is swallowed"
+                    broad = ast.unparse(node.type) in ("Exception", "BaseException")
+                    uses = {
+                        ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.Name | ast.Raise)
+                    }
+                    kept = any(one.startswith("raise") for one in uses) or node.name in uses
+                    assert not broad or kept or "#" in lines[node.lineno - 1], f"{place}: a broad except"
+                if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "suppress":
+                    broad = {ast.unparse(one) for one in node.args} & {"Exception", "BaseException"}
+                    assert not broad, f"{place}: suppresses everything"
+
+
+def nothing(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+
+
+def python(script: str, **variables: str) -> str:
+    command = [sys.executable, "-W", "error", "-c", script]
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_what_every_command_needs_is_light() -> None:
+    script = (
+        "import importlib, json, sys\n"
+        f"for name in {LIGHT!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    print(json.dumps([name, [one for one in {HEAVY!r} if one in sys.modules]]))"
+    )
+    for line in python(script).splitlines():
+        name, loaded = json.loads(line)
+        assert not loaded, f"importing {name} loads {', '.join(loaded)}"
+
+
+WITHOUT_PLUGINS = """
+import sys
+sys.modules["compatkit_plugins"] = None  # importing it, or a part of it, fails
+sys.path.append({tests!r})
+import torch
+torch.set_num_threads(1)
+import compatkit as ck
+from compatkit.plugins import listing
+from small import data_set, quick
+assert not [line for line in listing() if line.status == "active"], listing()
+task = ck.Task("noise", data_set("noise"), "simple_cnn", "forward_features", size=(16, 16))
+fit = quick(steps=1).fit([task])
+parts = ck.Registry.init({root!r}).publish(fit, prefix="parts")
+print(sorted(parts))
+"""
+
+
+def test_the_library_works_without_any_plugin(tmp_path: Path) -> None:
+    script = WITHOUT_PLUGINS.format(tests=str(REPOSITORY / "tests"), root=str(tmp_path / "registry"))
+    said = python(script, COMPATKIT_PLUGINS="")
+    assert "noise.extractor" in said and "noise.head" in said

@@ -1,0 +1,147 @@
+"""What is installed: pyproject.toml agrees with the folders, and the wheel holds that and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+FOLDERS: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
+POINTS: dict[str, str] = PROJECT["project"]["entry-points"]["compatkit"]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+
+
+def installed_name(path: Path) -> str:
+    """``plugins/metrics/accuracy.py`` is imported as ``compatkit_plugins.metrics.accuracy``."""
+    top, *inside = path.relative_to(REPOSITORY).with_suffix("").parts
+    package = next(name for name, folder in FOLDERS.items() if folder == top)
+    return ".".join([package, *inside])
+
+
+def test_every_package_folder_is_listed_and_nothing_else() -> None:
+    found = {
+        installed_name(path.parent)
+        for folder in FOLDERS.values()
+        for path in (REPOSITORY / folder).rglob("__init__.py")
+    }
+    listed = PROJECT["tool"]["setuptools"]["packages"]
+    assert sorted(found) == sorted(listed), "[tool.setuptools] packages in pyproject.toml"
+
+
+def test_no_source_file_lies_outside_a_package() -> None:
+    for folder in FOLDERS.values():
+        for path in (REPOSITORY / folder).rglob("*.py"):
+            assert (path.parent / "__init__.py").exists(), f"{path.parent} has no __init__.py"
+
+
+def test_every_plugin_file_has_an_entry_point_and_the_other_way_round() -> None:
+    found = {
+        ".".join(path.relative_to(REPOSITORY / "plugins").with_suffix("").parts): installed_name(path)
+        for path in (REPOSITORY / "plugins").rglob("*.py")
+        if not path.name.startswith("_")
+    }
+    assert found == POINTS, "[project.entry-points.compatkit] in pyproject.toml"
+
+
+def test_the_installation_knows_the_entry_points() -> None:
+    from compatkit.plugins.discovery import points
+
+    mine = {one.name: one.value for one in points() if one.dist and one.dist.name == "compatkit"}
+    assert mine == POINTS, "entry points are written at installation: run `pip install -e .` again"
+
+
+def test_library_plugins_and_studies_are_typed() -> None:
+    for folder in FOLDERS.values():
+        assert (REPOSITORY / folder / "py.typed").read_bytes() == b"", f"{folder}/py.typed"
+
+
+def call(*command: str, folder: Path, **variables: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built without a network from a copy that also holds what must not be packed."""
+    pytest.importorskip("setuptools", reason="building a wheel without a network needs setuptools here")
+    folder = tmp_path_factory.mktemp("packaging")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source)
+    for name in (*FOLDERS.values(), "tests", "examples"):
+        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    call(
+        *PIP, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", ".", "./source", folder=folder
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def content(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_the_wheel_holds_the_three_packages_and_nothing_else(content: set[str]) -> None:
+    information = f"compatkit-{PROJECT['project']['version']}.dist-info"
+    assert {name.split("/")[0] for name in content} == {*FOLDERS, information}
+
+
+def test_the_wheel_holds_every_source_file_template_and_marker(content: set[str]) -> None:
+    wanted = {
+        f"{package}/{path.relative_to(REPOSITORY / folder).as_posix()}"
+        for package, folder in FOLDERS.items()
+        for path in (REPOSITORY / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
+    }
+    packed = {name for name in content if ".dist-info/" not in name}
+    assert packed == wanted
+    assert any(name.endswith(".html.j2") for name in packed)
+
+
+def test_the_wheel_holds_the_licence(wheel: Path, content: set[str]) -> None:
+    (licence,) = [name for name in content if name.endswith(".dist-info/licenses/LICENSE")]
+    metadata = licence.replace("licenses/LICENSE", "METADATA")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read(licence) == (REPOSITORY / "LICENSE").read_bytes()
+        assert "\nLicense-Expression: Apache-2.0\n" in archive.read(metadata).decode()
+
+
+def test_the_installed_wheel_runs_elsewhere(wheel: Path, tmp_path: Path) -> None:
+    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    call(*PIP, "install", "--no-deps", "--no-index", "--target", str(site), str(wheel), folder=elsewhere)
+
+    def run(*arguments: str) -> str:
+        script = str(site / "bin" / "compatkit")
+        return call(sys.executable, "-P", script, *arguments, folder=elsewhere, PYTHONPATH=str(site))
+
+    assert re.search(rf"\b{re.escape(PROJECT['project']['version'])}\b", run("--version"))
+    lines = json.loads(run("plugins", "--json"))
+    listed = lines["plugins"] if isinstance(lines, dict) else lines
+    mine = {f"{one['kind']}.{one['name']}": one for one in listed if one["distribution"] == "compatkit"}
+    assert mine.keys() == POINTS.keys()
+    for one in mine.values():
+        assert one["status"] == "active", one
+        assert Path(one["source"]).is_relative_to(site), f"{one['source']} is not what was installed"
