@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from compatkit.training.trainer import Trainer
     from compatkit.workspace import Registry
 
+    __version__: str
+
 _HOMES = {
     "AuxiliaryHead": "compatkit.training.context",
     "Batch": "compatkit.training.context",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -53,11 +54,10 @@ def load(store: Store, reference: Reference) -> LoadedPart:
     )
 
 
-def held_out(store: Store, part: LoadedPart, data: Sequence[Split] | Mapping[str, Split]) -> Split:
+def held_out(part: LoadedPart, data: Sequence[Split] | Mapping[str, Split]) -> Split:
     """Return the test set that an extractor is measured on.
 
     Args:
-        store: Resolves patterns.
         part: The extractor.
         data: Test sets, taken by the name before the slash (``mnist/train`` and ``mnist/test``), or a mapping
             from extractor pattern to test set.
@@ -67,7 +67,7 @@ def held_out(store: Store, part: LoadedPart, data: Sequence[Split] | Mapping[str
     """
     if isinstance(data, Mapping):
         name = part.reference.split("@")[0]
-        hits = [split for pattern, split in data.items() if name in store.names(pattern)]
+        hits = [split for pattern, split in data.items() if fnmatchcase(name, pattern)]
     else:
         trained: Any = part.manifest.training.get("data", {})
         family = str(trained.get("name", "")).rsplit("/", 1)[0] if isinstance(trained, Mapping) else ""

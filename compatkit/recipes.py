@@ -1,25 +1,41 @@
-"""Recipes: a training run as a TOML file, read strictly."""
+"""Recipes: a training run as a TOML file, read strictly, and checked as a whole before any data is loaded."""
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from compatkit.errors import UsageError
+from compatkit.errors import EnvironmentFailure, FormatError, UsageError
+from compatkit.recipe_values import check_values, only
+from compatkit.registry.names import check_name
 
 if TYPE_CHECKING:
+    from compatkit.data.dataset import DataSet
     from compatkit.plugins import Use
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
 
 TOP = ("prefix", "regularizers", "trainer", "tasks", "frozen")
 TASK = ("name", "data", "backbone", "split", "kwargs", "size", "weights", "augment")
-FROZEN = ("heads", "statistics")
+NEEDED = ("name", "data", "backbone", "split")
+
+
+@attrs.frozen
+class Frozen:
+    """``[frozen]``: released auxiliary heads to train against.
+
+    Attributes:
+        heads: Pattern, or patterns, of their names in the registry: ``"digits/shared.*"``.
+        statistics: Which statistics their batch normalisation uses.
+    """
+
+    heads: str | tuple[str, ...]
+    statistics: Literal["stored", "batch"] = "stored"
 
 
 @attrs.frozen(eq=False)
@@ -37,88 +53,195 @@ class Recipe:
     trainer: Trainer
     tasks: tuple[Task, ...]
     regularizers: tuple[Use, ...]
-    frozen_heads: str | None = None
-    frozen_statistics: str = "stored"
+    frozen_heads: str | tuple[str, ...] | None = None
+    frozen_statistics: Literal["stored", "batch"] = "stored"
 
 
-def read(path: str | Path, *, root: str | None = None, download: bool = False, **overrides: Any) -> Recipe:
+def read(
+    path: str | Path,
+    *,
+    root: str | None = None,
+    download: bool = False,
+    prefix: str | None = None,
+    **overrides: Any,
+) -> Recipe:
     """Read a recipe and load its data sets.
+
+    Everything that can be known without the images is checked first. Paths of data sets and weights are tried
+    relative to the recipe's folder, then as they are.
 
     Args:
         path: TOML file with ``prefix``, ``regularizers``, ``[trainer]``, ``[[tasks]]`` and ``[frozen]``.
         root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
         download: Whether torchvision may fetch what is missing.
+        prefix: Wins over the file's.
         **overrides: Trainer settings that win over the file's; None is no override.
 
     Raises:
         UsageError: The file is no TOML, a key is unknown or missing, or a value cannot be used.
+        InvalidName: Prefix and task names do not make valid component names.
+        UnknownName: No plugin or data set of that name is there.
+        DataError: A data set cannot be read.
     """
-    from compatkit.data import load_spec
-    from compatkit.plugins import as_use
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
 
     file = Path(path)
     tables = _parse(file)
-    _only(tables, TOP, f"{file}")
-    for key in ("prefix", "trainer", "tasks"):
-        if key not in tables:
-            raise UsageError(f"{file} has no {key!r}; a recipe needs prefix, [trainer] and [[tasks]].")
-    settings = _table(tables["trainer"], "trainer", file)
-    _only(settings, [field.name for field in attrs.fields(Trainer)], f"{file}: [trainer]")
-    settings = {**settings, **{key: value for key, value in overrides.items() if value is not None}}
-    tasks = []
-    for given in tables["tasks"]:
-        entry = dict(_table(given, "tasks", file))
-        where = f"{file}: task {entry.get('name', '?')}"
-        _only(entry, TASK, where)
-        missing = [key for key in ("name", "data", "backbone", "split") if key not in entry]
-        if missing:
-            raise UsageError(f"{where} lacks {', '.join(missing)}.")
-        entry["data"] = load_spec(entry["data"], root=root, download=download)
-        if "size" in entry:
-            entry["size"] = tuple(entry["size"])
-        tasks.append(_made(Task, entry, where))
-    frozen = dict(_table(tables.get("frozen", {}), "frozen", file))
-    _only(frozen, FROZEN, f"{file}: [frozen]")
-    return Recipe(
-        file,
-        str(tables["prefix"]),
-        _made(Trainer, settings, f"{file}: [trainer]"),
-        tuple(tasks),
-        tuple(as_use(one) for one in tables.get("regularizers", [])),
-        frozen.get("heads"),
-        frozen.get("statistics", "stored"),
+    only(tables, TOP, f"{file}")
+    _needs(tables, ("trainer", "tasks", *(("prefix",) if prefix is None else ())), f"{file}")
+    prefix = prefix if prefix is not None else tables["prefix"]
+    if not isinstance(prefix, str):
+        raise UsageError(f"{file}: prefix must be a text such as 'digits', got {prefix!r}.")
+    settings = _table(tables["trainer"], "[trainer]", file)
+    settings |= {key: value for key, value in overrides.items() if value is not None}
+    trainer = _made(Trainer, settings, f"{file}: [trainer]")
+    entries = _entries(tables["tasks"], prefix, file)
+    regularizers = _regularizers(tables.get("regularizers", []), file)
+    frozen = None
+    if "frozen" in tables:
+        frozen = _made(Frozen, _table(tables["frozen"], "[frozen]", file), f"{file}: [frozen]")
+    entries = [_with_weights(entry, file) for entry in entries]
+    tasks = tuple(
+        _made(Task, _loaded(entry, file, root, download), _called(entry, file)) for entry in entries
     )
+    heads, statistics = (frozen.heads, frozen.statistics) if frozen else (None, "stored")
+    return Recipe(file, prefix, trainer, tasks, regularizers, heads, statistics)
+
+
+def providers() -> dict[str, Callable[..., DataSet]]:
+    """Return the data sets that installed plugins bring; a plugin is imported when its data set is asked for."""
+    from compatkit import plugins
+
+    def make(name: str, **given: Any) -> DataSet:
+        return plugins.find("data_sets", name).make(given)
+
+    return {name: partial(make, name) for name in plugins.names("data_sets")}
 
 
 def _parse(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
-        raise UsageError(f"There is no recipe {file}.") from error
+        raise UsageError(f"There is no recipe {file}.", subject=file) from error
     except IsADirectoryError as error:
-        raise UsageError(f"{file} is a folder; name the recipe file in it.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is no TOML file: {error}") from error
+        raise UsageError(f"{file} is a folder; name the recipe file in it.", subject=file) from error
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"The recipe {file} cannot be read: {error.strerror}. Check its rights.", subject=file
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{file} is no TOML file: {error}", subject=file) from error
 
 
-def _table(value: Any, name: str, file: Path) -> Mapping[str, Any]:
+def _entries(tasks: Any, prefix: str, file: Path) -> list[dict[str, Any]]:
+    """Return the tables of the tasks once their keys, names and values are valid; data sets are not loaded yet."""
+    from compatkit.training.task import Task
+
+    if not isinstance(tasks, list) or not tasks:
+        raise UsageError(
+            f"{file}: write each task as a table of its own under [[tasks]]; got {tasks!r:.100}."
+        )
+    entries = [_table(task, "each of [[tasks]]", file) for task in tasks]
+    for entry in entries:
+        where = _called(entry, file)
+        only(entry, TASK, where)
+        _needs(entry, NEEDED, where)
+        check_values(
+            Task, {key: value for key, value in entry.items() if key != "data"}, where, later=("data",)
+        )
+        check_name(f"{prefix}/{entry['name']}.extractor")
+    names = [entry["name"] for entry in entries]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{file}: two tasks are named {twice[0]!r}; give each its own name.")
+    return entries
+
+
+def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Return the table of a task with the path of its weights found and the file looked at."""
+    weights = entry.get("weights")
+    if not isinstance(weights, str) or weights == "pretrained":
+        return entry
+    path = file.parent / weights if (file.parent / weights).exists() else Path(weights)
+    check_tensor_file(path, f"{_called(entry, file)}: weights")
+    return {**entry, "weights": str(path)}
+
+
+def check_tensor_file(path: Path, what: str) -> None:
+    """Refuse a file that holds no tensors, before any work and by name.
+
+    Args:
+        path: The file.
+        what: What it is to be, for messages.
+
+    Raises:
+        UsageError: There is no such file.
+        FormatError: It is no safetensors file: a pickle, a web page, cut short, ...
+        EnvironmentFailure: It cannot be read.
+    """
+    from compatkit.registry.tensorfile import check_header
+
+    try:
+        check_header(path.read_bytes())
+    except FormatError as error:
+        raise FormatError(f"{what} {path}: {error}", subject=path) from error
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise UsageError(
+            f"{what} {path}: {error.strerror}. Name a safetensors file, relative to the recipe or to the current "
+            "folder.",
+            subject=path,
+        ) from error
+    except OSError as error:
+        raise EnvironmentFailure(f"{what} {path} cannot be read: {error.strerror}.", subject=path) from error
+
+
+def _loaded(entry: Mapping[str, Any], file: Path, root: str | None, download: bool) -> dict[str, Any]:
+    """Return the arguments of a task with its data set loaded."""
+    from compatkit.data import load_spec
+
+    data = load_spec(
+        entry["data"], root=root, download=download, providers=providers(), relative_to=file.parent
+    )
+    return {**entry, "data": data}
+
+
+def _regularizers(said: Any, file: Path) -> tuple[Use, ...]:
+    """Return what a run uses; every plugin must be installed, and none is imported yet."""
+    from compatkit.plugins import as_use, names
+    from compatkit.plugins.discovery import require
+
+    if not isinstance(said, list):
+        raise UsageError(
+            f"{file}: regularizers must be a list of names or tables, such as ['identical_init', 'dcc']; got "
+            f"{said!r:.100}. There are {', '.join(names('regularizers'))}."
+        )
+    uses = tuple(as_use(one) for one in said)
+    for one in uses:
+        require("regularizers", one.name)
+    return uses
+
+
+def _table(value: Any, name: str, file: Path) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise UsageError(f"{file}: {name} must be a table, got {type(value).__name__}.")
-    return value
+        raise UsageError(f"{file}: {name} must be a table, got {type(value).__name__} {value!r:.100}.")
+    return dict(value)
 
 
-def _only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    names = list(known)
-    for key in table:
-        if key not in names:
-            near = difflib.get_close_matches(key, names, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"{where} has the unknown key {key!r}{hint} Known are {', '.join(names)}.")
+def _needs(table: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
+    if missing := [key for key in keys if key not in table]:
+        raise UsageError(
+            f"{where} lacks {', '.join(missing)}. A recipe has a prefix, a table [trainer] with the steps, and for "
+            f"each network a table [[tasks]] with {', '.join(NEEDED)}."
+        )
+
+
+def _called(entry: Mapping[str, Any], file: Path) -> str:
+    return f"{file}: task {entry.get('name', '(without a name)')}"
 
 
 def _made(kind: type, settings: Mapping[str, Any], where: str) -> Any:
+    """Return ``kind`` with settings whose names and types were compared with its fields."""
+    settings = check_values(kind, settings, where)
     try:
         return kind(**settings)
     except (TypeError, ValueError) as error:

@@ -12,6 +12,7 @@ from compatkit.contract import Blueprint, Contract, Data, Protocol, Statistical
 from compatkit.publishing import PROBE_BATCH, Draft, normalisation_of
 from compatkit.registry.manifest import About, Parent
 from compatkit.registry.names import check_name
+from compatkit.registry.structuring import unstructure
 from compatkit.reports.contracts import port
 
 if TYPE_CHECKING:
@@ -29,13 +30,26 @@ class SplitPart:
     contract: Contract
     probe_shape: tuple[int, ...]
 
-    def describe(self) -> dict[str, Any]:
-        """Return label and text for people and programs."""
+    @property
+    def parameters(self) -> int:
+        """Count of parameters, buffers not included."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+    def describe(self) -> dict[str, str]:
+        """Return label and text for people."""
         return {
             "takes": "; ".join(port(one) for one in self.contract.structural.inputs),
             "gives": "; ".join(port(one) for one in self.contract.structural.outputs),
-            "parameters": f"{sum(parameter.numel() for parameter in self.module.parameters()):,}",
+            "parameters": f"{self.parameters:,}",
             "built by": f"{self.blueprint.library}, {self.blueprint.model}, {self.blueprint.approach}",
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for programs, written as in a manifest."""
+        return {
+            "parameters": self.parameters,
+            "blueprint": unstructure(self.blueprint),
+            "contract": unstructure(self.contract),
         }
 
 
@@ -50,8 +64,7 @@ def split(
     """Cut ``model`` at ``point`` and prove that the parts reproduce it bitwise.
 
     Returns:
-        ``{"extractor": ..., "head": ...}``; the labels of the head are ``class 0`` and so on, because an
-        untrained model has no class names.
+        ``{"extractor": ..., "head": ...}``; the head names no classes, because a model does not tell them.
 
     Raises:
         UnknownName: No such model or split point.

@@ -204,7 +204,7 @@ class Registry:
         from compatkit.reports.matrix import Matrix
 
         lefts, rights = self._select(extractors, "extractor"), self._select(heads, "head")
-        tests = {part.reference: held_out(self.store, part, data) for part in lefts}
+        tests = {part.reference: held_out(part, data) for part in lefts}
         cells = measure(
             lefts,
             rights,
@@ -225,7 +225,7 @@ class Registry:
         }
         return Matrix(tuple(map(described, lefts)), tuple(map(described, rights)), tuple(cells), settings)
 
-    def auxiliary_heads(self, pattern: str) -> dict[str, AuxiliaryHead]:
+    def auxiliary_heads(self, pattern: str | Sequence[str]) -> dict[str, AuxiliaryHead]:
         """Return shared heads to train new parts against: ``Trainer.fit(..., frozen=...)``.
 
         Raises:
@@ -250,17 +250,29 @@ class Registry:
             )
         return found
 
-    def _select(self, patterns: str | Sequence[str], kind: str) -> list[LoadedPart]:
+    def select(self, patterns: str | Sequence[str], kind: str) -> list[Reference]:
+        """Return what patterns mean, each component once; reads no weights.
+
+        Args:
+            patterns: Such as ``"digits/*.head@^1"``.
+            kind: What all matches must be: ``"extractor"``, ``"head"``, ``"auxiliary_head"``, ...
+
+        Raises:
+            NotFound: A pattern matches nothing.
+            UsageError: A match is of another kind.
+        """
         wanted = [patterns] if isinstance(patterns, str) else list(patterns)
-        references: dict[str, Reference] = {}
-        for pattern in wanted:
-            for reference in self.store.select(pattern):
-                references.setdefault(str(reference.digest), reference)
-        parts = [load(self.store, reference) for reference in references.values()]
-        for part in parts:
-            if part.kind != kind:
+        found: dict[str, Reference] = {}
+        for reference in (one for pattern in wanted for one in self.store.select(pattern)):
+            found.setdefault(str(reference.digest), reference)
+        for reference in found.values():
+            came = self.store.manifest(reference).kind
+            if came != kind:
                 raise UsageError(
-                    f"{part.reference} is of kind {part.kind}, where {kind} is expected; narrow the pattern "
+                    f"{pinned(reference)} is of kind {came}, where {kind} is expected; narrow the pattern "
                     f"{', '.join(wanted)}."
                 )
-        return parts
+        return list(found.values())
+
+    def _select(self, patterns: str | Sequence[str], kind: str) -> list[LoadedPart]:
+        return [load(self.store, reference) for reference in self.select(patterns, kind)]

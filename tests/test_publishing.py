@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import CutError, IntegrityError
 from compatkit.publishing import drafts
-from small import data_set, quick
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,10 @@ def test_the_contract_is_derived_from_module_and_run(tasks: list[ck.Task], regis
     assert extractor.contract.data.labels is None
     assert [label.name for label in head.contract.data.labels or ()] == ["0", "1", "2"]
     assert extractor.contract.protocol.normalisation == "batch"
-    assert {anchor.kind for anchor in extractor.contract.protocol.anchors} == {"initial_weights", "auxiliary_head"}
+    assert {anchor.kind for anchor in extractor.contract.protocol.anchors} == {
+        "initial_weights",
+        "auxiliary_head",
+    }
     assert extractor.contract.protocol.anchors == head.contract.protocol.anchors
     assert head.parents[0].component == registry.store.resolve(parts["left.extractor"]).digest
     assert extractor.training["data"]["digest"] == tasks[0].data.train.digest
@@ -97,7 +100,9 @@ def test_weights_that_are_not_finite_are_refused_before_anything_is_written(
     assert registry.names() == []
 
 
-def test_parts_that_no_longer_make_the_network_are_refused(tasks: list[ck.Task], registry: ck.Registry) -> None:
+def test_parts_that_no_longer_make_the_network_are_refused(
+    tasks: list[ck.Task], registry: ck.Registry
+) -> None:
     """A module whose function is not in its state dict cannot be rebuilt, so it is not published."""
     fit = quick(steps=1).fit(tasks[:1])
     norm = next(one for one in fit.tasks["left"].head.modules() if isinstance(one, torch.nn.BatchNorm2d))

@@ -1,18 +1,29 @@
 """The command line: ``compatkit COMMAND``; every command takes ``--json``.
 
-Exit codes: 0 ok, 1 incompatible or failed check, 2 usage, 3 integrity, 4 environment (disk, rights).
+Exit codes: 0 ok, 1 incompatible or failed check, 2 usage, 3 integrity, 4 environment (disk, rights); 70 a defect
+of this program or of a plugin, 130 interrupted.
 """
 
 from __future__ import annotations
 
-import json
+import difflib
+import errno
+import io
+import os
 import sys
+import warnings
+from contextlib import nullcontext
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.errors import CompatkitError
+from compatkit.cli.options import given, json_option, registry_option
+from compatkit.cli.output import clean, emit, only_json, report_text, warn
+from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError
+
+if TYPE_CHECKING:
+    from compatkit.verdict import Report
 
 COMMANDS = {
     "check": ("compatkit.cli.inspect", "Compare the contracts of an extractor and a head."),
@@ -21,11 +32,23 @@ COMMANDS = {
     "ls": ("compatkit.cli.inspect", "List components with their versions."),
     "matrix": ("compatkit.cli.measure", "Measure extractors with heads and report the matrix."),
     "plugins": ("compatkit.cli.inspect", "List plugins with status, distribution, version and hooks."),
-    "recombine": ("compatkit.cli.measure", "Put a head on another network's extractor."),
+    "recombine": ("compatkit.cli.measure", "Put a head on another network's extractor and measure it."),
     "show": ("compatkit.cli.inspect", "Show a component's contract."),
     "split": ("compatkit.cli.split", "Cut a model and show both parts."),
     "train": ("compatkit.cli.train", "Train the tasks of a recipe and publish their parts."),
 }
+FIRST_STEPS = """\b
+New here?
+  compatkit demo                      the idea, in under two minutes
+  compatkit init parts                make a registry
+  compatkit --registry parts train RECIPE.toml
+  compatkit --registry parts ls
+
+\b
+Exit codes: 0 ok, 1 incompatible or failed check, 2 usage, 3 integrity,
+4 environment (disk, rights).
+"""
+DEFECT, INTERRUPTED = 70, 130
 
 
 class Lazy(click.Group):
@@ -51,56 +74,121 @@ class Lazy(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; suggest a near name where there is none."""
-        import difflib
-
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in COMMANDS:
             near = difflib.get_close_matches(name, COMMANDS, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = f" Did you mean {near[0]!r}?" if near else f" There are {', '.join(COMMANDS)}."
             raise click.UsageError(f"There is no command {name!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="compatkit")
-@click.option(
-    "--registry", metavar="ROOT", help="Registry folder; else COMPATKIT_REGISTRY, else the folder above."
+@click.group(
+    cls=Lazy,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=FIRST_STEPS,
 )
+@click.version_option(package_name="compatkit")
+@registry_option
+@json_option
 @click.pass_context
-def program(context: click.Context, registry: str | None) -> None:
+def program(context: click.Context, machine: bool) -> None:
     """Train network parts that fit, keep them, recombine them, report what fits."""
-    context.obj = {"registry": registry}
+    given(context).machine = machine
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    machine = "--json" in given
+    words = sys.argv[1:] if arguments is None else arguments
+    machine = "--json" in words
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a terminal without UTF-8 gets escapes, not a crash
+    output = sys.stdout
     try:
-        program(args=given, prog_name="compatkit", standalone_mode=False)
-    except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
+        with warnings.catch_warnings(), only_json() if machine else nullcontext():
+            warnings.showwarning = _show_warning
+            code = _run(words, machine)
+    except (BrokenPipeError, SystemExit):
+        # The reader went away (`compatkit ls | head`), which click tells by SystemExit. It has what it wanted;
+        # what is left in the buffer must not be written when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def _run(words: list[str], machine: bool) -> int:
+    """Run the command line; return the exit code."""
+    try:
+        return program(args=words, prog_name="compatkit", standalone_mode=False) or 0
     except click.Abort:
-        _fail("Interrupted.", "interrupted", 130, machine)
+        return _fail("Interrupted. Nothing half written is left.", "interrupted", INTERRUPTED, machine)
     except click.ClickException as error:
         if machine:
-            _fail(error.format_message(), "usage", 2, machine)
+            return _fail(error.format_message(), "usage", 2, machine)
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
+    except IncompatibleError as error:
+        return _refuse(error, machine)
     except CompatkitError as error:
-        _fail(str(error), error.code, error.exit_code, machine, error.subject)
+        return _fail(str(error), error.code, error.exit_code, machine)
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
-    except OSError as error:
-        _fail(f"{error.strerror or error}: {error.filename or ''}", "environment", 4, machine)
-    sys.exit(0)
+        raise
+    except (OSError, MemoryError) as error:
+        return _fail(_of_system(error), EnvironmentFailure.code, EnvironmentFailure.exit_code, machine)
+    except Exception as error:
+        import traceback
+
+        click.echo(clean(traceback.format_exc()), err=True)
+        return _fail(
+            f"{type(error).__name__}: {error}. This is a defect of compatkit or of a plugin, not of what you asked "
+            "for; please report it with the lines above.",
+            "defect",
+            DEFECT,
+            machine,
+        )
 
 
-def _fail(message: str, code: str, exit_code: int, machine: bool, subject: Any = None) -> None:
+def _fail(message: str, code: str, exit_code: int, machine: bool, report: Report | None = None) -> int:
     if machine:
-        report = subject.to_json() if hasattr(subject, "to_json") else None
-        click.echo(json.dumps({"error": {"code": code, "message": message, "report": report}}, indent=2))
+        found = report.to_json() if report is not None else None
+        emit({"error": {"code": code, "message": message, "report": found}})
     else:
-        click.echo(f"{click.style('error', fg='red', bold=True)} [{code}] {message}", err=True)
-    sys.exit(exit_code)
+        click.echo(f"{click.style('error', fg='red', bold=True)} [{code}] {clean(message)}", err=True)
+        if report is not None:
+            click.echo(report_text(report), err=True)
+    return exit_code
+
+
+def _refuse(error: IncompatibleError, machine: bool) -> int:
+    """Tell of two parts that cannot be wired; the report says what each expects and what would adapt them."""
+    from compatkit.verdict import Report
+
+    report = error.subject if isinstance(error.subject, Report) else None
+    message = str(error)
+    if report is not None:
+        barred = [one for one in report.findings if one.severity in ("refuses", "adaptable")]
+        message = f"{report.head} does not go on {report.extractor} as it is: " + "; ".join(
+            f"it expects {one.expected}, {one.came} came ({one.level} level)" for one in barred
+        )
+    return _fail(f"{message}.", error.code, error.exit_code, machine, report)
+
+
+def _of_system(error: OSError | MemoryError) -> str:
+    if isinstance(error, MemoryError):
+        return "The memory is used up. Use a smaller batch or data set."
+    name = errno.errorcode.get(error.errno or 0, type(error).__name__)
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error} ({name}). Check the path, its rights and the space left."
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: str | None = None,
+) -> None:
+    warn(f"{message}")

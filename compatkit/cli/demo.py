@@ -2,50 +2,57 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from compatkit.cli.shared import emit, json_option
+from compatkit.cli.options import json_option
+from compatkit.cli.output import clean, columns, emit, news, print_matrix
+
+if TYPE_CHECKING:
+    from compatkit.demo import Demo
 
 
 @click.command("demo", help="Train parts that fit and parts that do not, recombine them, show the matrix.")
 @click.option(
     "--out", default="compatkit-demo", show_default=True, type=click.Path(), help="Folder to write to."
 )
-@click.option("--steps", default=200, show_default=True, type=click.IntRange(1), help="Steps a network.")
-@click.option("--seed", default=0, show_default=True, type=int)
+@click.option(
+    "--steps", default=200, show_default=True, type=click.IntRange(1), help="Steps of each network."
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of everything random.")
 @click.option("--rotation", is_flag=True, help="Add an arm with rotation prediction (slower).")
 @json_option
 def demo_command(out: str, steps: int, seed: int, rotation: bool, machine: bool) -> None:
     """Run the demo and say plainly whether the effect shows."""
     from compatkit.demo import run
 
-    found = run(
-        out,
-        steps=steps,
-        seed=seed,
-        rotation=rotation,
-        say=(lambda text: None) if machine else click.echo,
-        progress=False if machine else None,
-    )
+    found = run(out, steps=steps, seed=seed, rotation=rotation, say=news)
     if machine:
         files = {name: str(path) for name, path in found.files.items()}
         emit({"recombined": found.recombined, "own": found.own, "effect_shows": found.shows, "files": files})
         return
-    from rich.console import Console
-    from rich.table import Table
+    print_matrix(found.matrix)
+    _conclude(found)
 
-    Console().print(found.matrix)
-    table = Table(title="Mean accuracy of the two networks of each arm", title_justify="left", box=None)
-    for column in ("arm", "as trained", "recombined"):
-        table.add_column(column, justify="left" if column == "arm" else "right")
-    for arm, value in found.recombined.items():
-        table.add_row(arm, f"{found.own[arm]:.3f}", f"{value:.3f}")
-    Console().print(table)
+
+def _conclude(found: Demo) -> None:
+    click.echo(
+        "\nMean accuracy of the two networks of each arm, as trained and with their heads exchanged:\n"
+    )
+    table = [("arm", "as trained", "recombined")]
+    table += [(arm, f"{found.own[arm]:.3f}", f"{value:.3f}") for arm, value in found.recombined.items()]
+    columns(table, right=(1, 2))
     if found.shows:
-        click.echo("Parts of independent networks do not fit; trained for it, they do.")
+        click.echo(
+            "\nEvery shape matches in all of them. Parts of independent networks do not fit; trained to fit, they do."
+        )
     else:
         click.echo(
-            "The expected order of the arms does NOT show on this run; try more steps or another seed."
+            "\nThe effect does NOT show on this run: each arm should recombine better than the one before. Try more "
+            "--steps, or another --seed."
         )
+    click.echo("\nwritten:")
     for name, path in found.files.items():
-        click.echo(f"{name:<9} {path}")
+        click.echo(f"  {name:<8}  {clean(str(path))}")
+    click.echo(f"\nlook around: compatkit --registry {clean(str(found.files['registry']))} ls")

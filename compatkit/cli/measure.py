@@ -2,95 +2,128 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
-from compatkit.cli.shared import data_options, emit, json_option, progress, registry
+from compatkit.cli.images import test_images
+from compatkit.cli.options import data_options, json_option, registry_option
+from compatkit.cli.output import clean, emit, print_matrix, progress, report_text, rows
+from compatkit.cli.roots import check_outputs, registry
+from compatkit.errors import IncompatibleError, IntegrityError
 
 if TYPE_CHECKING:
-    from compatkit.data.dataset import Split
+    from compatkit.evaluation.cells import Cell
+    from compatkit.registry.names import Reference
+    from compatkit.verdict import Report
     from compatkit.workspace import Registry
 
 POLICIES = ("batch", "reestimate", "running")
+WRITERS = ("html", "png", "markdown", "csv")
 
 
-@click.command("matrix", help="Measure the EXTRACTORS with the HEADS (patterns such as 'digits/*.head').")
+def measuring_options(function: Any) -> Any:
+    """Add what both commands take: where the images are, and how batch normalisation is treated."""
+    for option in (
+        json_option,
+        registry_option,
+        data_options,
+        click.option(
+            "--device", default="cpu", show_default=True, help="Where to run: cpu, cuda, ... or auto."
+        ),
+        click.option(
+            "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the order of the images."
+        ),
+        click.option(
+            "--batch-size", type=click.IntRange(2), default=256, show_default=True, help="Images in a batch."
+        ),
+        click.option(
+            "--normalisation",
+            type=click.Choice(POLICIES),
+            default="batch",
+            show_default=True,
+            help="Statistics of batch normalisation: of each batch (as in the paper), estimated anew on the test "
+            "images without their labels, or as stored.",
+        ),
+        click.option(
+            "--recipe", type=click.Path(), metavar="FILE", help="Take the test sets of this recipe's tasks."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command(
+    "matrix", help="Measure every one of EXTRACTORS with every one of HEADS (globs such as 'digits/*.head')."
+)
 @click.argument("extractors")
 @click.argument("heads")
-@click.option("--recipe", type=click.Path(), help="Take the test sets of this recipe's tasks.")
+@click.option("--html", type=click.Path(), metavar="FILE", help="Write one self-contained page.")
+@click.option("--png", type=click.Path(), metavar="FILE", help="Write a heat map.")
+@click.option("--markdown", type=click.Path(), metavar="FILE", help="Write a Markdown table.")
+@click.option("--csv", type=click.Path(), metavar="FILE", help="Write all figures as CSV.")
 @click.option(
-    "--data", "names", multiple=True, help="Test set by name or path; else those the extractors name."
+    "--data",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Test set by name or path, once for each; else those that the extractors were trained on.",
 )
-@click.option("--normalisation", type=click.Choice(POLICIES), default="batch", show_default=True)
-@click.option("--batch-size", type=click.IntRange(2), default=256, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the images.")
-@click.option("--html", type=click.Path(), help="Write one self-contained page.")
-@click.option("--png", type=click.Path(), help="Write a heat map.")
-@click.option("--markdown", type=click.Path(), help="Write a Markdown table.")
-@click.option("--csv", type=click.Path(), help="Write all figures as CSV.")
-@data_options
-@json_option
+@measuring_options
 @click.pass_context
 def matrix_command(
     context: click.Context,
     extractors: str,
     heads: str,
-    recipe: str | None,
     names: tuple[str, ...],
-    normalisation: str,
-    batch_size: int,
-    seed: int,
+    recipe: str | None,
+    data_root: str | None,
+    download: bool,
+    machine: bool,
     html: str | None,
     png: str | None,
     markdown: str | None,
     csv: str | None,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
+    **conditions: Any,
 ) -> None:
     """Measure and report; a cell is measured on its extractor's own test set."""
+    paths = dict(zip(WRITERS, (html, png, markdown, csv), strict=True))
+    check_outputs({f"--{name}": path for name, path in paths.items()})
+    conditions["device"] = _device(conditions["device"])
     held = registry(context)
-    data = _test_sets(held, extractors, recipe, names, data_root, download)
-    with progress("matrix", not machine) as report:
-        matrix = held.matrix(
-            extractors,
-            heads,
-            data,
-            normalisation=normalisation,
-            batch_size=batch_size,
-            seed=seed,
-            progress=report,
-        )
-    for path, write in (
-        (html, matrix.to_html),
-        (png, matrix.to_png),
-        (markdown, matrix.to_markdown),
-        (csv, matrix.to_csv),
-    ):
-        if path:
-            write(path)
+    lefts = list(map(str, held.select(extractors, "extractor")))
+    rights = list(map(str, held.select(heads, "head")))
+    data = test_images(held, lefts, recipe=recipe, names=names, root=data_root, download=download)
+    with progress("matrix") as report:
+        matrix = held.matrix(lefts, rights, data, progress=report, **conditions)
+    for name, path in paths.items():
+        if path is not None:
+            getattr(matrix, f"to_{name}")(path)
     if machine:
-        click.echo(matrix.to_json())
+        import json
+
+        emit(json.loads(matrix.to_json()))
         return
-    from rich.console import Console
-
-    Console().print(matrix)
-    for path in filter(None, (html, png, markdown, csv)):
-        click.echo(f"wrote {path}")
+    print_matrix(matrix)
+    for path in filter(None, paths.values()):
+        click.echo(f"wrote {clean(path)}")
 
 
-@click.command("recombine", help="Put HEAD on EXTRACTOR; measured on a test set, or only built and checked.")
+@click.command(
+    "recombine",
+    help="Put HEAD on EXTRACTOR: check the contracts, build the network, measure it on a test set.",
+)
 @click.argument("extractor")
 @click.argument("head")
 @click.option(
-    "--data", "name", help="Test set by name or path to measure on; else the one the extractor names."
+    "--data",
+    "name",
+    metavar="NAME",
+    help="Test set by name or path; else the one that EXTRACTOR was trained on.",
 )
-@click.option("--recipe", type=click.Path(), help="Take the test set of this recipe's task.")
-@click.option("--no-measure", is_flag=True, help="Build and check only.")
-@click.option("--normalisation", type=click.Choice(POLICIES), default="batch", show_default=True)
-@data_options
-@json_option
+@click.option("--no-measure", is_flag=True, help="Check and build only; needs no images.")
+@measuring_options
 @click.pass_context
 def recombine_command(
     context: click.Context,
@@ -99,67 +132,72 @@ def recombine_command(
     name: str | None,
     recipe: str | None,
     no_measure: bool,
-    normalisation: str,
     data_root: str | None,
     download: bool,
     machine: bool,
+    **conditions: Any,
 ) -> None:
     """Check, build and measure one recombination; exit code 1 where it cannot be wired or is at chance."""
     held = registry(context)
-    model = held.recombine(extractor, head)
-    report = model.report
+    left, right = held.store.resolve(extractor), held.store.resolve(head)
+    report = held.check(str(left), str(right))
+    if report.wiring != "direct":
+        raise IncompatibleError(str(report), subject=report)
     if no_measure:
-        emit({"check": report.to_json()}) if machine else click.echo(str(report))
+        _tell(held.recombine(str(left), str(right)).report, None, machine)
         return
-    data = _test_sets(held, extractor, recipe, (name,) if name else (), data_root, download)
-    matrix = held.matrix(extractor, _with_own(held, extractor, head), data, normalisation=normalisation)
-    pinned = held.store.resolve(head)
-    cell = matrix.cell(matrix.extractors[0].reference, f"{pinned.name}@{pinned.version}")
-    if machine:
-        import attrs
-
-        emit({"check": report.to_json(), "cell": attrs.asdict(cell)})
-    else:
-        from rich.console import Console
-
-        click.echo(str(report))
-        Console().print(matrix)
+    names = (name,) if name else ()
+    conditions["device"] = _device(conditions["device"])
+    data = test_images(held, [str(left)], recipe=recipe, names=names, root=data_root, download=download)
+    with progress("recombine") as done:
+        matrix = held.matrix(str(left), _with_own(held, left, right), data, progress=done, **conditions)
+    cell = matrix.cell(str(left), str(right))
+    _tell(
+        held.check(str(left), str(right)), cell, machine
+    )  # now with what was measured, where it could be kept
     context.exit(1 if cell.grade == "chance" else 0)
 
 
-def _with_own(held: Registry, extractor: str, head: str) -> list[str]:
-    """Return the head, and the head that the extractor was trained with, which is the bound."""
-    wanted = held.store.resolve(extractor).digest
-    own = [
-        f"{name}@{version}"
-        for name in held.names()
-        for version in held.store.versions(name)
-        if any(
-            parent.relation == "trained_with" and parent.component == wanted
-            for parent in held.manifest(f"{name}@{version}").parents
-        )
-    ]
-    return [head, *own[:1]]
+def _device(name: str) -> str:
+    """Return the device to run on, once a tensor could be made there."""
+    from compatkit.training.precision import Precision
+
+    return Precision.choose(name, "float32", None).device
 
 
-def _test_sets(
-    held: Registry,
-    extractors: str,
-    recipe: str | None,
-    names: tuple[str, ...],
-    root: str | None,
-    download: bool,
-) -> list[Split]:
-    from compatkit.data import load
+def _tell(report: Report, cell: Cell | None, machine: bool) -> None:
+    """Print what was checked and, unless only that was asked for, measured."""
+    if machine:
+        emit({"check": report.to_json(), "cell": None if cell is None else attrs.asdict(cell)})
+        return
+    click.echo(report_text(report))
+    if cell is None:
+        click.echo("\nbuilt; not measured")
+        return
+    from compatkit.reports.wording import evidence, settings_line, verdict
 
-    if recipe:
-        from compatkit.recipes import read
+    said = verdict(cell)
+    click.echo(f"\n{click.style(f'{said.mark} {said.word}', bold=True)}: {said.meaning}")
+    rows(dict(evidence(cell)) | {"Measured with": settings_line(cell.settings)})
+    if cell.reason:
+        click.echo(f"  {clean(cell.reason)}")
 
-        tasks = read(recipe, root=root, download=download).tasks
-        return list({task.data.test.name: task.data.test for task in tasks}.values())
-    families = list(names)
-    if not families:
-        for reference in held.store.select(extractors):
-            data = held.store.manifest(reference).training.get("data", {})
-            families.append(str(data.get("name", "")).rsplit("/", 1)[0])
-    return [load(family, root=root, download=download).test for family in dict.fromkeys(families)]
+
+def _with_own(held: Registry, extractor: Reference, head: Reference) -> list[str]:
+    """Return the head, and the head that the extractor was trained with, whose accuracy is the bound.
+
+    It is looked for beside the extractor first (``digits/mnist.extractor``, ``digits/mnist.head``), so that a
+    large registry is not read through, and a damaged component elsewhere does no harm.
+    """
+    beside = f"{extractor.name.removesuffix('.extractor')}.head"
+    names = sorted(held.names(), key=lambda name: (name != beside, name))
+    for name in names:
+        for version in reversed(held.store.versions(name)):
+            reference = f"{name}@{version}"
+            try:
+                parents = held.manifest(reference).parents
+            except IntegrityError:
+                continue
+            if any(one.relation == "trained_with" and one.component == extractor.digest for one in parents):
+                return [str(head), reference]
+    return [str(head)]

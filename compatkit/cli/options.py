@@ -41,9 +41,9 @@ def registry_option(function: Command) -> Command:
         if value is not None:
             given(context).registry = value
 
-    return click.option(
-        "--registry", metavar="ROOT", expose_value=False, callback=keep, help=REGISTRY_HELP
-    )(function)
+    return click.option("--registry", metavar="ROOT", expose_value=False, callback=keep, help=REGISTRY_HELP)(
+        function
+    )
 
 
 def json_option(function: Command) -> Command:

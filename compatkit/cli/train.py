@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.shared import data_options, emit, json_option, registry
+from compatkit.cli.options import data_options, given, json_option, registry_option
+from compatkit.cli.output import columns, emit, news, next_step
+from compatkit.cli.roots import check_folder, destination, publishing, registry
+from compatkit.cli.weights import offline
+from compatkit.errors import EnvironmentFailure, UsageError
+
+if TYPE_CHECKING:
+    from compatkit.recipes import Recipe
+    from compatkit.training.fit import Fit
 
 
-@click.command("train", help="Train the tasks of RECIPE together and publish their parts.")
+@click.command(
+    "train",
+    help="Train the tasks of RECIPE, a TOML file, and publish their parts. Examples are in examples/.",
+)
 @click.argument("recipe", type=click.Path())
-@click.option("--seed", type=int, help="In place of the recipe's.")
-@click.option("--steps", type=int, help="In place of the recipe's.")
-@click.option("--checkpoint", type=click.Path(), help="Keep the state in this file, and go on from it.")
+@click.option("--seed", type=click.IntRange(0), help="In place of the recipe's.")
+@click.option("--steps", type=click.IntRange(1), help="Steps of each task, in place of the recipe's.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(),
+    metavar="FILE",
+    help="Keep the state in this file, and go on from it if it exists.",
+)
 @click.option("--prefix", help="Publish under this prefix in place of the recipe's.")
 @data_options
+@registry_option
 @json_option
 @click.pass_context
 def train_command(
@@ -29,30 +48,80 @@ def train_command(
     download: bool,
     machine: bool,
 ) -> None:
-    """Train and publish; the registry is opened first, so that nothing is trained in vain."""
+    """Train and publish; the registry is tried first, so that nothing is trained in vain."""
     from compatkit.recipes import read
 
-    held = registry(context, create=True)
-    plan = read(recipe, root=data_root, download=download, seed=seed, steps=steps, checkpoint=checkpoint)
-    frozen = held.auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
-    fit = plan.trainer.fit(
-        plan.tasks,
-        plan.regularizers,
-        frozen=frozen,
-        frozen_statistics=plan.frozen_statistics,  # type: ignore[arg-type]
-    )
-    parts = held.publish(fit, prefix=prefix or plan.prefix)
+    root = destination(context)
+    overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "prefix": prefix}
+    plan = read(recipe, root=data_root, download=download, **overrides)
+    _check_checkpoint(plan.trainer.checkpoint)
+    frozen = registry(context).auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
+    _announce(plan)
+    with offline(unless=download):
+        fit = plan.trainer.fit(
+            plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics
+        )
+    parts = _publish(root, fit, plan)
     last = {row["task"]: row["losses"] for row in fit.history}
     if machine:
-        emit({"parts": parts, "losses": last, "plan": fit.plan})
+        emit({"registry": str(root), "parts": parts, "losses": last, "plan": fit.plan})
         return
-    for task, losses in last.items():
-        click.echo(f"{task}: {_losses(losses)}")
+    _print_losses(last)
     for reference in parts.values():
         click.echo(f"published {reference}")
-    name = prefix or plan.prefix
-    click.echo(f"next: compatkit matrix '{name}/*.extractor' '{name}/*.head' --recipe {recipe}")
+    where = ("--registry", named) if (named := given(context).registry) else ()
+    data = ("--data-root", data_root) if data_root else ()
+    globs = f"{plan.prefix}/*.extractor", f"{plan.prefix}/*.head"
+    next_step("compatkit", *where, "matrix", *globs, "--recipe", recipe, *data, "--html", "matrix.html")
 
 
-def _losses(losses: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value:.3f}" for name, value in losses.items())
+def _announce(plan: Recipe) -> None:
+    """Say what is about to run, in words that a person can compare with the recipe."""
+    for task in plan.tasks:
+        data = task.data
+        news(
+            f"{task.name}: {task.backbone} cut at {task.split}, {len(data.train):,} training images of {data.name} in "
+            f"{len(data.classes)} classes"
+        )
+    methods = ", ".join(use.as_ for use in plan.regularizers) or "none"
+    against = f", against the frozen heads {plan.frozen_heads}" if plan.frozen_heads else ""
+    news(f"{plan.trainer.steps:,} steps of each task, regularizers: {methods}{against}")
+
+
+def _check_checkpoint(path: Any) -> None:
+    """Refuse a checkpoint that could not be written when it is due, or that is none."""
+    if path is None:
+        return
+    file = Path(path).absolute()
+    if file.is_dir():
+        raise UsageError(f"The checkpoint {path} is a folder; name a file in it.", subject=file)
+    check_folder(file.parent, f"The checkpoint {path}")
+    if file.exists():
+        from compatkit.recipes import check_tensor_file
+
+        check_tensor_file(file, "The checkpoint")
+
+
+def _publish(root: Path, fit: Fit, plan: Recipe) -> dict[str, str]:
+    try:
+        return publishing(root).publish(fit, prefix=plan.prefix)
+    except EnvironmentFailure as error:
+        kept = plan.trainer.checkpoint
+        raise EnvironmentFailure(
+            f"{error} "
+            + (
+                f"The trained state is in the checkpoint {kept}: the same command goes on from it."
+                if kept is not None
+                else "With --checkpoint FILE a later run would not have to train again."
+            ),
+            subject=error.subject,
+        ) from error
+
+
+def _print_losses(last: Mapping[str, Mapping[str, float]]) -> None:
+    """Print the last losses of each task, one column a loss."""
+    names = list(dict.fromkeys(name for losses in last.values() for name in losses))
+    table = [("task", *(name.replace("task", "target", 1) if name == "task" else name for name in names))]
+    for task, losses in last.items():
+        table.append((task, *(f"{losses[name]:.3f}" if name in losses else "" for name in names)))
+    columns(table, right=range(1, len(names) + 1))

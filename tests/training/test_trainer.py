@@ -86,7 +86,9 @@ def test_a_plugin_does_not_disturb_the_random_numbers_of_another_task() -> None:
         @ck.hookimpl
         def compatkit_views(self, step: ck.Step, batch: ck.Batch) -> ck.Batch:
             network = torch.nn.Sequential(step.task.extractor, step.task.head)
-            seen.append({key: value.clone() for key, value in network.state_dict().items()} | {"index": batch.index})
+            seen.append(
+                {key: value.clone() for key, value in network.state_dict().items()} | {"index": batch.index}
+            )
             return batch
 
     quick(steps=1).fit(pair(), ["record"], factories={"record": Record})

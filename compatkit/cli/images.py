@@ -1,0 +1,125 @@
+"""Which test images an extractor is measured on: its own data set's, wherever that comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from compatkit.cli.output import warn
+from compatkit.errors import DataError, UnknownName
+
+if TYPE_CHECKING:
+    from compatkit.data.dataset import DataSet, Split
+    from compatkit.registry.manifest import Manifest
+    from compatkit.workspace import Registry
+
+WAYS = (
+    "Say where they are: --recipe FILE (the recipe it was trained with), --data NAME or the path of an .npz pack, "
+    "--data-root DIR for the folder of data sets, or --download."
+)
+
+
+def test_images(
+    held: Registry,
+    extractors: Sequence[str],
+    *,
+    recipe: str | None,
+    names: Sequence[str],
+    root: str | None,
+    download: bool,
+) -> dict[str, Split]:
+    """Return the test set of each extractor by its name.
+
+    Args:
+        held: Where the extractors are.
+        extractors: Pinned references.
+        recipe: File whose tasks' test sets are taken.
+        names: Data sets by name or path; a single one is taken for a single extractor whatever it was trained on.
+            Without recipe and names each extractor's manifest names its own.
+        root: Folder of data sets.
+        download: Whether torchvision may fetch what is missing.
+
+    Raises:
+        DataError: An extractor has no test set; the message says how to name one.
+    """
+    manifests = {reference: held.manifest(reference) for reference in extractors}
+    if not recipe and not names:
+        return _by_manifest(manifests, root, download)
+    sets = _of_recipe(recipe, root, download) if recipe else [_load(name, root, download) for name in names]
+    tests = {data.test.name: data.test for data in sets}
+    chosen = {}
+    for reference, manifest in manifests.items():
+        family, known = (
+            _family(manifest),
+            [split for name, split in tests.items() if _stem(name) == _family(manifest)],
+        )
+        if len(tests) == 1 and (len(manifests) == 1 or not family) and not recipe:
+            known = list(tests.values())
+        if len(known) != 1:
+            trained = f"trained on {family}" if family else "not trained here"
+            raise DataError(
+                f"{reference} is {trained}; it needs one test set, and {len(known)} of {', '.join(tests)} fit. {WAYS}",
+                subject=reference,
+            )
+        chosen[_name(reference)] = known[0]
+    return chosen
+
+
+def _by_manifest(manifests: Mapping[str, Manifest], root: str | None, download: bool) -> dict[str, Split]:
+    loaded: dict[str, DataSet] = {}
+    chosen = {}
+    for reference, manifest in manifests.items():
+        family = _family(manifest)
+        if not family:
+            raise DataError(
+                f"{reference} was not trained here, so it names no test images. {WAYS}", subject=reference
+            )
+        if family not in loaded:
+            try:
+                loaded[family] = _load(family, root, download)
+            except (DataError, UnknownName) as error:
+                raise DataError(
+                    f"{reference} was trained on {family!r}, whose test images could not be loaded. {error}",
+                    subject=reference,
+                ) from error
+        if loaded[family].train.digest != _trained(manifest).get("digest"):
+            warn(
+                f"{reference} was trained on other images than the {family!r} found here (a subset, or changed by "
+                "its recipe). The plain test set is used; --recipe FILE takes the recipe's own."
+            )
+        chosen[_name(reference)] = loaded[family].test
+    return chosen
+
+
+def _load(name: str, root: str | None, download: bool) -> DataSet:
+    from compatkit.data import load
+    from compatkit.recipes import providers
+
+    try:
+        return load(name, root=root, download=download, providers=providers())
+    except (DataError, UnknownName) as error:
+        raise type(error)(f"{error} {WAYS}", subject=error.subject) from error
+
+
+def _of_recipe(path: str, root: str | None, download: bool) -> list[DataSet]:
+    from compatkit.recipes import read
+
+    return [task.data for task in read(path, root=root, download=download).tasks]
+
+
+def _trained(manifest: Manifest) -> Mapping[str, Any]:
+    data = manifest.training.get("data")
+    return data if isinstance(data, Mapping) else {}
+
+
+def _family(manifest: Manifest) -> str:
+    """Return the data set that a component was trained on, empty where its manifest does not tell."""
+    return _stem(str(_trained(manifest).get("name", "")))
+
+
+def _stem(split: str) -> str:
+    return split.rsplit("/", 1)[0]
+
+
+def _name(reference: str) -> str:
+    return reference.split("@")[0]

@@ -1,0 +1,182 @@
+"""What commands print: JSON for programs; for people lines that fit the terminal and cannot drive it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+if TYPE_CHECKING:
+    from compatkit.reports.matrix import Matrix
+    from compatkit.verdict import Report
+
+NARROW, WIDE = 60, 110
+"""Columns between which text is wrapped."""
+SEVERITY_STYLES: Mapping[str, Mapping[str, Any]] = {
+    "refuses": {"fg": "red"},
+    "adaptable": {"fg": "magenta"},
+    "warns": {"fg": "yellow"},
+    "promises": {"fg": "green"},
+    "informs": {},
+}
+_stream: ContextVar[TextIO | None] = ContextVar("stream", default=None)
+
+
+@contextmanager
+def only_json() -> Iterator[None]:
+    """Let nothing but ``emit`` reach standard output: what anybody else prints goes to standard error."""
+    token = _stream.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _stream.reset(token)
+
+
+def emit(value: Any) -> None:
+    """Print a JSON value; ASCII only, so that it is valid whatever the terminal's encoding."""
+    click.echo(json.dumps(value, indent=2), file=_stream.get())
+
+
+def news(text: str) -> None:
+    """Tell a person what is going on; on standard error, so that it never mixes with results."""
+    click.echo(clean(text), err=True)
+
+
+def warn(text: str) -> None:
+    """Warn on standard error."""
+    click.echo(f"{click.style('warning', fg='yellow', bold=True)} {clean(text)}", err=True)
+
+
+def clean(text: str) -> str:
+    """Return ``text`` with everything that could drive a terminal written as escapes; lines stay lines."""
+    from compatkit.reports.wording import visible
+
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def width() -> int:
+    """Return the columns to wrap at: the terminal's (``COLUMNS`` if set), within reason."""
+    return max(NARROW, min(WIDE, shutil.get_terminal_size().columns))
+
+
+def fold(label: str, text: str, *, indent: int, size: int) -> str:
+    """Return ``label`` and ``text`` as lines that fit, the text in a column of its own.
+
+    Args:
+        label: At the left.
+        text: Wrapped; control characters become escapes.
+        indent: Blanks before the label.
+        size: Width of the column of labels.
+    """
+    front = " " * indent + label.ljust(size) + "  "
+    lines = textwrap.wrap(
+        clean(text).replace("\n", " "),
+        width(),
+        initial_indent=front,
+        subsequent_indent=" " * len(front),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines) or front.rstrip()
+
+
+def rows(values: Mapping[str, str], *, indent: int = 2) -> None:
+    """Print labels and texts in two columns."""
+    size = max(map(len, values), default=0)
+    for label, text in values.items():
+        click.echo(fold(label, text, indent=indent, size=size))
+
+
+def columns(table: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> None:
+    """Print a table with aligned columns; those without any text are left out.
+
+    Args:
+        table: Rows of equal length; the first is the header.
+        right: Columns aligned to the right.
+    """
+    cleaned = [[clean(text) for text in row] for row in table]
+    sizes = [max(map(len, column)) for column in zip(*cleaned, strict=True)]
+    kept = [at for at in range(len(sizes)) if any(row[at] for row in cleaned[1:])]
+    numbers = set(right)
+    for place, row in enumerate(cleaned):
+        texts = (row[at].rjust(sizes[at]) if at in numbers else row[at].ljust(sizes[at]) for at in kept)
+        line = "  ".join(texts).rstrip()
+        click.echo(click.style(line, dim=True) if place == 0 else line)
+
+
+def next_step(*words: str) -> None:
+    """Print a command that a person may want to run next, quoted for the shell."""
+    click.echo(f"next: {shlex.join(words)}")
+
+
+def report_text(report: Report) -> str:
+    """Return a check's report, findings wrapped to the terminal."""
+    lines = [
+        f"{click.style(report.word, bold=True)}: wiring {report.wiring}, promise {report.promise}, "
+        f"evidence {report.evidence}"
+    ]
+    for side in ("extractor", "head"):
+        lines.append(fold(side, getattr(report, side) or "(not named)", indent=2, size=9))
+    for one in report.findings:
+        severity = click.style(one.severity, **SEVERITY_STYLES.get(one.severity, {}))
+        lines += ["", f"  {severity}  {one.code} ({one.level})"]
+        mends = one.severity in ("refuses", "adaptable", "warns")
+        texts = {"expected": one.expected, "came": one.came, "between": one.whose}
+        for label, text in (texts | {"remedy" if mends else "note": one.remedy}).items():
+            if text:
+                lines.append(fold(label, text, indent=4, size=8))
+    return "\n".join(lines)
+
+
+def print_matrix(matrix: Matrix) -> None:
+    """Print a matrix, and what its marks mean where the table has no room for words."""
+    from rich.console import Console
+
+    from compatkit.reports.wording import verdict
+
+    console = Console()
+    with console.capture() as printed:
+        console.print(matrix)
+    click.echo(printed.get(), nl=False)
+    seen = {
+        verdict(matrix.find(row.reference, head.reference))
+        for row in matrix.extractors
+        for head in matrix.heads
+    }
+    unsaid = sorted(f"{one.mark} {one.word}" for one in seen if one.word not in printed.get())
+    if unsaid:
+        click.echo(f"\n{', '.join(unsaid)}")
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Show a bar on standard error, if that is a terminal, for work that reports done, total and what it does."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, what: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    fields = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[what]}", markup=False),
+    )
+    with Progress(*fields, console=Console(stderr=True)) as bar:
+        row = bar.add_task(title, total=None, what="")
+
+        def report(done: int, total: int, what: str) -> None:
+            bar.update(row, completed=done, total=total, what=what)
+
+        yield report

@@ -1,0 +1,171 @@
+"""Which registry a command reads, and whether it can be written: known before any work is done."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from compatkit.cli.options import given
+from compatkit.cli.output import news
+from compatkit.errors import EnvironmentFailure, LayoutError, UsageError
+
+if TYPE_CHECKING:
+    from compatkit.registry.store import Store
+    from compatkit.workspace import Registry
+
+
+def store(context: click.Context) -> Store:
+    """Open the store that the command line names; imports no torch.
+
+    Raises:
+        LayoutError: There is none, or none that this version can read.
+    """
+    from compatkit.registry.store import Store
+
+    root = given(context).registry
+    return Store.find() if root is None else Store.open(Path(root).expanduser())
+
+
+def registry(context: click.Context) -> Registry:
+    """Open the registry that the command line names."""
+    from compatkit.workspace import Registry
+
+    return Registry(store(context))
+
+
+def destination(context: click.Context) -> Path:
+    """Return the registry that a command will publish to; nothing is left in it yet.
+
+    A folder that is named and not there, or empty, is made a registry when something is published: a command
+    that fails before that leaves nothing behind.
+
+    Raises:
+        LayoutError: No registry is named or found, or the folder is none and holds other files.
+        EnvironmentFailure: It cannot be written.
+    """
+    from compatkit.registry.layout import FOLDERS, MARKER, VARIABLE, locate
+
+    named = given(context).registry
+    root = Path(named if named is not None else locate(None)).expanduser().absolute()
+    if (root / MARKER).exists():
+        _try_to_write(root)
+        return root
+    if root.is_dir() and not {entry.name for entry in root.iterdir()} <= {
+        name.split("/")[0] for name in FOLDERS
+    }:
+        raise LayoutError(
+            f"{root} is no registry and holds other files. Make it one all the same with `compatkit init {root}`, "
+            f"or name another folder (--registry, {VARIABLE}).",
+            subject=root,
+        )
+    check_folder(_above(root), f"the registry {root}")
+    return root
+
+
+def make(root: Path) -> tuple[Store, bool]:
+    """Open the registry in ``root``, making it if it is none yet; a failure leaves no empty folders behind.
+
+    Returns:
+        The store, and whether it is new.
+
+    Raises:
+        EnvironmentFailure: The folder cannot be made or written.
+    """
+    from compatkit.registry.layout import MARKER
+    from compatkit.registry.store import Store
+
+    fresh, above = not (root / MARKER).exists(), _above(root)
+    try:
+        return Store.init(root, exist_ok=True), fresh
+    except EnvironmentFailure:
+        if not (root / MARKER).exists():
+            _remove_empty(root, above)
+        raise
+
+
+def publishing(root: Path) -> Registry:
+    """Open the registry at a ``destination``, making it if it is none yet."""
+    from compatkit.workspace import Registry
+
+    made, fresh = make(root)
+    if fresh:
+        news(f"made the registry {root}")
+    return Registry(made)
+
+
+def _above(root: Path) -> Path:
+    """Return ``root``, or the nearest folder above it, that exists."""
+    return next(folder for folder in (root, *root.parents) if folder.exists())
+
+
+def _remove_empty(root: Path, above: Path) -> None:
+    """Remove what ``Store.init`` made before it failed: empty folders in ``root``, and it up to ``above``."""
+    from compatkit.registry.layout import FOLDERS
+
+    made = [
+        root.joinpath(*name.split("/")[: depth + 1])
+        for name in FOLDERS
+        for depth in range(name.count("/") + 1)
+    ]
+    parents = [folder for folder in (root, *root.parents) if above in folder.parents]
+    for folder in (*sorted(made, reverse=True), *parents):
+        with suppress(OSError):  # not empty, or not there
+            folder.rmdir()
+
+
+def check_folder(folder: Path, what: str) -> None:
+    """Refuse a folder in which nothing can be made.
+
+    Raises:
+        EnvironmentFailure: It is missing, no folder, or may not be written.
+    """
+    if not folder.exists():
+        problem = "does not exist; make it first, or name another"
+    elif not folder.is_dir():
+        problem = "is no folder; name another"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        problem = "may not be written: read-only, or owned by somebody else; name another"
+    else:
+        return
+    raise EnvironmentFailure(f"{what} cannot be written: {folder} {problem}.", subject=folder)
+
+
+def check_outputs(paths: dict[str, str | None]) -> None:
+    """Refuse files that could not be written, before anything is measured.
+
+    Args:
+        paths: Option to path; None where the option is not given.
+
+    Raises:
+        UsageError: A path is a folder, or given twice.
+        EnvironmentFailure: Its folder is missing or may not be written.
+    """
+    seen: dict[Path, str] = {}
+    for option, path in paths.items():
+        if path is None:
+            continue
+        file = Path(path).absolute()
+        if file.is_dir():
+            raise UsageError(f"{option} {path} is a folder; name a file in it.", subject=file)
+        if file in seen:
+            raise UsageError(f"{seen[file]} and {option} both name {path}; one would replace the other.")
+        seen[file] = option
+        check_folder(file.parent, f"{option} {path}")
+
+
+def _try_to_write(root: Path) -> None:
+    """Write one byte below ``root`` and remove it: what a full or read-only disk answers is known at once."""
+    from compatkit.registry import durable
+    from compatkit.registry.store import Store
+    from compatkit.registry.surroundings import environment
+
+    Store.open(root).layout.check_writer(root)
+    with environment("write below", root):
+        durable.make_folder(root / "tmp", root)
+        draft = durable.temporary(root / "tmp")
+        durable.write(draft, b"?")
+        durable.discard(draft)

@@ -1,0 +1,112 @@
+"""Values of a recipe against the types of what they become, so that a wrong one is named before the work."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import attrs
+
+from compatkit.errors import UsageError
+
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def check_values(
+    kind: type, given: Mapping[str, Any], where: str, *, later: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the arguments of the attrs class ``kind``, lists made tuples where it wants tuples.
+
+    Args:
+        kind: Its annotations say which values are usable.
+        given: As TOML has them.
+        where: File and table, for messages.
+        later: Keys that are left out for now, and added when their values are made.
+
+    Raises:
+        UsageError: A key is unknown, a needed one missing, a value of another type or no finite number, or a
+            number below zero.
+    """
+    fields = {field.name: field for field in attrs.fields(kind)}
+    only(given, fields, where)
+    needed = [name for name, field in fields.items() if field.default is attrs.NOTHING and name not in later]
+    missing = [name for name in needed if name not in given]
+    if missing:
+        raise UsageError(f"{where} lacks {', '.join(missing)}.")
+    hints = get_type_hints(kind)
+    values = {}
+    for name, value in given.items():
+        value = tuple(value) if isinstance(value, list) else value
+        if not _fits(value, hints[name]):
+            raise UsageError(
+                f"{where}: {name} must be {_said(hints[name])}, got {given[name]!r:.100}.{_near(value, hints[name])}"
+            )
+        if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < math.inf:
+            raise UsageError(f"{where}: {name} must be finite and not negative, got {value}.")
+        values[name] = value
+    return values
+
+
+def only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    """Refuse keys that are not known; suggest near ones.
+
+    Raises:
+        UsageError: A key is unknown.
+    """
+    names = list(known)
+    for key in table:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"{where} has the unknown key {key!r}.{hint} Known are {', '.join(names)}.")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type; types that TOML cannot write down fit only themselves."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in arguments)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in arguments)
+    if origin is tuple:
+        inner = (
+            [arguments[0]] * len(value) if arguments[1:] == (...,) and isinstance(value, tuple) else arguments
+        )
+        return (
+            isinstance(value, tuple)
+            and len(value) == len(inner)
+            and all(_fits(one, kind) for one, kind in zip(value, inner, strict=True))
+        )
+    if origin is not None:
+        return isinstance(value, origin)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return hint is Any or isinstance(value, hint)
+
+
+def _said(hint: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " or ".join(map(repr, arguments))
+    if origin in (Union, types.UnionType):
+        said = [_said(one) for one in arguments if one is not type(None)]
+        return " or ".join(dict.fromkeys(filter(None, said)))
+    if origin is tuple:
+        count = "" if arguments[1:] == (...,) else f" of {len(arguments)}"
+        return f"a list{count}, each {_said(arguments[0])}"
+    if origin is not None:
+        return "a table" if isinstance(origin, type) and issubclass(origin, Mapping) else ""
+    return _WORDS.get(hint, "")
+
+
+def _near(value: Any, hint: Any) -> str:
+    choices = [
+        one for part in (hint, *get_args(hint)) if get_origin(part) is Literal for one in get_args(part)
+    ]
+    near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
+    return f" Did you mean {near[0]!r}?" if near else ""

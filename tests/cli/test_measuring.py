@@ -1,0 +1,221 @@
+"""matrix and recombine: figures for people and programs, where test images come from, reports on disk."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+
+import compatkit as ck
+from compatkit.registry.store import Store
+
+LEFT, RIGHT = "digits/left.extractor", "digits/right.head"
+
+
+@pytest.mark.usefixtures("parts")
+def test_matrix_prints_a_table_and_writes_every_report(run: Any, tmp_path: Path) -> None:
+    files = {name: tmp_path / f"matrix.{name}" for name in ("html", "png", "markdown", "csv")}
+    said = run(
+        "matrix", "digits/*.extractor", "digits/*.head", *(w for n, f in files.items() for w in (f"--{n}", f))
+    )
+    assert said.code == 0 and said.err == ""
+    assert "digits/left.extractor" in said.out and "own pair" in said.out
+    assert all(f"wrote {path}" in said.out for path in files.values())
+    assert (
+        files["html"].read_text().startswith("<!doctype html>")
+        and files["png"].read_bytes()[:4] == b"\x89PNG"
+    )
+    assert (
+        len(list(csv.DictReader(files["csv"].read_text().splitlines()))) == 4
+        and "|" in files["markdown"].read_text()
+    )
+
+
+def test_matrix_prints_the_same_figures_as_json(run: Any, parts: Path) -> None:
+    said = run("matrix", "digits/*.extractor", "digits/*.head", "--batch-size", 48, "--json")
+    read = ck.Matrix.from_json(said.out)
+    data = [ck.data.load(parts.parent / f"{name}.npz").test for name in ("left", "right")]
+    direct = ck.Registry.open(parts).matrix("digits/*.extractor", "digits/*.head", data, batch_size=48)
+    assert read.cells == direct.cells and read.settings["batch_size"] == 48
+
+
+@pytest.mark.usefixtures("parts")
+def test_recombine_tells_accuracy_bound_and_verdict(run: Any) -> None:
+    said = run("recombine", LEFT, RIGHT)
+    assert "Accuracy, common classes" in said.out and "Bound" in said.out
+    found = run("recombine", LEFT, RIGHT, "--json")
+    cell = found.json["cell"]
+    assert (
+        found.json["check"]["evidence"] == cell["grade"]
+        and cell["restricted"]["count"] == 48
+        and cell["bound"]
+    )
+    assert found.code == said.code == (1 if cell["grade"] == "chance" else 0)
+
+
+@pytest.mark.usefixtures("parts")
+def test_recombine_without_measuring_needs_no_images(run: Any, monkeypatch: Any) -> None:
+    monkeypatch.delenv("COMPATKIT_DATA")
+    said = run("recombine", LEFT, RIGHT, "--no-measure")
+    assert said.code == 0 and "built; not measured" in said.out
+    assert run("recombine", LEFT, RIGHT, "--no-measure", "--json").json["cell"] is None
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("policy", ["batch", "reestimate", "running"])
+def test_every_policy_is_named_in_the_result(run: Any, policy: str) -> None:
+    said = run("recombine", LEFT, RIGHT, "--normalisation", policy, "--json")
+    assert said.code in (0, 1) and said.json["cell"]["settings"]["policy"] == policy
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_head_is_at_chance_by_exit_code_1(run: Any, monkeypatch: Any) -> None:
+    """The grade alone decides; what makes a grade is tested with the figures."""
+    from compatkit.workspace import Registry
+
+    measure = Registry.matrix
+
+    def at_chance(self: Registry, *args: Any, **kwargs: Any) -> Any:
+        matrix = measure(self, *args, **kwargs)
+        return attrs.evolve(matrix, cells=tuple(attrs.evolve(cell, grade="chance") for cell in matrix.cells))
+
+    monkeypatch.setattr(Registry, "matrix", at_chance)
+    said = run("recombine", LEFT, RIGHT)
+    assert said.code == 1 and "at chance" in said.out
+
+
+def test_the_bound_is_found_wherever_the_own_head_is(run: Any, parts: Path) -> None:
+    """Also under a name that does not tell, and past a damaged component."""
+    store = Store.open(parts)
+    own = store.manifest("digits/left.head")
+    store.publish("zoo/elsewhere", own)
+    for version in store.versions("digits/left.head"):
+        store.withdraw("digits/left.head", version, "moved")
+    said = run("recombine", LEFT, RIGHT, "--json")
+    assert said.json["cell"]["bound"] is not None
+
+
+@pytest.mark.usefixtures("parts")
+def test_images_of_a_recipe(run: Any, recipe: Any, monkeypatch: Any) -> None:
+    monkeypatch.delenv("COMPATKIT_DATA")
+    said = run("matrix", "digits/*.extractor", "digits/*.head", "--recipe", recipe(), "--json")
+    assert (
+        said.code == 0
+        and [cell["settings"]["data"] for cell in said.json["cells"]]
+        == ["left/test"] * 2 + ["right/test"] * 2
+    )
+
+
+def test_images_by_path_and_name(run: Any, parts: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("COMPATKIT_DATA")
+    by_path = run("recombine", LEFT, RIGHT, "--data", parts.parent / "left.npz", "--json")
+    by_name = run("recombine", LEFT, RIGHT, "--data", "left", "--data-root", parts.parent, "--json")
+    assert (
+        by_path.json["cell"] == by_name.json["cell"]
+        and by_path.json["cell"]["settings"]["data"] == "left/test"
+    )
+    other = run("recombine", LEFT, RIGHT, "--data", parts.parent / "right.npz", "--json")
+    assert (
+        other.json["cell"]["settings"]["data"] == "right/test"
+    )  # one extractor, one data set: taken as asked
+
+
+@pytest.mark.usefixtures("parts")
+def test_an_extractor_without_its_own_images_gets_no_other_ones(run: Any) -> None:
+    said = run("matrix", "digits/*.extractor", "digits/*.head", "--data", "left")
+    assert (
+        said.code == 2
+        and "digits/right.extractor@1.0.0 is trained on right" in said.err
+        and "--recipe" in said.err
+    )
+
+
+@pytest.mark.usefixtures("parts")
+def test_images_that_cannot_be_found_teach_where_to_say_so(run: Any, monkeypatch: Any) -> None:
+    monkeypatch.delenv("COMPATKIT_DATA")
+    said = run("recombine", LEFT, RIGHT)
+    assert said.code == 2 and "was trained on 'left'" in said.err
+    for way in ("--recipe FILE", "--data NAME", "--data-root DIR", "--download"):
+        assert way in said.err
+
+
+def test_other_images_under_the_same_name_are_warned_of(run: Any, parts: Path) -> None:
+    import shutil
+
+    shutil.copy(parts.parent / "right.npz", parts.parent / "left.npz")
+    said = run("recombine", LEFT, RIGHT, "--json")
+    assert "warning" in said.err and "trained on other images than the 'left' found here" in said.err
+    assert said.json["cell"]["settings"]["data"] == "left/test"
+
+
+@pytest.mark.usefixtures("parts")
+def test_reports_that_could_not_be_written_are_refused_before_anything_is_measured(
+    run: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    from compatkit.workspace import Registry
+
+    monkeypatch.setattr(Registry, "matrix", lambda *args, **kwargs: pytest.fail("measured"))
+    both = "digits/*.extractor", "digits/*.head"
+    said = run("matrix", *both, "--html", tmp_path / "none" / "m.html")
+    assert said.code == 4 and "does not exist" in said.err
+    said = run("matrix", *both, "--png", tmp_path)
+    assert said.code == 2 and "is a folder" in said.err
+    said = run("matrix", *both, "--png", tmp_path / "m", "--csv", tmp_path / "m")
+    assert said.code == 2 and "both name" in said.err
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_matrix_fits_the_terminal(run: Any, monkeypatch: Any, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    said = run("matrix", "digits/*.extractor", "digits/*.head")
+    assert max(map(len, said.out.splitlines())) <= width
+
+
+def test_marks_without_words_are_explained(run: Any, parts: Path, monkeypatch: Any) -> None:
+    """Seven heads leave no room for words in 80 columns."""
+    store = Store.open(parts)
+    manifest = store.manifest("digits/right.head")
+    for copy in range(5):
+        store.publish(
+            f"digits/{copy}.head", attrs.evolve(manifest, about=attrs.evolve(manifest.about, title=f"{copy}"))
+        )
+    monkeypatch.setenv("COLUMNS", "80")
+    said = run("matrix", "digits/*.extractor", "digits/*.head")
+    assert said.code == 0 and "\N{BLACK DIAMOND} own pair" in said.out.splitlines()[-1]
+    assert "own pair" not in said.out.splitlines()[-2]
+
+
+def test_equal_manifests_are_one_component(run: Any, parts: Path) -> None:
+    store = Store.open(parts)
+    store.publish("copy.head", store.manifest("digits/right.head"))
+    assert len(run("matrix", "digits/*.extractor", "*.head", "--json").json["heads"]) == 2
+
+
+def test_nothing_else_is_printed_beside_json(run: Any, parts: Path, monkeypatch: Any) -> None:
+    """A plugin or library that prints does not break a program that reads."""
+    from compatkit.workspace import Registry
+
+    measure = Registry.matrix
+
+    def loud(self: Registry, *args: Any, **kwargs: Any) -> Any:
+        print("downloading ...")
+        return measure(self, *args, **kwargs)
+
+    monkeypatch.setattr(Registry, "matrix", loud)
+    said = run("matrix", "digits/*.extractor", "digits/*.head", "--json")
+    assert json.loads(said.out) and "downloading ..." in said.err
+
+
+@pytest.mark.usefixtures("parts")
+def test_the_random_state_is_left_as_it_was(run: Any) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    run("recombine", LEFT, RIGHT)
+    assert torch.equal(torch.rand(2), expected)

@@ -1,0 +1,116 @@
+"""The program as a process: what quick commands import, the installed script, pipes, terminals without UTF-8."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+from compatkit.registry.store import Store
+
+HEAVY = (
+    "torch",
+    "torchvision",
+    "timm",
+    "numpy",
+    "scipy",
+    "safetensors",
+    "sklearn",
+    "matplotlib",
+    "rich",
+    "PIL",
+)
+RUN = "from compatkit.cli import main; main()"
+LOOK = f"""
+import sys
+from compatkit.cli import main
+try:
+    main()
+finally:
+    print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
+"""
+EXTRACTOR, HEAD = "digits/left.extractor", "digits/right.head"
+
+
+def process(
+    script: str, *words: object, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script in a new Python; warnings are errors."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["train", "--help"], 0),
+        (["matrix", "--help"], 0),
+        (["ls"], 0),
+        (["ls", "--json"], 0),
+        (["show", HEAD], 0),
+        (["show", HEAD, "--json"], 0),
+        (["show", "nothing"], 2),
+        (["check", EXTRACTOR, HEAD], 0),
+        (["init", "new"], 0),
+        (["no-such-command"], 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_quick_commands_import_nothing_heavy(parts: Path, words: list[str], code: int) -> None:
+    said = process(LOOK, *words, cwd=parts.parent)
+    assert said.returncode == code
+    assert said.stderr.splitlines()[-1] == "[]"
+
+
+def test_the_installed_script(parts: Path) -> None:
+    script = Path(sys.executable).with_name("compatkit")
+    if not script.exists():
+        pytest.skip("compatkit is not installed in this environment")
+    said = subprocess.run([script, "ls"], capture_output=True, text=True, check=True, cwd=parts.parent)
+    assert HEAD in said.stdout and said.stderr == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of another kind")
+@pytest.mark.parametrize("words", [["ls"], ["ls", "--json"], ["--help"]])
+def test_a_reader_that_goes_away(parts: Path, words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    said = subprocess.run(
+        [sys.executable, "-c", RUN, *words],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        cwd=parts.parent,
+    )
+    os.close(write)
+    assert said.returncode == 0 and said.stderr == ""
+
+
+def test_a_terminal_without_utf_8(parts: Path) -> None:
+    store = Store.open(parts)
+    manifest = store.manifest(HEAD)
+    title = "Ziffern \N{GREEK SMALL LETTER BETA}"
+    store.publish("other", attrs.evolve(manifest, about=attrs.evolve(manifest.about, title=title)))
+    for words in (["show", "other"], ["show", "other", "--json"]):
+        said = process(RUN, *words, cwd=parts.parent, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+        assert said.returncode == 0 and "Ziffern " in said.stdout and said.stderr == ""
+
+
+def test_an_error_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
+    said = process(RUN, "ls", cwd=tmp_path)
+    assert said.returncode == 3 and said.stdout == ""
+    assert said.stderr.startswith("error [layout] no registry") and said.stderr.count("\n") == 1

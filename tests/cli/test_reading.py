@@ -1,0 +1,168 @@
+"""init, ls, show, check, plugins: what they print for people and programs, where the registry comes from."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+import compatkit as ck
+from compatkit.cli import COMMANDS
+from compatkit.registry.store import Store
+
+
+def test_help_names_every_command_and_the_first_steps(run: Any) -> None:
+    said = run("--help")
+    assert said.code == 0 and all(f"  {name} " in said.out for name in COMMANDS)
+    assert "compatkit demo" in said.out and "Exit codes" in said.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_takes_json(run: Any, command: str) -> None:
+    said = run(command, "--help")
+    assert said.code == 0 and "--json" in said.out
+
+
+def test_the_version(run: Any) -> None:
+    assert run("--version").out == f"compatkit, version {ck.__version__}\n"
+
+
+def test_a_misspelt_command_or_option_gets_a_suggestion(run: Any) -> None:
+    said = run("recombin")
+    assert said.code == 2 and "Did you mean 'recombine'?" in said.err
+    said = run("ls", "--jsn")
+    assert said.code == 2 and "--json" in said.err
+    said = run("show", "--json")
+    assert said.code == 2 and said.json["error"]["code"] == "usage" and "REF" in said.json["error"]["message"]
+
+
+def test_init_makes_a_registry_and_says_what_comes_next(run: Any, tmp_path: Path) -> None:
+    said = run("init", tmp_path / "new")
+    assert (
+        said.code == 0
+        and f"made the registry {tmp_path / 'new'}" in said.out
+        and "next: compatkit" in said.out
+    )
+    again = run("init", tmp_path / "new", "--json")
+    assert again.json == {
+        "root": str(tmp_path / "new"),
+        "id": Store.open(tmp_path / "new").id,
+        "created": False,
+    }
+
+
+@pytest.mark.usefixtures("parts")
+def test_ls_aligns_its_columns(run: Any) -> None:
+    said = run("ls")
+    lines = said.out.splitlines()
+    assert said.code == 0 and said.err == "" and len(lines) == 6
+    assert lines[0].split() == ["name", "version", "kind", "parameters", "network"]
+    assert lines[1].split() == "digits/left.extractor 1.0.0 extractor 65,264 resnet20_cifar @ layer2".split()
+    assert len({line.index("resnet20") for line in lines[1:]}) == 1
+    assert max(map(len, lines)) <= 90
+
+
+def test_ls_shows_aliases_and_takes_a_pattern(run: Any, parts: Path) -> None:
+    Store.open(parts).set_alias("digits/left.head", "prod", "1.0.0")
+    said = run("ls", "*.head", "--json")
+    assert [line["name"] for line in said.json] == ["digits/left.head", "digits/right.head"]
+    assert said.json[0]["aliases"] == {"prod": "1.0.0"} and said.json[0]["versions"] == ["1.0.0"]
+    assert ":prod=1.0.0" in run("ls", "*.head").out
+    assert run("ls", "nothing*").out == "no components match 'nothing*'\n"
+    assert run("ls", "nothing*", "--json").json == []
+
+
+@pytest.mark.usefixtures("parts")
+def test_show_tells_what_a_head_takes_gives_and_was_trained_against(run: Any) -> None:
+    said = run("show", "digits/left.head")
+    for expected in (
+        "digits/left.head@1.0.0",
+        "N x 32 x H x W",
+        "N x 3 (NC",
+        "0, 1, 2",
+        "auxiliary head dcc",
+        "left/train",
+    ):
+        assert expected in said.out
+    assert max(map(len, said.out.splitlines())) <= 120
+    found = run("show", "digits/left.head@^1", "--json").json
+    assert found["version"] == "1.0.0" and found["manifest"]["kind"] == "head"
+    assert found["manifest"]["parents"][0]["relation"] == "trained_with"
+
+
+@pytest.mark.usefixtures("parts")
+def test_check_answers_by_exit_code_and_tells_why(run: Any) -> None:
+    said = run("check", "digits/left.extractor", "digits/right.head")
+    assert said.code == 0
+    assert said.out.startswith("promised: wiring direct, promise shared-head, evidence none\n")
+    assert "promises  head-shared (protocol)" in said.out
+    assert max(map(len, said.out.splitlines())) <= 100
+    asked = run("check", "digits/left.extractor", "digits/right.head", "--require", "compatible", "--json")
+    assert asked.code == 1 and asked.json["satisfied"] is False and asked.json["word"] == "promised"
+    promised = run("check", "digits/left.extractor", "digits/right.head", "--require", "shared-head")
+    assert promised.code == 0
+
+
+@pytest.mark.usefixtures("parts")
+def test_check_wants_the_extractor_first(run: Any) -> None:
+    said = run("check", "digits/left.head", "digits/left.extractor")
+    assert said.code == 2 and "Pass the extractor first, then the head" in said.err
+
+
+def test_plugins_lists_what_is_installed(run: Any) -> None:
+    said = run("plugins")
+    assert said.code == 0
+    assert "regularizers.dcc  active  compatkit" in said.out and "set_up, losses" in said.out
+    found = {f"{one['kind']}.{one['name']}": one for one in run("plugins", "--json").json}
+    assert found["regularizers.dcc"]["status"] == "active" and found["metrics.accuracy"]["order"] == 1
+
+
+def test_the_registry_is_named_before_or_after_the_command(run: Any, parts: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("COMPATKIT_REGISTRY")
+    before, after = run("--registry", parts, "ls"), run("ls", "--registry", parts)
+    assert before.code == 0 and before.out == after.out and "left.head" in after.out
+    assert run("--registry", parts / "none", "ls", "--registry", parts).out == after.out
+
+
+def test_json_may_be_asked_for_before_the_command(run: Any, parts: Path) -> None:
+    assert run("--json", "ls").json == run("ls", "--json").json != []
+
+
+def test_the_registry_is_found_by_variable_or_above_the_current_folder(
+    run: Any, parts: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    expected = run("ls").out
+    monkeypatch.delenv("COMPATKIT_REGISTRY")
+    deep = parts / "some" / "where"
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
+    assert run("ls").out == expected
+    monkeypatch.chdir(tmp_path)
+    said = run("ls")
+    assert said.code == 3 and "compatkit init FOLDER" in said.err and "--registry" in said.err
+    monkeypatch.setenv("COMPATKIT_REGISTRY", str(parts))
+    assert run("ls").out == expected
+
+
+def test_text_from_a_registry_cannot_drive_the_terminal(run: Any, parts: Path) -> None:
+    store = Store.open(parts)
+    manifest = store.manifest("digits/left.head")
+    about = attrs.evolve(manifest.about, title="\x1b[2Jgone", description="two\nlines \u202ereversed")
+    store.publish("evil", attrs.evolve(manifest, about=about))
+    said = run("show", "evil")
+    assert "\x1b" not in said.out and "\\x1b[2Jgone" in said.out and "\u202e" not in said.out
+    assert json.loads(run("show", "evil", "--json").out)["manifest"]["about"]["title"] == "\x1b[2Jgone"
+
+
+def test_ls_lists_the_rest_when_one_manifest_is_damaged(run: Any, parts: Path, damage: Any) -> None:
+    damage(str(Store.open(parts).resolve("digits/left.head").digest))
+    said = run("ls")
+    assert said.code == 3
+    assert "digits/right.head" in said.out and re.search(r"digits/left.head +1\.0\.0 +damaged", said.out)
+    assert "damaged digits/left.head" in said.err and "other bytes than its name promises" in said.err
+    machine = run("ls", "--json")
+    assert machine.code == 3 and "error" in machine.json[1] and "error" not in machine.json[0]

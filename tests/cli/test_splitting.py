@@ -1,0 +1,96 @@
+"""split: where a model can be cut, what crosses, parts that are kept, weights that are not downloaded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import compatkit as ck
+from compatkit.cli.weights import VARIABLE, offline
+from compatkit.errors import EnvironmentFailure
+from compatkit.registry.store import Store
+
+
+def test_resnet18_at_layer3(run: Any, tmp_path: Path, untouched: Any) -> None:
+    with untouched(tmp_path):
+        said = run("split", "resnet18", "--at", "layer3")
+    assert said.code == 0 and said.out.startswith(
+        "resnet18 cut at layer3: head(extractor(x)) equals the whole network bitwise"
+    )
+    for word in ("N x 3 x H x W", "N x 256 x (H + 15) // 16", "14x14 for 224x224", "2,782,784", "N x 1000"):
+        assert word in said.out
+    assert max(map(len, said.out.splitlines())) <= 100
+
+
+def test_without_a_point_the_points_are_listed(run: Any) -> None:
+    said = run("split", "resnet20_cifar")
+    assert (
+        said.code == 0
+        and "  layer2\n" in said.out
+        and "next: compatkit split resnet20_cifar --at" in said.out
+    )
+    points = run("split", "resnet20_cifar", "--json").json["split_points"]
+    assert points[0] == "forward_features" and points.index("layer1") < points.index("layer2")
+
+
+def test_parts_are_published_and_make_the_network_again(run: Any, tmp_path: Path) -> None:
+    root = tmp_path / "parts"
+    words = "split", "resnet20_cifar", "--at", "layer2", "--kwargs", '{"num_classes": 7}', "--registry", root
+    found = run(*words, "--publish", "zoo/small", "--seed", 3, "--json").json
+    assert found["published"] == {"extractor": "zoo/small.extractor@1.0.0", "head": "zoo/small.head@1.0.0"}
+    extractor, head = found["parts"]["extractor"], found["parts"]["head"]
+    assert found["bitwise_equal"] and head["contract"]["structural"]["outputs"][0]["shape"] == ["N", 7]
+    assert extractor["blueprint"]["split"] == "layer2" and extractor["parameters"] == 65_552
+    assert (
+        run(*words, "--publish", "zoo/small", "--seed", 3).out.count("published zoo/small") == 2
+    )  # the same again
+    registry = ck.Registry.open(root)
+    model = registry.recombine("zoo/small.extractor", "zoo/small.head")
+    other = run(*words, "--publish", "zoo/small", "--seed", 4, "--json").json
+    assert other["published"]["head"] == "zoo/small.head@2.0.0"
+    images = torch.linspace(-1, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32)
+    assert not torch.equal(model(images), registry.recombine("zoo/small.extractor", "zoo/small.head")(images))
+
+
+def test_untrained_parts_need_to_be_told_their_images(run: Any, parts: Path) -> None:
+    kwargs = '{"in_chans": 1, "num_classes": 3}'
+    assert run("split", "resnet20_cifar", "--at", "layer2", "--kwargs", kwargs, "--publish", "raw").code == 0
+    said = run("recombine", "raw.extractor", "digits/left.head")
+    assert said.code == 2 and "was not trained here" in said.err and "--data NAME" in said.err
+    assert run("recombine", "raw.extractor", "digits/left.head", "--data", "left").code in (0, 1)
+    assert Store.open(parts).manifest("raw.head").contract.data.labels is None
+
+
+def test_nothing_is_downloaded_unless_asked(monkeypatch: Any) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with offline(unless=False):
+        assert os.environ[VARIABLE] == "1"
+    assert VARIABLE not in os.environ
+    with offline(unless=True):
+        assert VARIABLE not in os.environ
+    with pytest.raises(EnvironmentFailure, match="--download lets timm fetch them"), offline(unless=False):
+        raise EnvironmentFailure("The pretrained weights of 'x' could not be fetched or read: offline.")
+
+
+def test_pretrained_weights_that_are_not_in_the_cache(
+    run: Any, tmp_path: Path, monkeypatch: Any, untouched: Any
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    said = run(
+        "split",
+        "resnet18",
+        "--at",
+        "layer3",
+        "--pretrained",
+        "--registry",
+        tmp_path / "parts",
+        "--publish",
+        "a",
+    )
+    assert said.code == 4 and "could not be fetched" in said.err and "--download" in said.err
+    assert not (tmp_path / "parts").exists()

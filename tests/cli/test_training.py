@@ -1,0 +1,222 @@
+"""train: recipe in, published parts out; what is checked first; incremental training; what a failure leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import data_set
+
+import compatkit as ck
+from compatkit.adapters.blueprints import build_pair, plan
+from compatkit.registry.store import Store
+from compatkit.registry.tensorfile import serialise
+
+
+def test_a_recipe_becomes_published_parts(run: Any, recipe: Any, tmp_path: Path) -> None:
+    root = tmp_path / "made" / "on the way"
+    said = run("--registry", root, "train", recipe())
+    assert said.code == 0
+    names = [
+        "digits/left.extractor",
+        "digits/right.extractor",
+        "digits/shared.dcc",
+        "digits/left.head",
+        "digits/right.head",
+    ]
+    assert [line.split()[1] for line in said.out.splitlines() if line.startswith("published")] == [
+        f"{n}@1.0.0" for n in names
+    ]
+    assert Store.open(root).names() == sorted(names)
+    assert "left: resnet20_cifar cut at layer2, 48 training images of left in 3 classes" in said.err
+    assert f"made the registry {root}" in said.err
+    assert said.out.splitlines()[0].split() == ["task", "target", "dcc/loss", "accuracy"]
+
+
+def test_the_next_command_can_be_pasted(run: Any, recipe: Any, tmp_path: Path) -> None:
+    import shlex
+
+    said = run("train", recipe(), "--registry", tmp_path / "a b", "--data-root", tmp_path)
+    line = next(line for line in said.out.splitlines() if line.startswith("next: "))
+    words = shlex.split(line.removeprefix("next: "))
+    assert words[0] == "compatkit"
+    html = words.index("--html")
+    words[html + 1] = str(tmp_path / "matrix.html")
+    assert run(*words[1:]).code == 0 and (tmp_path / "matrix.html").exists()
+
+
+def test_the_same_recipe_again_is_the_same_version_and_another_seed_a_new_one(
+    run: Any, recipe: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "parts"
+    first = run("train", recipe(), "--registry", root, "--json").json
+    again = run("train", recipe(), "--registry", root, "--json").json
+    assert first == again and set(first) == {"registry", "parts", "losses", "plan"}
+    assert first["parts"]["left.head"] == "digits/left.head@1.0.0"
+    assert set(first["losses"]["left"]) == {"task", "dcc/loss", "accuracy"}
+    other = run("train", recipe(), "--registry", root, "--seed", 1, "--json").json
+    assert other["parts"]["left.head"] == "digits/left.head@2.0.0" and other["plan"] != first["plan"]
+
+
+def test_options_win_over_the_recipe(run: Any, recipe: Any, tmp_path: Path) -> None:
+    root = tmp_path / "parts"
+    said = run("train", recipe(), "--registry", root, "--steps", 1, "--prefix", "mine/own", "--json").json
+    assert said["parts"]["left.head"] == "mine/own/left.head@1.0.0"
+    assert Store.open(root).manifest("mine/own/left.head").training["steps"] == 1
+
+
+FROZEN = """
+prefix = "later"
+regularizers = ["identical_init", "dcc"]
+[frozen]
+heads = "digits/shared.*"
+statistics = "batch"
+"""
+
+
+def test_a_new_part_is_trained_against_released_frozen_heads(run: Any, recipe: Any, parts: Path) -> None:
+    file = recipe(
+        ('prefix = "digits"\nregularizers = ["identical_init", "dcc"]\n', FROZEN),
+        ('"right"', '"third"'),
+        ('"left"', '"fourth"'),
+    )
+    before = Store.open(parts).load_state(Store.open(parts).manifest("digits/shared.dcc"))
+    said = run("train", file)
+    assert said.code == 0 and "against the frozen heads digits/shared.*" in said.err
+    store = Store.open(parts)
+    assert "later/shared.dcc" not in store.names()  # it was released already
+    manifest = store.manifest("later/third.extractor")
+    released = {(a.kind, a.digest) for a in store.manifest("digits/left.extractor").contract.protocol.anchors}
+    shared = released & {(a.kind, a.digest) for a in manifest.contract.protocol.anchors}
+    assert {kind for kind, _ in shared} == {"initial_weights", "auxiliary_head"}
+    assert len(manifest.training["frozen"]) == 1
+    after = store.load_state(store.manifest("digits/shared.dcc"))
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert run("check", "later/third.extractor", "digits/left.head", "--require", "shared-head").code == 0
+
+
+def test_frozen_heads_may_be_a_list_of_patterns(recipe: Any) -> None:
+    from compatkit.recipes import read
+
+    table = FROZEN.replace('"digits/shared.*"', '["digits/shared.dcc", "other/shared.*"]')
+    plan = read(recipe(('prefix = "digits"\nregularizers = ["identical_init", "dcc"]\n', table)))
+    assert plan.frozen_heads == ("digits/shared.dcc", "other/shared.*") and plan.frozen_statistics == "batch"
+
+
+def test_a_frozen_pattern_that_matches_nothing_or_no_auxiliary_head(
+    run: Any, recipe: Any, parts: Path, untouched: Any
+) -> None:
+    old = 'prefix = "digits"\nregularizers = ["identical_init", "dcc"]\n'
+    with untouched(parts):
+        said = run("train", recipe((old, FROZEN.replace("shared.*", "sharde.*"))))
+        assert said.code == 2 and "matches no component" in said.err
+        said = run("train", recipe((old, FROZEN.replace("shared.*", "left.head"))))
+        assert said.code == 2 and "where auxiliary_head is expected" in said.err
+
+
+def test_the_data_sets_of_plugins_are_found_and_only_the_one_asked_for_is_imported(
+    run: Any, recipe: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    from compatkit import plugins
+
+    class Offer:
+        def make(self, given: dict[str, Any]) -> Any:
+            assert given == {"root": str(tmp_path), "download": False}
+            return data_set("striped")
+
+    def find(kind: str, name: str) -> Offer:
+        assert (kind, name) == ("data_sets", "striped")
+        return Offer()
+
+    monkeypatch.setattr(plugins, "names", lambda kind: ["striped", "broken"])
+    monkeypatch.setattr(plugins, "find", find)
+    said = run(
+        "train",
+        recipe(('"left.npz"', '"striped"')),
+        "--registry",
+        tmp_path / "parts",
+        "--data-root",
+        tmp_path,
+    )
+    assert said.code == 0 and "training images of striped" in said.err
+    unknown = run("train", recipe(('"left.npz"', '"spotted"')), "--registry", tmp_path / "parts")
+    assert unknown.code == 2 and "broken" in unknown.err and "striped" in unknown.err
+
+
+def test_a_recipe_may_start_from_weights_beside_it(run: Any, recipe: Any, tmp_path: Path) -> None:
+    planned = plan("resnet20_cifar", "layer2", kwargs={"in_chans": 1, "num_classes": 3}, size=(16, 16))
+    network, _, _ = build_pair(planned.extractor, planned.head, seed=9)
+    (tmp_path / "recipes" / "start.safetensors").write_bytes(serialise(network.state_dict()))
+    file = recipe(('name = "left"', 'name = "left"\nweights = "start.safetensors"'))
+    said = run("train", file, "--registry", tmp_path / "parts", "--json")
+    assert (
+        said.code == 2 and "identical_init" in said.json["error"]["message"]
+    )  # right starts from other weights
+    file = recipe(
+        ('name = "left"', 'name = "left"\nweights = "start.safetensors"'),
+        ('name = "right"', 'name = "right"\nweights = "start.safetensors"'),
+    )
+    assert run("train", file, "--registry", tmp_path / "parts").code == 0
+
+
+def test_a_checkpoint_is_kept_and_a_finished_one_publishes_at_once(
+    run: Any, recipe: Any, tmp_path: Path
+) -> None:
+    words = "train", recipe(), "--checkpoint", tmp_path / "state.safetensors", "--json"
+    first = run(*words, "--registry", tmp_path / "one").json
+    assert (tmp_path / "state.safetensors").exists()
+    second = run(*words, "--registry", tmp_path / "two").json
+    assert second["parts"] == first["parts"] and second["losses"] == first["losses"]
+    versions = [Store.open(tmp_path / name).resolve("digits/left.head").digest for name in ("one", "two")]
+    assert versions[0] == versions[1]
+
+
+def test_a_checkpoint_of_another_plan(run: Any, recipe: Any, tmp_path: Path, untouched: Any) -> None:
+    state = tmp_path / "state.safetensors"
+    assert run("train", recipe(), "--registry", tmp_path / "parts", "--checkpoint", state).code == 0
+    with untouched(tmp_path / "parts"):
+        kept = state.read_bytes()
+        said = run("train", recipe(), "--registry", tmp_path / "parts", "--checkpoint", state, "--seed", 5)
+        assert said.code == 1 and "belongs to another plan" in said.err and state.read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not a checkpoint", b"\x80\x04\x95pickle" * 10], ids=["empty", "text", "pickle"]
+)
+def test_a_checkpoint_that_is_none(run: Any, recipe: Any, tmp_path: Path, content: bytes) -> None:
+    state = tmp_path / "state"
+    state.write_bytes(content)
+    said = run("train", recipe(), "--registry", tmp_path / "parts", "--checkpoint", state)
+    assert (
+        said.code == 3 and f"[format] The checkpoint {state}: " in said.err and state.read_bytes() == content
+    )
+    assert not (tmp_path / "parts").exists()
+
+
+def test_a_checkpoint_that_could_not_be_written(run: Any, recipe: Any, tmp_path: Path) -> None:
+    words = "train", recipe(), "--registry", tmp_path / "parts", "--checkpoint"
+    said = run(*words, tmp_path / "none" / "state")
+    assert said.code == 4 and "does not exist; make it first" in said.err
+    said = run(*words, tmp_path)
+    assert said.code == 2 and "is a folder" in said.err
+    assert not (tmp_path / "parts").exists()
+
+
+def test_the_global_random_state_is_left_as_it_was(run: Any, recipe: Any, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    assert run("train", recipe(), "--registry", tmp_path / "parts").code == 0
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_interrupting_a_run(run: Any, recipe: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    def stop(self: ck.Trainer, *args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ck.Trainer, "fit", stop)
+    said = run("train", recipe(), "--registry", tmp_path / "parts", "--json")
+    assert said.code == 130 and said.json["error"]["code"] == "interrupted"
+    assert not (tmp_path / "parts").exists()
