@@ -134,7 +134,7 @@ def _run(words: list[str], machine: bool) -> int:
     except CompatkitError as error:
         return _fail(str(error), error.code, error.exit_code, machine)
     except BrokenPipeError:
-        raise
+        raise  # no failure of the system: main knows what to do
     except (OSError, MemoryError) as error:
         return _fail(_of_system(error), EnvironmentFailure.code, EnvironmentFailure.exit_code, machine)
     except Exception as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.options import json_option
-from compatkit.cli.output import clean, columns, emit, news, print_matrix
+from compatkit.cli.output import clean, columns, emit, news, next_step, paragraph, print_matrix
 
 if TYPE_CHECKING:
     from compatkit.demo import Demo
@@ -37,22 +37,23 @@ def demo_command(out: str, steps: int, seed: int, rotation: bool, machine: bool)
 
 
 def _conclude(found: Demo) -> None:
-    click.echo(
-        "\nMean accuracy of the two networks of each arm, as trained and with their heads exchanged:\n"
-    )
+    click.echo()
+    paragraph("Mean accuracy of the two networks of each arm, as trained and with their heads exchanged:")
     table = [("arm", "as trained", "recombined")]
     table += [(arm, f"{found.own[arm]:.3f}", f"{value:.3f}") for arm, value in found.recombined.items()]
     columns(table, right=(1, 2))
+    click.echo()
     if found.shows:
-        click.echo(
-            "\nEvery shape matches in all of them. Parts of independent networks do not fit; trained to fit, they do."
+        paragraph(
+            "Every shape matches in all of them, and yet parts of independent networks do not fit. Trained to fit, "
+            "they do."
         )
     else:
-        click.echo(
-            "\nThe effect does NOT show on this run: each arm should recombine better than the one before. Try more "
+        paragraph(
+            "The effect does NOT show on this run: each arm should recombine better than the one before. Try more "
             "--steps, or another --seed."
         )
     click.echo("\nwritten:")
     for name, path in found.files.items():
         click.echo(f"  {name:<8}  {clean(str(path))}")
-    click.echo(f"\nlook around: compatkit --registry {clean(str(found.files['registry']))} ls")
+    next_step("compatkit", "--registry", str(found.files["registry"]), "ls")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatkit.cli.options import given, json_option, registry_option
-from compatkit.cli.output import clean, columns, emit, fold, next_step, report_text, rows
+from compatkit.cli.output import clean, columns, emit, fold, next_step, paragraph, report_text, rows
 from compatkit.cli.roots import make, registry, store
 from compatkit.errors import IntegrityError
 
@@ -167,9 +167,9 @@ def check_command(context: click.Context, extractor: str, head: str, require: st
     else:
         click.echo(report_text(report))
         if report.unproven and report.wiring == "direct":
-            click.echo(
-                f"\n{EQUAL_SHAPES} Measure the pair before you rely on it: compatkit recombine {extractor} {head}"
-            )
+            click.echo()
+            paragraph(f"{EQUAL_SHAPES} Measure the pair before you rely on it.")
+            next_step("compatkit", "recombine", extractor, head)
         if not satisfied:
             click.echo(f"\n--require {require}: no (exit code 1)")
     context.exit(0 if satisfied else 1)

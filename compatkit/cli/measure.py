@@ -9,7 +9,7 @@ import click
 
 from compatkit.cli.images import test_images
 from compatkit.cli.options import data_options, json_option, registry_option
-from compatkit.cli.output import clean, emit, print_matrix, progress, report_text, rows
+from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, report_text, rows
 from compatkit.cli.roots import check_outputs, registry
 from compatkit.errors import IncompatibleError, IntegrityError
 
@@ -137,7 +137,7 @@ def recombine_command(
     machine: bool,
     **conditions: Any,
 ) -> None:
-    """Check, build and measure one recombination; exit code 1 where it cannot be wired or is at chance."""
+    """Check, build and measure; exit code 1 where it cannot be wired or measured, or is at chance."""
     held = registry(context)
     left, right = held.store.resolve(extractor), held.store.resolve(head)
     report = held.check(str(left), str(right))
@@ -152,10 +152,9 @@ def recombine_command(
     with progress("recombine") as done:
         matrix = held.matrix(str(left), _with_own(held, left, right), data, progress=done, **conditions)
     cell = matrix.cell(str(left), str(right))
-    _tell(
-        held.check(str(left), str(right)), cell, machine
-    )  # now with what was measured, where it could be kept
-    context.exit(1 if cell.grade == "chance" else 0)
+    after = held.check(str(left), str(right))  # now with what was measured, where it could be kept
+    _tell(after, cell, machine)
+    context.exit(1 if cell.grade == "chance" or cell.restricted is None else 0)
 
 
 def _device(name: str) -> str:
@@ -177,10 +176,9 @@ def _tell(report: Report, cell: Cell | None, machine: bool) -> None:
     from compatkit.reports.wording import evidence, settings_line, verdict
 
     said = verdict(cell)
-    click.echo(f"\n{click.style(f'{said.mark} {said.word}', bold=True)}: {said.meaning}")
+    click.echo()
+    paragraph(f"{said.mark} {said.word}: {cell.reason or said.meaning}")
     rows(dict(evidence(cell)) | {"Measured with": settings_line(cell.settings)})
-    if cell.reason:
-        click.echo(f"  {clean(cell.reason)}")
 
 
 def _with_own(held: Registry, extractor: Reference, head: Reference) -> list[str]:

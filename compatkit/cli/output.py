@@ -113,6 +113,11 @@ def columns(table: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> Non
         click.echo(click.style(line, dim=True) if place == 0 else line)
 
 
+def paragraph(text: str) -> None:
+    """Print a sentence or two, wrapped to the terminal."""
+    click.echo(textwrap.fill(clean(text), width(), break_long_words=False, break_on_hyphens=False))
+
+
 def next_step(*words: str) -> None:
     """Print a command that a person may want to run next, quoted for the shell."""
     click.echo(f"next: {shlex.join(words)}")
@@ -173,7 +178,7 @@ def progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[what]}", markup=False),
     )
-    with Progress(*fields, console=Console(stderr=True)) as bar:
+    with Progress(*fields, console=Console(stderr=True), transient=True) as bar:
         row = bar.add_task(title, total=None, what="")
 
         def report(done: int, total: int, what: str) -> None:

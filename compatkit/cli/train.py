@@ -12,7 +12,7 @@ from compatkit.cli.options import data_options, given, json_option, registry_opt
 from compatkit.cli.output import columns, emit, news, next_step
 from compatkit.cli.roots import check_folder, destination, publishing, registry
 from compatkit.cli.weights import offline
-from compatkit.errors import EnvironmentFailure, UsageError
+from compatkit.errors import DataError, EnvironmentFailure, UsageError
 
 if TYPE_CHECKING:
     from compatkit.recipes import Recipe
@@ -53,14 +53,24 @@ def train_command(
 
     root = destination(context)
     overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "prefix": prefix}
-    plan = read(recipe, root=data_root, download=download, **overrides)
+    try:
+        plan = read(recipe, root=data_root, download=download, **overrides)
+    except DataError as error:
+        if not isinstance(error.subject, str):  # the name of a data set that is not at hand
+            raise
+        raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
     _check_checkpoint(plan.trainer.checkpoint)
     frozen = registry(context).auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
     _announce(plan)
-    with offline(unless=download):
-        fit = plan.trainer.fit(
-            plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics
-        )
+    try:
+        with offline(unless=download):
+            fit = plan.trainer.fit(
+                plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics
+            )
+    except KeyboardInterrupt:
+        if plan.trainer.checkpoint is not None and Path(plan.trainer.checkpoint).exists():
+            news(f"The same command goes on from the checkpoint {plan.trainer.checkpoint}.")
+        raise
     parts = _publish(root, fit, plan)
     last = {row["task"]: row["losses"] for row in fit.history}
     if machine:

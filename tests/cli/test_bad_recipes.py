@@ -29,7 +29,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     ),
     "unknown data set": ([('"left.npz"', '"mnits"')], 2, "Did you mean 'mnist'"),
     "missing data file": ([('"left.npz"', '"nowhere.npz"')], 2, "no data set .*nowhere.npz"),
-    "data set not at hand": ([('"left.npz"', '"mnist"')], 2, "is in none of these folders"),
+    "data set not at hand": ([('"left.npz"', '"mnist"')], 2, "is in none of these folders.* --data-root DIR"),
     "unknown key of data": (
         [('data = "left.npz"', 'data = { name = "left.npz", half = 1, shfit = 2 }')],
         2,

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 import torch
+from small import data_set
 
 import compatkit as ck
 from compatkit.registry.store import Store
@@ -87,6 +89,15 @@ def test_a_head_is_at_chance_by_exit_code_1(run: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(Registry, "matrix", at_chance)
     said = run("recombine", LEFT, RIGHT)
     assert said.code == 1 and "at chance" in said.out
+
+
+def test_images_without_a_common_class_are_told_by_exit_code_1(run: Any, parts: Path) -> None:
+    data = data_set("cats", classes=("cat", "dog", "owl"))
+    arrays = {"x_train": data.train.images, "y_train": data.train.labels}
+    arrays |= {"x_test": data.test.images, "y_test": data.test.labels, "classes": np.array(data.classes)}
+    np.savez(parts.parent / "cats.npz", **arrays)
+    said = run("recombine", LEFT, RIGHT, "--data", "cats")
+    assert said.code == 1 and "no class in common with cats/test" in said.out
 
 
 def test_the_bound_is_found_wherever_the_own_head_is(run: Any, parts: Path) -> None:

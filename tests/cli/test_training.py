@@ -217,6 +217,9 @@ def test_interrupting_a_run(run: Any, recipe: Any, tmp_path: Path, monkeypatch: 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ck.Trainer, "fit", stop)
-    said = run("train", recipe(), "--registry", tmp_path / "parts", "--json")
+    (tmp_path / "state").write_bytes(serialise({"weight": torch.zeros(1)}))
+    words = "train", recipe(), "--registry", tmp_path / "parts", "--checkpoint", tmp_path / "state"
+    said = run(*words, "--json")
     assert said.code == 130 and said.json["error"]["code"] == "interrupted"
+    assert f"goes on from the checkpoint {tmp_path / 'state'}" in run(*words).err
     assert not (tmp_path / "parts").exists()
