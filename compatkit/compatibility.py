@@ -151,7 +151,7 @@ def _anchor(shared: Anchor) -> Finding:
             f"initial weights {_short(shared.digest)}",
             "the same",
             "head and extractor",
-            "alone worth .27 to .38 against a bound of .97 on digits: never a promise",
+            "alone never a promise: training moves the networks apart again; measure the pair",
         )
     classes = f" ({_names(shared.classes)})" if shared.classes else ""
     return Finding(

@@ -141,7 +141,7 @@ class Training:
 
             @hookimpl
             def compatkit_set_up(self, setup):
-                self.head = setup.add_auxiliary_head("dcc", classes=setup.common_classes())
+                self.head = setup.add_auxiliary_head("dcc", classes=setup.shared_classes())
         """
 
     @hookspec

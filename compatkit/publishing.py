@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.adapters.blueprints import build, build_pair, probe, prove, structural
-from compatkit.contract import Blueprint, Contract, Data, Kind, Port, Protocol, Statistical, Structural
+from compatkit.contract import (
+    Anchor,
+    Blueprint,
+    Contract,
+    Data,
+    Kind,
+    Port,
+    Protocol,
+    Statistical,
+    Structural,
+)
 from compatkit.errors import CutError, IntegrityError
 from compatkit.registry.manifest import About, Edge, Manifest, Parent, Payload
 from compatkit.training.context import AuxiliaryHead, TaskState
@@ -78,7 +88,7 @@ def drafts(fit: Fit) -> Iterator[Draft]:
             f"{state.task.backbone} up to {state.task.split}, trained on {state.task.data.name}",
             state.extractor_blueprint,
             extractor,
-            _contract(shape, extractor, attrs.evolve(state.data, labels=None), state, _image(state)),
+            _contract(shape, extractor, attrs.evolve(state.data, labels=None), state.anchors, _image(state)),
         )
         shape = structural(head, state.head_blueprint, feature_port=ports[state.name])
         parts.append(
@@ -88,7 +98,7 @@ def drafts(fit: Fit) -> Iterator[Draft]:
                 f"{state.task.backbone} after {state.task.split}, trained on {state.task.data.name}",
                 state.head_blueprint,
                 head,
-                _contract(shape, head, state.data, state, (PROBE_BATCH, *state.feature_shape[1:])),
+                _contract(shape, head, state.data, state.anchors, (PROBE_BATCH, *state.feature_shape[1:])),
                 parent=f"{state.name}.extractor",
             )
         )
@@ -110,6 +120,7 @@ def training_facts(fit: Fit, run: Edge, state: TaskState | None) -> dict[str, An
         "steps": trainer["steps"],
         "data": data[0] if len(data) == 1 else data,
         "plugins": list(fit.run["plugins"]),
+        "initial": sorted({task["initial"] for task in fit.run["tasks"] if task["name"] in names}),
         "frozen": [frozen["digest"] for frozen in fit.run["frozen"].values()],
         "environment": dict(fit.run["environment"]),
     }
@@ -131,7 +142,7 @@ def _auxiliary(head: AuxiliaryHead, task: TaskState, port: Port) -> Draft:
         structural(module, head.blueprint, feature_port=port),
         module,
         data,
-        task,
+        [Anchor("auxiliary_head", head.digest, head.name, head.labels)],
         (PROBE_BATCH, *task.feature_shape[1:]),
     )
     return Draft(
@@ -145,9 +156,9 @@ def _auxiliary(head: AuxiliaryHead, task: TaskState, port: Port) -> Draft:
 
 
 def _contract(
-    shape: Structural, module: nn.Module, data: Data, state: TaskState, probe_shape: tuple[int, ...]
+    shape: Structural, module: nn.Module, data: Data, anchors: Sequence[Anchor], probe_shape: tuple[int, ...]
 ) -> Contract:
-    protocol = Protocol(normalisation_of(module), tuple(state.anchors))
+    protocol = Protocol(normalisation_of(module), tuple(anchors))
     return Contract(shape, data, protocol, Statistical(None, probe(module, probe_shape)))
 
 

@@ -238,6 +238,11 @@ class Registry:
         found: dict[str, AuxiliaryHead] = {}
         for part in self._select(pattern, "auxiliary_head"):
             name = part.reference.split("@")[0].rsplit(".", 1)[-1]
+            if name in found:
+                raise UsageError(
+                    f"{', '.join([pattern] if isinstance(pattern, str) else pattern)} means several heads {name!r}, "
+                    f"{part.reference} among them; a run takes one. Narrow the pattern."
+                )
             labels = part.manifest.contract.data.labels
             found[name] = AuxiliaryHead(
                 name,
@@ -247,6 +252,7 @@ class Registry:
                 frozen=True,
                 digest=parameters_digest(part.module),
                 origin=part.digest,
+                initials=tuple(part.manifest.training.get("initial", ())),
             )
         return found
 

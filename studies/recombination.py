@@ -25,7 +25,10 @@ import compatkit as ck
 
 from .report import write_report  # noqa: TID251  # relative: type checkers cannot follow a renamed folder
 
-ARMS = ("none", "iiw", "rp", "dcc", "iiw+rp", "iiw+dcc", "rp+dcc", "iiw+rp+dcc", "incremental")
+ARMS = ("none", "iiw", "rp", "dcc", "iiw+rp", "iiw+dcc", "rp+dcc", "iiw+rp+dcc")
+INCREMENTAL = ("incremental", "incremental-back", "incremental-batch")
+"""One task after the other against frozen heads, all three methods: first then second, second then first, and the
+paper's regime, in which frozen heads use batch statistics; the paper averages both orders."""
 SIZES: dict[str, dict[str, Any]] = {
     "digits": {
         "backbone": "resnet20_cifar",
@@ -65,19 +68,20 @@ def pair(name: str, root: str | None, size: dict[str, Any]) -> list[ck.Task]:
 
 
 def regularizers(arm: str) -> list[str]:
-    """Return the plugins of an arm; ``incremental`` uses those of ``iiw+rp+dcc``."""
+    """Return the plugins of an arm; incremental arms use those of ``iiw+rp+dcc``."""
     names = {"iiw": "identical_init", "rp": "rotation_prediction", "dcc": "dcc"}
-    wanted = "iiw+rp+dcc" if arm == "incremental" else arm
+    wanted = "iiw+rp+dcc" if arm in INCREMENTAL else arm
     return [names[one] for one in wanted.split("+") if one in names]
 
 
 def train(arm: str, tasks: Sequence[ck.Task], trainer: ck.Trainer) -> list[ck.Fit]:
     """Train an arm: both tasks in turn, or one after the other against the first one's frozen heads."""
-    if arm != "incremental":
+    if arm not in INCREMENTAL:
         return [trainer.fit(tasks, regularizers(arm))]
-    first = trainer.fit(tasks[:1], regularizers(arm))
-    second = trainer.fit(tasks[1:], regularizers(arm), frozen=first)
-    return [first, second]
+    one, other = reversed(tasks) if arm == "incremental-back" else tasks
+    first = trainer.fit([one], regularizers(arm))
+    statistics = "batch" if arm == "incremental-batch" else "stored"
+    return [first, trainer.fit([other], regularizers(arm), frozen=first, frozen_statistics=statistics)]
 
 
 def measure(fits: Sequence[ck.Fit], tasks: Sequence[ck.Task]) -> list[dict[str, Any]]:
@@ -117,7 +121,11 @@ def run(
     """Run what is missing in ``out/runs.jsonl`` and return all runs; a stopped study goes on where it was."""
     out.mkdir(parents=True, exist_ok=True)
     log = out / "runs.jsonl"
-    done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+    # A killed study may leave half a line at the end: that run is done again.
+    done = [json.loads(line) for line in lines if line.endswith("\n")]
+    if len(done) != len(lines):
+        log.write_text("".join(lines[: len(done)]))
     loaded: list[ck.Task] = []
     for seed in seeds:
         for arm in arms:
@@ -150,23 +158,28 @@ def run(
 @click.option("--seeds", default=5, show_default=True, type=click.IntRange(1))
 @click.option("--steps", default=300, show_default=True, type=click.IntRange(1), help="Steps a network.")
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(2))
-@click.option("--arms", default=",".join(ARMS), show_default=True, help="Comma-separated.")
+@click.option("--arms", default=",".join((*ARMS, *INCREMENTAL)), show_default=True, help="Comma-separated.")
 @click.option("--out", required=True, type=click.Path(path_type=Path))
 def main(
     name: str, data_root: str | None, seeds: int, steps: int, batch_size: int, arms: str, out: Path
 ) -> None:
     """Run the study and write runs.jsonl, table.md and figure.png to OUT."""
     wanted = arms.split(",")
-    unknown = [arm for arm in wanted if arm not in ARMS]
+    unknown = [arm for arm in wanted if arm not in (*ARMS, *INCREMENTAL)]
     if unknown:
-        raise click.UsageError(f"unknown arms {', '.join(unknown)}; known are {', '.join(ARMS)}")
+        raise click.UsageError(
+            f"unknown arms {', '.join(unknown)}; known are {', '.join((*ARMS, *INCREMENTAL))}"
+        )
     size = SIZES[name]
     settings = {"pair": name, **{k: list(v) if isinstance(v, tuple) else v for k, v in size.items()}}
     settings |= {"steps": steps, "batch_size": batch_size}
     runs = run(out, lambda: pair(name, data_root, size), wanted, range(seeds), settings)
     machine = f"{platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
-    command = f"python -m compatkit_studies.recombination --pair {name} --seeds {seeds} --steps {steps} --arms {arms}"
-    click.echo(write_report(out, runs, wanted, settings, f"{command} --out ...", machine))
+    command = (
+        f"python -m compatkit_studies.recombination --pair {name} --data-root DIR --seeds {seeds} --steps {steps} "
+        f"--batch-size {batch_size} --arms {arms} --out OUT"
+    )
+    click.echo(write_report(out, runs, wanted, settings, command, machine))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 
 # One thread: small networks gain nothing from more, and two would fight over a busy machine's cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before timm is imported: no test may wait for a network
 
 from collections.abc import Iterator
 from pathlib import Path

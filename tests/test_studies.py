@@ -9,7 +9,7 @@ import pytest
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit_studies.recombination import ARMS, measure, regularizers, run, train
+from compatkit_studies.recombination import ARMS, INCREMENTAL, measure, regularizers, run, train
 from compatkit_studies.report import accuracies, write_report
 
 SETTINGS: dict[str, Any] = {
@@ -43,7 +43,7 @@ def cell(extractor: str, head: str, accuracy: float, policy: str = "batch") -> d
 
 
 def test_every_arm_names_the_plugins_it_says() -> None:
-    assert {arm: regularizers(arm) for arm in ARMS} == {
+    assert {arm: regularizers(arm) for arm in (*ARMS, *INCREMENTAL)} == {
         "none": [],
         "iiw": ["identical_init"],
         "rp": ["rotation_prediction"],
@@ -53,10 +53,12 @@ def test_every_arm_names_the_plugins_it_says() -> None:
         "rp+dcc": ["rotation_prediction", "dcc"],
         "iiw+rp+dcc": ["identical_init", "rotation_prediction", "dcc"],
         "incremental": ["identical_init", "rotation_prediction", "dcc"],
+        "incremental-back": ["identical_init", "rotation_prediction", "dcc"],
+        "incremental-batch": ["identical_init", "rotation_prediction", "dcc"],
     }
 
 
-@pytest.mark.parametrize("arm", ["none", "incremental"])
+@pytest.mark.parametrize("arm", ["none", "incremental-back", "incremental-batch"])
 def test_an_arm_is_trained_published_and_measured_under_every_policy(arm: str) -> None:
     rows = measure(train(arm, tasks(), quick(steps=1)), tasks())
     assert {(row["extractor"], row["head"], row["policy"]) for row in rows} == {

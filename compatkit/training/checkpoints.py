@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compatkit.errors import FormatError, TrainingError
+from compatkit.errors import FormatError, IntegrityError, TrainingError
 from compatkit.registry.durable import replace_file
 from compatkit.registry.surroundings import environment
-from compatkit.registry.tensorfile import deserialise, metadata, serialise
+from compatkit.registry.tensorfile import deserialise, metadata, serialise, state_digest
 from compatkit.training.loop import Loop
 
 
@@ -36,7 +36,13 @@ def save(path: Path, loop: Loop, plan: str, step: int, history: list[dict[str, A
                 tensors[f"plugin/{instance}/{key}"] = value
             else:
                 kept[key] = value
-    note = {"plan": plan, "step": step, "history": history, "plugins": values}
+    note = {
+        "tensors": state_digest(tensors),
+        "plan": plan,
+        "step": step,
+        "history": history,
+        "plugins": values,
+    }
     replace_file(path, serialise(tensors, metadata=json.dumps(note)))
 
 
@@ -44,21 +50,32 @@ def load(path: Path, loop: Loop, plan: str) -> tuple[int, list[dict[str, Any]]]:
     """Take back the state that ``save`` wrote; return the step to go on from, and the history.
 
     Raises:
-        FormatError: The file is no checkpoint, or is damaged.
+        FormatError: The file is no checkpoint.
+        IntegrityError: Its tensors are not those that were written.
         TrainingError: It belongs to another plan.
         EnvironmentFailure: The file cannot be read.
     """
     with environment("read", path):
         data = path.read_bytes()
-    stored = deserialise(data)
+    try:
+        stored = deserialise(data)
+    except FormatError as error:
+        raise FormatError(f"The checkpoint {path} is damaged: {error}", subject=path) from error
     try:
         note = json.loads(metadata(data) or "")
+        belongs, promised = note["plan"], note["tensors"]
         step, history, values = int(note["step"]), list(note["history"]), dict(note["plugins"])
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(
             f"{path} is no checkpoint of a run: its note is missing or damaged ({error})."
         ) from error
-    if note["plan"] != plan:
+    if state_digest(stored) != promised:
+        raise IntegrityError(
+            f"The checkpoint {path} does not hold the tensors that were written: its content changed on disk. "
+            "Remove it to start anew, or take an earlier copy.",
+            subject=path,
+        )
+    if belongs != plan:
         raise TrainingError(
             f"The checkpoint {path} belongs to another plan (other tasks, data, settings, plugins or versions). "
             "Name another checkpoint file, or remove this one to start anew.",

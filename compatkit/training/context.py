@@ -29,7 +29,6 @@ class TaskState:
         data: Preprocessing and labels, as they will stand in the contracts.
         examples: Training images, uint8 ``(n, channels, height, width)``, and labels, on the device.
         feature_shape: Of what crosses the seam, for a batch of two.
-        overwrites: The head starts with an in-place operation, so every head gets a copy of the features.
         anchors: What this task's parts were trained against; written at the end of a run.
         initial: Tensor digest of the initial weights without the class layer.
     """
@@ -43,7 +42,6 @@ class TaskState:
     data: Data
     examples: Prepared
     feature_shape: tuple[int, ...]
-    overwrites: bool = False
     initial: str = ""
     anchors: list[Anchor] = attrs.field(factory=list)
 
@@ -70,7 +68,7 @@ class AuxiliaryHead:
             batch without writing its buffers (the regime of Gygli et al.).
         digest: Tensor digest of the parameters; set when it is frozen or the run has ended.
         origin: Manifest digest of the component it came from, if it came from a registry.
-        overwrites: It starts with an in-place operation, so it gets a copy of the features.
+        initials: Digests of the initial weights of the networks it was trained with; set with ``digest``.
     """
 
     name: str
@@ -81,11 +79,10 @@ class AuxiliaryHead:
     statistics: Literal["stored", "batch"] = "stored"
     digest: str = ""
     origin: str | None = None
-    overwrites: bool = False
+    initials: tuple[str, ...] = ()
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return logits ``(batch, outputs)``, with the statistics that the head's state asks for."""
-        features = features.clone() if self.overwrites else features
         if self.frozen and self.statistics == "batch":
             with batch_statistics(self.module, others="keep"):
                 return self.module(features)
@@ -159,8 +156,14 @@ class SetUp:
             outputs: Count of outputs, for a head that does something else.
 
         Raises:
-            UsageError: The tasks' features differ in shape, or the frozen head does not take them.
+            UsageError: The tasks' features differ in shape, the name is taken in this run, the network cannot
+                have that count of outputs, or the frozen head takes other features or tells other things apart.
         """
+        if name in self.auxiliary:
+            raise UsageError(
+                f"This run has an auxiliary head {name!r} already; two plugins, or two instances of one, cannot "
+                "train the same head. Leave one of them out."
+            )
         first = next(iter(self.tasks.values()))
         for state in self.tasks.values():
             if state.feature_shape[1:] != first.feature_shape[1:]:
@@ -172,7 +175,13 @@ class SetUp:
         if name in self.frozen:
             head = self.frozen[name]
             self._accepts(head, first)
-            head.overwrites = first.overwrites
+            if classes is not None and [one.name for one in head.labels or ()] != [
+                one.name for one in classes
+            ]:
+                raise UsageError(
+                    f"The frozen auxiliary head {name!r} tells apart {[one.name for one in head.labels or ()]}; this "
+                    f"run asks for {[one.name for one in classes]}. Use the settings that it was trained with."
+                )
             self.auxiliary[name] = head
             return head
         count = len(classes) if classes is not None else outputs
@@ -180,8 +189,15 @@ class SetUp:
             raise UsageError(f"The auxiliary head {name!r} needs classes or a count of outputs.")
         blueprint = with_classes(first.head_blueprint, count)
         module = self.build(blueprint, "auxiliary", name)
+        features = torch.zeros(2, *first.feature_shape[1:], device=self.precision.device)
+        with torch.no_grad():
+            given = tuple(module.eval()(features).shape[1:])
+        if given != (count,):
+            raise UsageError(
+                f"A head of {blueprint.model} after {blueprint.split} gives {given} for {count} outputs asked for "
+                f"(auxiliary head {name!r}): the class layer is not in it. Cut the network before its class layer."
+            )
         head = AuxiliaryHead(name, blueprint, module, tuple(classes) if classes is not None else None)
-        head.overwrites = first.overwrites
         self.auxiliary[name] = head
         self.owners[f"shared.{name}"] = module
         return head

@@ -13,7 +13,7 @@ from compatkit.evaluation.preprocessing import normalise
 from compatkit.plugins import RunPlugins
 from compatkit.training.context import Batch, SetUp, Step, TaskState
 from compatkit.training.optimisation import Optimisation
-from compatkit.training.randomness import seed_of
+from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.resident import Order, augment
 from compatkit.training.schedules import Schedule
 
@@ -53,7 +53,11 @@ class Loop:
             name: Order(len(state.examples), batch_size, setup.seed, name)
             for name, state in setup.tasks.items()
         }
-        optimisers = {owner: optimisation.make(module) for owner, module in setup.owners.items()}
+        optimisers = {
+            owner: optimisation.make(module)
+            for owner, module in setup.owners.items()
+            if any(one.requires_grad for one in module.parameters())
+        }
         networks = {name: (f"{name}.extractor", f"{name}.head") for name in setup.tasks}
         private = {owner for pair in networks.values() for owner in pair}
         movers = {
@@ -73,20 +77,21 @@ class Loop:
     def step(self, task: TaskState, number: int) -> Mapping[str, Tensor]:
         """Take one step of one task and return its losses and accuracy, still on the device."""
         setup, plugins = self.setup, self.plugins
-        torch.manual_seed(seed_of(setup.seed, "network", task.name, number))
         step = Step(setup.seed, task, number, self._batch(task, number), setup.precision)
         for bound in plugins.views:
             if number in bound.phase:
+                self._seed(bound.instance, "views", task.name, number)
                 step.batch = bound.call(step, step.batch)
+        self._seed("network", task.name, number)
         with setup.precision.autocast():
             features: Tensor = task.extractor(step.batch.images)
-            logits: Tensor = task.head(features.clone() if task.overwrites else features)
+            logits: Tensor = task.head(features)
         step.features, step.logits = features, logits
         total = F.cross_entropy(logits.float(), step.batch.labels)
         measured = {"task": total.detach()}
         for bound in plugins.losses:
             if number in bound.phase:
-                torch.manual_seed(seed_of(setup.seed, "network", bound.instance, task.name, number))
+                self._seed("network", bound.instance, task.name, number)
                 with setup.precision.autocast():
                     losses = bound.call(step)
                 for name, value in losses.items():
@@ -107,11 +112,17 @@ class Loop:
         measured["accuracy"] = (logits.detach().argmax(1) == step.batch.labels).float().mean()
         return measured
 
+    def _seed(self, *key: str | int) -> None:
+        """Seed what networks draw from (dropout), so that no call depends on what another one drew."""
+        reseed(self.setup.precision.device, seed_of(self.setup.seed, *key))
+
     def _batch(self, task: TaskState, number: int) -> Batch:
         device = self.setup.precision.device
         index = self.orders[task.name].at(number)
-        if device != "cpu":
+        if torch.device(device).type == "cuda":
             index = index.pin_memory().to(device, non_blocking=True)
+        else:
+            index = index.to(device)
         images = task.examples.images[index]
         images = augment(images, task.task.augment, self.setup.seed, task.name, number)
         pixels = normalise(images, task.data).contiguous(memory_format=self.setup.precision.memory_format)
@@ -124,4 +135,5 @@ class Loop:
             for group in optimiser.param_groups:
                 group["lr"] = rate
             optimiser.step()
+        for optimiser in self.optimisers.values():  # all: a loss may have reached another task's network
             optimiser.zero_grad(set_to_none=True)

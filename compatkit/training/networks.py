@@ -18,7 +18,7 @@ from compatkit.evaluation.preprocessing import prepare
 from compatkit.registry.tensorfile import state_digest
 from compatkit.training.context import TaskState
 from compatkit.training.precision import Precision
-from compatkit.training.randomness import generator, seed_of
+from compatkit.training.randomness import seed_of
 from compatkit.training.task import Task
 
 
@@ -36,11 +36,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     whole, extractor, head = _pair(task, planned.extractor, planned.head, planned.class_layer, drawn)
     prove(whole, extractor, head, data.size, len(data.mean))
     with torch.no_grad():
-        features = extractor.eval()(
-            torch.randn(2, len(data.mean), *data.size, generator=generator(0, "trial"))
-        )
-        untouched = features.clone()
-        head.eval()(features)
+        shape = extractor.eval()(torch.zeros(2, len(data.mean), *data.size)).shape
     state = TaskState(
         task,
         planned.extractor,
@@ -50,8 +46,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
         _placed(head, precision),
         data,
         prepare(task.data.train, data).to(precision.device),
-        tuple(features.shape),
-        overwrites=not torch.equal(features, untouched),
+        tuple(shape),
     )
     state.initial = initial_digest(state)
     return state
@@ -79,6 +74,11 @@ def initial_digest(state: TaskState) -> str:
     named = {**dict(state.extractor.named_parameters()), **dict(state.head.named_parameters())}
     kept = {name: value for name, value in named.items() if not name.startswith(state.class_layer)}
     return state_digest(kept)
+
+
+def start_digest(*modules: nn.Module) -> str:
+    """Return the tensor digest of everything that modules hold, class layers and buffers included."""
+    return state_digest({f"{i}.{k}": v for i, one in enumerate(modules) for k, v in one.state_dict().items()})
 
 
 def parameters_digest(module: nn.Module) -> str:
@@ -111,19 +111,29 @@ def _plan(task: Task) -> tuple[Plan, Data]:
 def _pair(
     task: Task, extractor: Blueprint, head: Blueprint, class_layer: tuple[str, ...], seed: int
 ) -> tuple[nn.Module, nn.Module, nn.Module]:
-    """Return the whole network and its two parts; the parts hold the whole's parameters."""
+    """Return the whole network and its two parts; the parts hold the whole's parameters.
+
+    Whatever the body starts from, the class layer is drawn from ``seed``.
+    """
+    whole, left, right = build_pair(extractor, head, seed=seed)
+    if task.weights is None:
+        return whole, left, right
     if not isinstance(task.weights, Mapping):
         weights = Path(task.weights) if isinstance(task.weights, PathLike) else task.weights
-        return build_pair(extractor, head, seed=seed, weights=weights)
-    whole, left, right = build_pair(extractor, head, seed=seed)
+        drawn = {name: value for name, value in whole.state_dict().items() if name.startswith(class_layer)}
+        given, left, right = build_pair(extractor, head, seed=seed, weights=weights)
+        given.load_state_dict(drawn, strict=False)
+        return given, left, right
     given = cast(Mapping[str, Tensor], task.weights)
     body = {name: value for name, value in given.items() if not name.startswith(class_layer)}
-    wanted = {name for name in whole.state_dict() if not name.startswith(class_layer)}
-    if set(body) != wanted:
-        missing, extra = sorted(wanted - set(body))[:3], sorted(set(body) - wanted)[:3]
+    wanted = {name: value for name, value in whole.state_dict().items() if not name.startswith(class_layer)}
+    missing, extra = sorted(set(wanted) - set(body))[:3], sorted(set(body) - set(wanted))[:3]
+    other = sorted(name for name in set(body) & set(wanted) if body[name].shape != wanted[name].shape)[:3]
+    if missing or extra or other:
         raise UsageError(
             f"Task {task.name!r}: the weights given do not fit {task.backbone}: missing {missing}, "
-            f"not known {extra}. Give the state dict of the same backbone."
+            f"not known {extra}, of another shape {other}. Give the state dict of the same backbone for the same "
+            "kind of images."
         )
     whole.load_state_dict(body, strict=False)
     return whole, left, right

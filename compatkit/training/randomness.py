@@ -27,6 +27,16 @@ def generator(seed: int, *key: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(seed_of(seed, *key))
 
 
+def reseed(device: str, seed: int) -> None:
+    """Seed the global generators that a run on ``device`` draws from (dropout and the like), and no others."""
+    torch.default_generator.manual_seed(seed)
+    if torch.device(device).type == "cuda":
+        index = torch.device(device).index
+        torch.cuda.default_generators[torch.cuda.current_device() if index is None else index].manual_seed(
+            seed
+        )
+
+
 @contextmanager
 def preserved() -> Iterator[None]:
     """Give back the global random state (CPU and the current accelerators) on leaving."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
@@ -18,6 +18,12 @@ AUGMENTATIONS = ("crop", "flip")
 
 def _segment(instance: object, attribute: object, value: str) -> None:
     check_segment(value, what="task name")
+
+
+def _listed(value: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise UsageError(f"Task.augment expects a list of names, such as [{value!r}]; got {value!r}.")
+    return tuple(value)
 
 
 def _augmentations(instance: object, attribute: object, value: tuple[str, ...]) -> None:
@@ -36,7 +42,7 @@ class Task:
         backbone: Model name, for example ``"resnet20_cifar"`` or any timm model.
         split: Split point, a module path such as ``"layer2"``, or ``"forward_features"``.
         kwargs: Further keyword arguments of the backbone (JSON values).
-        size: Height and width in pixels; the backbone's own by default.
+        size: Height and width in pixels (one number for both); the backbone's own by default.
         weights: Where to start from: None (random), ``"pretrained"`` (timm's), the path of a safetensors
             file, or a state dict. The class layer always starts anew.
         augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal).
@@ -47,8 +53,15 @@ class Task:
     backbone: str
     split: str
     kwargs: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
-    size: tuple[int, int] | None = attrs.field(default=None, kw_only=True)
+    size: tuple[int, int] | None = attrs.field(
+        default=None,
+        kw_only=True,
+        converter=lambda value: (value, value) if isinstance(value, int) else value,
+    )
     weights: str | PathLike[str] | Mapping[str, Tensor] | None = attrs.field(default=None, kw_only=True)
     augment: tuple[str, ...] = attrs.field(
-        default=(), converter=tuple, validator=_augmentations, kw_only=True
+        default=(),
+        converter=_listed,
+        validator=_augmentations,
+        kw_only=True,
     )

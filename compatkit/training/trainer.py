@@ -22,11 +22,11 @@ from compatkit.training import checkpoints
 from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
 from compatkit.training.fit import Fit
 from compatkit.training.loop import Loop
-from compatkit.training.networks import parameters_digest, prepare_task, redraw
+from compatkit.training.networks import parameters_digest, prepare_task, redraw, start_digest
 from compatkit.training.optimisation import Optimisation, check_owners
 from compatkit.training.precision import Choice, Precision
 from compatkit.training.progress import Bar, Ledger
-from compatkit.training.randomness import preserved, seed_of
+from compatkit.training.randomness import preserved, reseed, seed_of
 from compatkit.training.schedules import Schedule
 from compatkit.training.task import Task
 
@@ -54,7 +54,7 @@ class Trainer:
         channels_last: NHWC in memory; None chooses.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
         checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
-        checkpoint_every: Steps between checkpoints.
+        checkpoint_every: Steps between checkpoints, rounded up to whole rows of the history.
         log_every: Steps between rows of the history.
         progress: Whether to show a progress bar on standard error; None asks whether it is a terminal.
     """
@@ -102,6 +102,10 @@ class Trainer:
             TrainingError: A loss is not finite, or the checkpoint belongs to another plan.
             EnvironmentFailure: The checkpoint cannot be written.
         """
+        self._settings()
+        folder = Path(self.checkpoint).absolute().parent if self.checkpoint is not None else None
+        if folder is not None and not folder.is_dir():
+            raise UsageError(f"The folder {folder} of the checkpoint does not exist; make it first.")
         if not tasks:
             raise UsageError("Trainer.fit expects at least one task, got none.")
         names = [task.name for task in tasks]
@@ -115,6 +119,7 @@ class Trainer:
             plan = digest(dumps(run))
             history = self._run(setup, plugins, plan)
             for bound in plugins.finish:
+                reseed(precision.device, seed_of(self.seed, "finish", bound.instance))
                 bound.call(setup)
         _anchor(setup)
         return Fit(setup.tasks, setup.auxiliary, run, history, plan)
@@ -139,6 +144,7 @@ class Trainer:
         }
         setup = SetUp(self.seed, precision, states, held, reset, owners=owners)
         for bound in plugins.set_up:
+            reseed(precision.device, seed_of(self.seed, "set_up", bound.instance))
             bound.call(setup)
         for name in held:
             if name not in setup.auxiliary:
@@ -150,15 +156,14 @@ class Trainer:
         return setup
 
     def _run(self, setup: SetUp, plugins: RunPlugins, plan: str) -> list[dict[str, Any]]:
-        schedule = (
-            self.schedule if isinstance(self.schedule, Schedule) else Schedule(self.schedule, self.warmup)
-        )
-        optimisation = Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
+        schedule, optimisation = self._settings()
         loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size)
         ledger, start = Ledger(), 0
         path = Path(self.checkpoint) if self.checkpoint is not None else None
         if path is not None and path.exists():
             start, ledger.rows = checkpoints.load(path, loop, plan)
+        # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
+        every = -(-self.checkpoint_every // self.log_every) * self.log_every
         loop.train_mode()
         shown = sys.stderr.isatty() if self.progress is None else self.progress
         title = " + ".join(setup.tasks)
@@ -170,12 +175,23 @@ class Trainer:
                 if done % self.log_every == 0 or done == self.steps:
                     ledger.close(done)
                     bar.at(done, ledger.latest())
-                if path is not None and (done % self.checkpoint_every == 0 or done == self.steps):
-                    ledger.close(done)
+                if path is not None and (done % every == 0 or done == self.steps):
                     checkpoints.save(path, loop, plan, done, ledger.rows)
         for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
             module.eval()
         return ledger.rows
+
+    def _settings(self) -> tuple[Schedule, Optimisation]:
+        """Return schedule and optimiser settings, or say which value cannot be used."""
+        try:
+            schedule = self.schedule
+            if not isinstance(schedule, Schedule):
+                schedule = Schedule(schedule, self.warmup)
+            elif self.warmup:
+                raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
+            return schedule, Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
+        except ValueError as error:
+            raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
 
     def _manifest(self, setup: SetUp, plugins: RunPlugins, statistics: Statistics) -> dict[str, Any]:
         """Return everything that decides the result, as JSON values; the same for the same run."""
@@ -187,7 +203,8 @@ class Trainer:
             "tasks": [_describe(state) for state in setup.tasks.values()],
             "plugins": plugins.manifest(),
             "frozen": {
-                name: {"digest": head.digest, "statistics": statistics} for name, head in setup.frozen.items()
+                name: {"digest": head.digest, "state": start_digest(head.module), "statistics": statistics}
+                for name, head in setup.frozen.items()
             },
             "environment": {
                 "compatkit": version("compatkit"),
@@ -211,6 +228,8 @@ def _describe(state: TaskState) -> dict[str, Any]:
         "augment": list(task.augment),
         "data": {"name": task.data.train.name, "digest": task.data.train.digest},
         "initial": state.initial,
+        "start": start_digest(state.extractor, state.head),
+        "library": state.extractor_blueprint.library,
     }
 
 
@@ -232,6 +251,7 @@ def _anchor(setup: SetUp) -> None:
     for head in setup.auxiliary.values():
         if not head.frozen:
             head.digest = parameters_digest(head.module)
+            head.initials = tuple(sorted({state.initial for state in setup.tasks.values()}))
     for state in setup.tasks.values():
         state.anchors = [
             Anchor("initial_weights", state.initial),

@@ -1,7 +1,7 @@
 """Discriminating common classes (DCC): one shared head tells the common classes apart on all extractors.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
-    Representations", Sec. 3.2.
+    Representations", Sec. 3.1.
 Equations: the sum over (x, y) of 1[y in C] CE(c(f_t(x)), y); with mini-batches the masked sum is divided by
     the batch size, not by the count of masked examples, which keeps the formula's weight per example.
 Cost: one more head forward and backward a step; memory of one more head's activations.
@@ -67,7 +67,9 @@ class DiscriminateCommonClasses:
         self._head = setup.add_auxiliary_head("dcc", classes=wanted)
         outputs = self._head.labels or ()
         for state in setup.tasks.values():
-            pairs = match_classes(state.labels, outputs)
+            named = [label(name) for name in self.classes] if self.classes is not None else outputs
+            kept = {shared for shared, _ in match_classes(outputs, named)}
+            pairs = [(own, shared) for own, shared in match_classes(state.labels, outputs) if shared in kept]
             if not pairs:
                 raise UsageError(
                     f"dcc: task {state.name!r} has none of the common classes. It has "
@@ -90,7 +92,13 @@ class DiscriminateCommonClasses:
 
     def _wanted(self, setup: SetUp) -> tuple[Label, ...]:
         if "dcc" in setup.frozen:
-            return setup.frozen["dcc"].labels or ()
+            held = setup.frozen["dcc"].labels or ()
+            for name in self.classes or ():
+                if not match_classes([label(name)], held):
+                    raise UnknownName(
+                        f"dcc: the frozen head does not know {name!r}; it tells apart {_names(held)}."
+                    )
+            return held
         shared = setup.shared_classes()
         if not shared:
             lists = "; ".join(f"{name}: {_names(state.labels)}" for name, state in setup.tasks.items())

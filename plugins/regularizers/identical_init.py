@@ -46,6 +46,13 @@ class IdenticalInit:
         states = list(setup.tasks.values())
         for state in states:
             setup.initialise(state, "identical_init", seed=self.seed)
+        for head in setup.frozen.values():
+            if head.initials and states[0].initial not in head.initials:
+                raise UsageError(
+                    f"identical_init: the frozen head {head.name!r} was trained with networks that started from other "
+                    "weights. Use the seed of that run, compatkit.use('identical_init', seed=...), the same backbone "
+                    "and the same `weights`."
+                )
         for other in states[1:]:
             if other.initial != states[0].initial:
                 raise UsageError(

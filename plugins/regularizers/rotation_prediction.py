@@ -17,12 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from compatkit import AuxiliaryHead, SetUp, Step, effect, hookimpl
+from compatkit import AuxiliaryHead, Label, SetUp, Step, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
 
 compatkit_api = 1
 VIEWS = 4
+HALF_TURNS = {"rotate": "180 degrees", "flip": "upside down"}
 
 
 @hookimpl
@@ -53,9 +54,11 @@ class RotationPrediction:
     Attributes:
         views: Batch normalisation over the four views. ``"per_view"``: the extractor normalises every view
             by itself and its running statistics follow the upright view alone (the pass of the target
-            head is shared); the rotation head sees all four together. ``"mixed"``: one pass of extractor
-            and head over all four together. ``"separate"``: four passes of extractor and head, each
-            moving the running statistics. The paper does not say which; the choice is recorded.
+            head is shared); the rotation head sees all four together. ``"mixed"``: one further pass
+            of extractor and head over all four together, moving the running statistics once more; the target
+            head keeps its own pass. ``"separate"``: a pass of extractor and head for each view, each moving
+            the running statistics; the upright one is the target head's. The paper does not say which; the
+            choice is recorded.
         half_turn: ``"rotate"``, or ``"flip"`` for digits.
     """
 
@@ -81,7 +84,8 @@ class RotationPrediction:
                     f"rotation_prediction needs square images; task {state.name!r} has {height} x {width}. "
                     "Set Task.size."
                 )
-        self._head = setup.add_auxiliary_head("rotation", outputs=VIEWS)
+        names = ("0 degrees", "90 degrees", HALF_TURNS[self.half_turn], "270 degrees")
+        self._head = setup.add_auxiliary_head("rotation", classes=[Label(name) for name in names])
 
     @hookimpl
     @effect("pure")
@@ -93,7 +97,7 @@ class RotationPrediction:
         if self.views == "mixed":
             logits = self._head(step.extract(torch.cat([upright, *turned]), write_statistics=True))
         elif self.views == "separate":
-            passes = [step.extract(view, write_statistics=True) for view in (upright, *turned)]
+            passes = [step.features, *(step.extract(view, write_statistics=True) for view in turned)]
             logits = torch.cat([self._head(features) for features in passes])
         else:
             passes = [step.extract(view, write_statistics=False) for view in turned]
