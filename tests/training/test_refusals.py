@@ -1,0 +1,125 @@
+"""What the trainer refuses, and how it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import data_set, quick
+
+import compatkit as ck
+from compatkit.errors import FormatError, IntegrityError, PluginError, UsageError
+
+
+def task(name: str = "a", **settings: Any) -> ck.Task:
+    return ck.Task(name, data_set(name), "resnet8_cifar", **{"split": "layer2", "size": 16, **settings})
+
+
+def test_two_instances_cannot_train_one_auxiliary_head() -> None:
+    uses = [ck.use("dcc", as_="one", classes=["0", "1"]), ck.use("dcc", as_="two", classes=["1", "2"])]
+    with pytest.raises(PluginError, match=r"This run has an auxiliary head 'dcc' already"):
+        quick(steps=1).fit([task()], uses)
+
+
+def test_a_checkpoint_that_changed_on_disk_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    trainer = quick(steps=1, checkpoint=path)
+    trainer.fit([task()])
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match="does not hold the tensors that were written"):
+        trainer.fit([task()])
+    path.write_bytes(data[:-7])
+    with pytest.raises(FormatError, match=r"run.safetensors is damaged"):
+        trainer.fit([task()])
+
+
+def test_a_checkpoint_of_networks_that_started_elsewhere_is_refused(tmp_path: Path) -> None:
+    """Also where only the running statistics of a frozen head differ."""
+    first = quick(steps=1).fit([task()], ["dcc"])
+    trainer = quick(steps=1, checkpoint=tmp_path / "run.safetensors")
+    trainer.fit([task("b")], ["dcc"], frozen=first)
+    norm = next(
+        one for one in first.auxiliary["dcc"].module.modules() if isinstance(one, torch.nn.BatchNorm2d)
+    )
+    assert norm.running_mean is not None
+    norm.running_mean.add_(1)
+    with pytest.raises(ck.errors.TrainingError, match="belongs to another plan"):
+        trainer.fit([task("b")], ["dcc"], frozen=first)
+
+
+def test_a_frozen_head_that_tells_other_things_apart_is_refused() -> None:
+    first = quick(steps=1).fit([task()], [ck.use("rotation_prediction", half_turn="flip")])
+    with pytest.raises(PluginError, match=r"'upside down'.*this run asks for .*'180 degrees'"):
+        quick(steps=1).fit([task("b")], ["rotation_prediction"], frozen=first)
+
+
+def test_identical_init_against_heads_of_other_initial_weights_names_the_remedy() -> None:
+    first = quick(steps=1, seed=3).fit([task()], ["identical_init", "dcc"])
+    with pytest.raises(PluginError, match=r"started from other weights.*seed=\.\.\."):
+        quick(steps=1, seed=4).fit([task("b")], ["identical_init", "dcc"], frozen=first)
+    same = [ck.use("identical_init", seed=3), "dcc"]
+    second = quick(steps=1, seed=4).fit([task("b")], same, frozen=first)
+    assert second.tasks["b"].initial == first.tasks["a"].initial
+
+
+def test_classes_asked_of_a_frozen_head_must_be_among_its_own() -> None:
+    first = quick(steps=1).fit([task()], ["dcc"])
+    with pytest.raises(PluginError, match=r"the frozen head does not know 'z'; it tells apart 0, 1, 2"):
+        quick(steps=1).fit([task("b")], [ck.use("dcc", classes=["z"])], frozen=first)
+
+
+def test_a_cut_that_leaves_the_class_layer_out_of_the_head_has_no_auxiliary_head() -> None:
+    with pytest.raises((UsageError, PluginError)):
+        quick(steps=1).fit([task(split="fc")], ["dcc"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": 0.0}, "lr"),
+        ({"optimiser": "adamw"}, "kind"),
+        ({"schedule": "linear"}, "kind"),
+        ({"schedule": ck.Schedule("cosine"), "warmup": 3}, "inside the Schedule"),
+        (
+            {"checkpoint": "/nonexistent/folder/run.safetensors"},
+            "folder /nonexistent/folder of the checkpoint",
+        ),
+        ({"precision": "fp8"}, "'auto', 'float32' or 'bf16'"),
+        ({"device": "tpu9"}, "Device 'tpu9' cannot be used here"),
+        ({"batch_size": 4096}, "has 48 training images, fewer than a batch of 4096"),
+    ],
+)
+def test_settings_that_cannot_be_used(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        quick(steps=1, **settings).fit([task()])
+
+
+def test_tasks_say_what_they_expect() -> None:
+    with pytest.raises(UsageError, match=r"expects a list of names, such as \['crop'\]"):
+        task(augment="crop")
+    with pytest.raises(UsageError, match="knows crop, flip; got 'rotate'"):
+        task(augment=["rotate"])
+    with pytest.raises(UsageError, match="task name"):
+        task("Not A Name")
+    assert task(size=16).size == (16, 16)
+
+
+def test_weights_of_another_shape_are_refused() -> None:
+    grey = quick(steps=1).fit([task()])
+    colour = ck.Task(
+        "b", data_set("b", channels=3), "resnet8_cifar", "layer2", size=16, weights=grey.weights("a")
+    )
+    with pytest.raises(UsageError, match="of another shape"):
+        quick(steps=1).fit([colour])
+
+
+def test_several_heads_of_one_name_from_a_registry_are_refused(tmp_path: Path) -> None:
+    registry = ck.Registry.init(tmp_path / "parts")
+    for seed, prefix in enumerate(("x", "y")):
+        registry.publish(quick(steps=1, seed=seed).fit([task()], ["dcc"]), prefix=prefix)
+    with pytest.raises(UsageError, match=r"means several heads 'dcc'"):
+        registry.auxiliary_heads("*/shared.dcc")
