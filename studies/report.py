@@ -102,7 +102,8 @@ def _figure(
             )
     chance = mean(cell["chance"] for run in runs for cell in run["cells"])
     axes.axhline(chance, color="#999999", linewidth=0.8)
-    axes.text(len(arms) - 0.5, chance + 0.01, "chance", ha="right", va="bottom", fontsize=8, color="#555555")
+    axes.text(len(arms) - 0.6, chance + 0.01, "chance", ha="right", va="bottom", fontsize=8, color="#555555")
+    axes.set_xlim(-0.6, len(arms) - 0.4)
     axes.set_xticks(range(len(arms)), arms, rotation=20, ha="right")
     axes.set_ylim(0, 1)
     axes.set_ylabel("accuracy")
@@ -112,5 +113,5 @@ def _figure(
     for label, colour in (("batch statistics", "#0072B2"), ("running statistics", "#E69F00")):
         axes.plot([], [], "o", color=colour, label=label)
     axes.plot([], [], color="#555555", linestyle="--", linewidth=1, label="own task, not recombined")
-    axes.legend(loc="lower right", fontsize=8, frameon=False)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     FigureCanvasAgg(figure).print_png(str(path))
