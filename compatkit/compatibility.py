@@ -6,9 +6,9 @@ against, and what was measured; these are three answers, because equal shapes ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compatkit.contract import Anchor, Contract, Data, Label, Protocol
 from compatkit.data.classes import common
@@ -165,28 +165,22 @@ def _anchor(shared: Anchor) -> Finding:
 
 
 def _statistics(left: Contract, right: Contract) -> Iterator[Finding]:
-    given, trained = _moments(left.statistical.features), _moments(right.statistical.features)
-    if given is None or trained is None:
-        return
-    shift = abs(given[0] - trained[0])
-    # Written without a division, so that features of scale 0 are far from all others and not from each other.
-    scaled = given[1] > FAR_SCALE * trained[1] or trained[1] > FAR_SCALE * given[1]
-    if shift > FAR_MEAN * trained[1] or scaled:
-        yield Finding(
-            "statistics-far",
-            "statistical",
-            "warns",
-            f"features of mean {trained[0]:.4g} and standard deviation {trained[1]:.4g}",
-            f"mean {given[0]:.4g} and standard deviation {given[1]:.4g}",
-            "training features of the head, training features of the extractor",
-            "normalisation reestimate, or a bridge fitted on unlabelled images",
-        )
-
-
-def _moments(features: Mapping[str, Any] | None) -> tuple[float, float] | None:
-    if features is None or "mean" not in features or "std" not in features:
-        return None
-    return float(features["mean"]), float(features["std"])
+    for given, trained in zip(
+        left.statistical.features or (), right.statistical.features or (), strict=False
+    ):
+        shift = abs(given.mean - trained.mean)
+        # Written without a division, so that features of scale 0 are far from all others and not from each other.
+        scaled = given.std > FAR_SCALE * trained.std or trained.std > FAR_SCALE * given.std
+        if shift > FAR_MEAN * trained.std or scaled:
+            yield Finding(
+                "statistics-far",
+                "statistical",
+                "warns",
+                f"features of mean {trained.mean:.4g} and standard deviation {trained.std:.4g}",
+                f"mean {given.mean:.4g} and standard deviation {given.std:.4g}",
+                "training features of the head, training features of the extractor",
+                "normalisation reestimate, or a bridge fitted on unlabelled images",
+            )
 
 
 def _evidence(cells: Sequence[Cell], promise: Promise) -> tuple[Grade, tuple[Finding, ...]]:

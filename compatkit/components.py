@@ -35,7 +35,7 @@ def load(store: Store, reference: Reference) -> LoadedPart:
     manifest = store.manifest(reference)
     module = build(manifest.blueprint, state=store.load_state(manifest)).eval()
     promised = manifest.contract.statistical.probe
-    if promised is not None and not same_probe(probe(module, promised.shape), promised):
+    if promised is not None and not same_probe(probe(module, *promised.shapes), promised):
         raise IntegrityError(
             f"{pinned(reference)} was rebuilt, but gives other outputs on the probe input than its contract promises. "
             f"It was built with {manifest.blueprint.library}; the library changed since, or the manifest belongs to "

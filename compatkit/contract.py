@@ -142,31 +142,46 @@ class Protocol:
 
 @attrs.frozen
 class Probe:
-    """A fingerprint of the function: a fixed input, projected output, relative tolerance."""
+    """A fingerprint of the function: a fixed input, projected output, relative tolerance.
+
+    Attributes:
+        shapes: Shape of the fixed input, one for each input port.
+    """
 
     input: str
-    shape: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
     sketch: tuple[float, ...]
     relative_tolerance: float
     digest: str
 
 
 @attrs.frozen
-class Statistical:
-    """Figures of the features on training data (None until measured), and the probe."""
+class FeatureStatistics:
+    """What the features at one port look like on training images, in eval mode.
 
-    features: Mapping[str, Any] | None = None
-    probe: Probe | None = None
+    Attributes:
+        mean: Over all images, channels and positions.
+        std: Over the same.
+        samples: Count of images.
+        per_channel: Edge ``{"blob": "sha256:...", "bytes": n}`` to the mean of every channel, then the standard
+            deviation of every channel, little-endian float32; None where it was not kept.
+    """
+
+    mean: float
+    std: float
+    samples: int
+    per_channel: Mapping[str, Any] | None = None
 
 
 @attrs.frozen
-class Contract:
-    """The four stored levels; the fifth, evidence, is kept apart because it grows."""
+class Statistical:
+    """Statistics of the features, one for each feature port in order (None until measured), and the probe.
 
-    structural: Structural
-    data: Data
-    protocol: Protocol
-    statistical: Statistical = Statistical()
+    An extractor states them of what it gives, a head of what it was trained on.
+    """
+
+    features: tuple[FeatureStatistics, ...] | None = None
+    probe: Probe | None = None
 
 
 @attrs.frozen
@@ -179,8 +194,8 @@ class Blueprint:
         model: Name the builder knows.
         kwargs: JSON values for the builder.
         split: Split point: a module path, or ``"forward_features"`` for the canonical cut.
-        side: ``"extractor"`` or ``"head"`` (auxiliary heads are built as heads).
-        approach: How the cut is made: ``"fx"`` or ``"canonical"``.
+        side: ``"extractor"``, ``"head"`` (auxiliary heads are built as heads), or ``"adapter"`` (not cut at all).
+        approach: How the cut is made: ``"fx"``, ``"canonical"`` or ``"replay"``; ``"whole"`` for an adapter.
         traced_size: Height and width of the image that was traced.
         cut_outputs: Number of tensors that cross.
     """
@@ -190,7 +205,22 @@ class Blueprint:
     model: str
     kwargs: Mapping[str, Any]
     split: str
-    side: Literal["extractor", "head"]
+    side: Literal["extractor", "head", "adapter"]
     approach: str
     traced_size: tuple[int, int]
     cut_outputs: int = 1
+
+
+@attrs.frozen
+class Contract:
+    """The four stored levels; the fifth, evidence, is kept apart because it grows.
+
+    Attributes:
+        adapters: Of a recombination: what stands between its parts, in order.
+    """
+
+    structural: Structural
+    data: Data
+    protocol: Protocol
+    statistical: Statistical = Statistical()
+    adapters: tuple[Blueprint, ...] = ()

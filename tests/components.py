@@ -13,6 +13,7 @@ from compatkit.contract import (
     Blueprint,
     Contract,
     Data,
+    FeatureStatistics,
     Kind,
     Label,
     Port,
@@ -49,6 +50,11 @@ def shared(text: str, task: str = "dcc") -> Anchor:
     return Anchor("auxiliary_head", "tensors:" + sha256(text), task)
 
 
+def figures(mean: float, std: float) -> tuple[FeatureStatistics, ...]:
+    """Return the statistics of one feature port."""
+    return (FeatureStatistics(mean, std, 100),)
+
+
 def manifest(kind: Kind, contract: Contract, **changes: Any) -> Manifest:
     """Return a manifest around a contract; blueprint and payload are never looked at by a check."""
     side = "extractor" if kind == "extractor" else "head"
@@ -63,7 +69,7 @@ def extractor(
     data: Data = GREY,
     anchors: tuple[Anchor, ...] = (),
     normalisation: Any = "none",
-    features: dict[str, Any] | None = None,
+    features: tuple[FeatureStatistics, ...] | None = None,
 ) -> Manifest:
     """Return the manifest of an extractor with one output."""
     contract = Contract(
@@ -79,7 +85,7 @@ def head(
     classes: tuple[Label, ...] | None = None,
     anchors: tuple[Anchor, ...] = (),
     normalisation: Any = "none",
-    features: dict[str, Any] | None = None,
+    features: tuple[FeatureStatistics, ...] | None = None,
     kind: Kind = "head",
 ) -> Manifest:
     """Return the manifest of a head with one input."""

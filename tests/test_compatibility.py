@@ -9,7 +9,7 @@ import timeit
 
 import attrs
 import pytest
-from components import FEATURES, GREY, extractor, head, initial, labels, manifest, shared
+from components import FEATURES, GREY, extractor, figures, head, initial, labels, manifest, shared
 
 from compatkit.compatibility import check
 from compatkit.contract import Contract, Data, Label, Port, Protocol, Scaled, Structural
@@ -241,14 +241,14 @@ def test_shared_initial_weights_are_no_promise_and_a_shared_head_is() -> None:
 
 def test_statistics_far_apart_warn() -> None:
     def seen(mean: float, std: float) -> Report:
-        return check(extractor(features={"mean": mean, "std": std}), head(features={"mean": 0.4, "std": 0.8}))
+        return check(extractor(features=figures(mean, std)), head(features=figures(0.4, 0.8)))
 
     assert "statistics-far" not in codes(seen(0.4, 0.8))
     assert "statistics-far" not in codes(seen(0.79, 1.5))
     for far in (seen(0.81, 0.8), seen(0.4, 1.7), seen(0.4, 0.39)):
         assert only(far, "statistics-far").severity == "warns"
         assert far.wiring == "direct"
-    assert "statistics-far" not in codes(check(extractor(), head(features={"mean": 9.0, "std": 1.0})))
+    assert "statistics-far" not in codes(check(extractor(), head(features=figures(9.0, 1.0))))
 
 
 def cell(grade: str, accuracy: float = 0.5) -> Cell:

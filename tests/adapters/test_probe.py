@@ -46,7 +46,7 @@ def test_the_sketch_holds_sixteen_projections_of_the_output():
     output = module(signal((2, 4))).detach().double().flatten()
     expected = [float(output @ signal((6,), k + 1).double()) / 6**0.5 for k in range(16)]
     assert found.sketch == pytest.approx(expected, rel=1e-12)
-    assert (found.input, found.shape, found.relative_tolerance) == ("hash-1", (2, 4), 1e-3)
+    assert (found.input, found.shapes, found.relative_tolerance) == ("hash-1", ((2, 4),), 1e-3)
     assert found.digest.startswith("value:sha256:")
 
 

@@ -81,7 +81,7 @@ CONTRACT = Contract(
     ),
     Data((32, 32), "L", (0.1307,), (0.3081,), labels=(Label("plane"), Label("automobile", ("car",)))),
     Protocol("batch"),
-    Statistical(None, Probe("hash-1", (2, 1, 32, 32), (0.11, 0.93), 1e-3, "value:sha256:" + "0" * 64)),
+    Statistical(None, Probe("hash-1", ((2, 1, 32, 32),), (0.11, 0.93), 1e-3, "value:sha256:" + "0" * 64)),
 )
 BLUEPRINT = Blueprint(
     "timm", "timm 1.0.31", "resnet20_cifar", {"in_chans": 1}, "layer2", "extractor", "fx", (32, 32)
