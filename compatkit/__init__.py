@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.recombination import Recombination
     from compatkit.plugins import Use, use
+    from compatkit.registry.differences import Difference
     from compatkit.reports.matrix import Matrix
+    from compatkit.reports.verdicts import Verdicts
     from compatkit.training.context import AuxiliaryHead, Batch, SetUp, Step, TaskState
     from compatkit.training.fit import Fit
     from compatkit.training.schedules import Schedule
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
+    from compatkit.verdicts import check_all
     from compatkit.workspace import Registry
 
     __version__: str
@@ -35,6 +38,7 @@ _HOMES = {
     "Blueprint": "compatkit.contract",
     "Contract": "compatkit.contract",
     "DataSet": "compatkit.data.dataset",
+    "Difference": "compatkit.registry.differences",
     "Finding": "compatkit.compatibility",
     "Fit": "compatkit.training.fit",
     "Label": "compatkit.contract",
@@ -50,7 +54,9 @@ _HOMES = {
     "TaskState": "compatkit.training.context",
     "Trainer": "compatkit.training.trainer",
     "Use": "compatkit.plugins",
+    "Verdicts": "compatkit.reports.verdicts",
     "check": "compatkit.compatibility",
+    "check_all": "compatkit.verdicts",
     "label": "compatkit.data.classes",
     "use": "compatkit.plugins",
 }
@@ -63,6 +69,7 @@ __all__ = [
     "Blueprint",
     "Contract",
     "DataSet",
+    "Difference",
     "Finding",
     "Fit",
     "Label",
@@ -78,8 +85,10 @@ __all__ = [
     "TaskState",
     "Trainer",
     "Use",
+    "Verdicts",
     "__version__",
     "check",
+    "check_all",
     "data",
     "effect",
     "errors",

@@ -1,4 +1,4 @@
-"""From a reference to a module that keeps its promise, and to what reports say of it."""
+"""From a reference to a module that is what its contract states, and to what reports say of it."""
 
 from __future__ import annotations
 
@@ -9,39 +9,38 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.errors import DataError, EnvironmentFailure, IntegrityError
-from compatkit.evaluation.cells import CONDITIONS, METRIC_VERSION, Cell
+from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityError
+from compatkit.evaluation.cells import CONDITIONS, Cell
 from compatkit.registry.canonical import dumps
-from compatkit.registry.manifest import Manifest, function_digest
+from compatkit.registry.channels import channel_statistics
+from compatkit.registry.manifest import Manifest, function_digest, to_bytes
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from compatkit.data.dataset import Split
     from compatkit.evaluation.cells import Part
     from compatkit.evaluation.matrix import LoadedPart
 
 
 def load(store: Store, reference: Reference) -> LoadedPart:
-    """Rebuild a component from its blueprint, load its weights strictly and check its probe.
+    """Rebuild a component from its blueprint, load its weights strictly and check that its contract holds.
+
+    A ``LibraryWarning`` says where another version of a library builds the network than the one that was recorded.
 
     Raises:
-        IntegrityError: The bytes, or the function they make, are not what the manifest promises.
+        IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         UnknownName: The blueprint's builder or model is not known here.
     """
-    from compatkit.adapters.blueprints import build, probe, same_probe
     from compatkit.evaluation.matrix import LoadedPart
+    from compatkit.verification import verify
 
     manifest = store.manifest(reference)
-    module = build(manifest.blueprint, state=store.load_state(manifest)).eval()
-    promised = manifest.contract.statistical.probe
-    if promised is not None and not same_probe(probe(module, *promised.shapes), promised):
-        raise IntegrityError(
-            f"{pinned(reference)} was rebuilt, but gives other outputs on the probe input than its contract promises. "
-            f"It was built with {manifest.blueprint.library}; the library changed since, or the manifest belongs to "
-            "other weights.",
-            subject=reference,
-        )
+    state = store.load_state(manifest)
+    module = _rebuilt(manifest, state, pinned(reference))
+    verify(manifest, module, thorough=False, state=state, whose=pinned(reference))
     trained = [parent.component for parent in manifest.parents if parent.relation == "trained_with"]
     return LoadedPart(
         reference=pinned(reference),
@@ -52,6 +51,54 @@ def load(store: Store, reference: Reference) -> LoadedPart:
         module=module,
         trained_with=trained[0] if trained else None,
     )
+
+
+def registered(
+    store: Store, name: str, manifest: Manifest, state: Mapping[str, Tensor], version: str | None
+) -> Reference:
+    """Publish a component whose contract its module keeps; see ``Registry.register``."""
+    from compatkit.publishing import probe_of
+    from compatkit.verification import verify
+
+    to_bytes(manifest)  # values that no contract can hold are refused before anything is built
+    module = _rebuilt(manifest, state, name)
+    parameters = sum(one.numel() for one in module.parameters())
+    payload = attrs.evolve(manifest.payload, count=len(state), parameters=parameters)
+    contract = manifest.contract
+    if contract.statistical.probe is None:
+        made = probe_of(module, contract.structural, manifest.blueprint)
+        contract = attrs.evolve(contract, statistical=attrs.evolve(contract.statistical, probe=made))
+    manifest = attrs.evolve(manifest, payload=payload, contract=contract)
+    trained = [store.manifest(one.component) for one in manifest.parents if one.relation == "trained_with"]
+    verify(
+        manifest, module, thorough=True, state=state, whose=name, trained_with=trained[0] if trained else None
+    )
+    for one in contract.statistical.features or ():
+        if one.per_channel is not None:
+            channel_statistics(store.read_blob(one.per_channel["blob"]))
+    kept = attrs.evolve(manifest, payload=store.put_state(state, parameters=parameters))
+    return store.publish(name, kept, version=version)
+
+
+def _rebuilt(manifest: Manifest, state: Mapping[str, Tensor], whose: str) -> nn.Module:
+    """Return the module that a blueprint and weights make, in eval mode.
+
+    Raises:
+        IntegrityError: The weights are not those of the blueprint.
+        UnknownName: The blueprint's builder or model is not known here.
+    """
+    from compatkit.adapters.blueprints import build
+    from compatkit.adapters.builders import LibraryWarning, library_note
+
+    note = library_note(manifest.blueprint) if manifest.blueprint.side != "adapter" else None
+    if note is not None:
+        warnings.warn(f"{whose}: {note}", LibraryWarning, stacklevel=3)
+    try:
+        return build(manifest.blueprint, state=state).eval()
+    except CutError as error:
+        raise IntegrityError(
+            f"{whose} cannot be rebuilt: {error} {note or ''}".rstrip(), subject=whose
+        ) from error
 
 
 def held_out(part: LoadedPart, data: Sequence[Split] | Mapping[str, Split]) -> Split:
@@ -97,17 +144,6 @@ def keep(
         except EnvironmentFailure as error:
             warnings.warn(f"The figures are not kept as evidence: {error}", stacklevel=3)
             return
-
-
-def measured(store: Store, extractor: Manifest, head: Manifest) -> list[Cell]:
-    """Return what was measured of a pair, oldest first; stale where the metric has changed since."""
-    from compatkit.reports.document import parse_cell
-
-    found = store.evidence.results(function_digest(extractor), function_digest(head))
-    return [
-        cell if cell.settings.get("metric_version") == METRIC_VERSION else attrs.evolve(cell, grade="stale")
-        for cell in map(parse_cell, found)
-    ]
 
 
 def described(part: LoadedPart) -> Part:

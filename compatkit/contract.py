@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import attrs
 
-Layout = Literal["NCHW", "NHWC", "NLC", "NC"]
+Layout = Literal["NCHW", "NHWC", "NLC", "NC", "other"]
+"""``"other"`` is anything else: no batch axis in front, channels before tokens, 1 or 5 axes."""
 Kind = Literal[
     "extractor", "head", "auxiliary_head", "adapter", "encoder", "latent", "decoder", "recombination"
 ]
@@ -19,16 +20,20 @@ Kind = Literal[
 
 @attrs.frozen
 class Scaled:
-    """A dimension that follows another: ``(of + add) // floordiv + plus``, in elements."""
+    """A dimension that follows another: ``(of + add) // floordiv * times + plus``, in elements.
+
+    ``times`` is for what several images are folded into: ``Scaled("N", times=196)`` is 196 for each image.
+    """
 
     of: str
     add: int = 0
     floordiv: int = 1
     plus: int = 0
+    times: int = 1
 
     def at(self, size: int) -> int:
         """Return the dimension where the followed one is ``size``."""
-        return (size + self.add) // self.floordiv + self.plus
+        return (size + self.add) // self.floordiv * self.times + self.plus
 
 
 Dimension = int | str | Scaled
@@ -40,11 +45,14 @@ class Port:
     """One tensor that enters or leaves a component.
 
     Attributes:
-        shape: One dimension an axis, batch first.
+        shape: One dimension an axis. ``"N"`` is the batch and stands first where the layout begins with it; a tensor
+            that all images share has no ``"N"``.
         range: ``"nonnegative"`` (post-ReLU), ``"signed"``, or ``"any"`` where nothing is known.
         pooled: True where the spatial axes were already averaged away.
         prefix_tokens: Class or register tokens before the patch tokens (``NLC`` only).
-        measured: Examples, input size ``"32x32"`` to the spatial sizes seen at this port.
+        measured: Examples, input size ``"32x32"`` to the sizes of ``spatial`` seen at this port.
+        multiple_of: Step in pixels in which free image sizes are taken (image ports only): 32 where only multiples
+            of 32 are.
     """
 
     name: str
@@ -55,18 +63,28 @@ class Port:
     pooled: bool = False
     prefix_tokens: int = 0
     measured: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
+    multiple_of: int = 1
 
     @property
     def channels(self) -> Dimension:
-        """The feature width: axis 1 for NCHW and NC, the last axis for NHWC and NLC."""
+        """The feature width: axis 1 for NCHW and NC, else the last axis."""
         return self.shape[1] if self.layout in ("NCHW", "NC") else self.shape[-1]
 
     @property
+    def spatial_axes(self) -> tuple[int, ...]:
+        """The axes of ``spatial``."""
+        if self.layout == "other":
+            return tuple(axis for axis, one in enumerate(self.shape) if _follows_image(one))
+        return {"NCHW": (2, 3), "NHWC": (1, 2), "NLC": (1,), "NC": ()}[self.layout]
+
+    @property
     def spatial(self) -> tuple[Dimension, ...]:
-        """The spatial dimensions, or the token count, or nothing for a vector."""
-        if self.layout == "NCHW":
-            return self.shape[2:]
-        return self.shape[1:-1] if self.layout in ("NHWC", "NLC") else ()
+        """The spatial dimensions, the token count, nothing for a vector; for ``"other"``, all that follow the image."""
+        return tuple(self.shape[axis] for axis in self.spatial_axes)
+
+
+def _follows_image(size: Dimension) -> bool:
+    return not isinstance(size, int) and (size.of if isinstance(size, Scaled) else size) != "N"
 
 
 @attrs.frozen
@@ -99,7 +117,11 @@ class Data:
         channels: ``"L"`` (grey) or ``"RGB"``.
         mean: Per channel, on the scale 0 to 1.
         std: Per channel, on the scale 0 to 1.
+        interpolation: How images are resized: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``.
         labels: Classes in the order of the outputs; None for a component without classes.
+        crop_pct: Share of the resized image that is kept: it is resized to ``size / crop_pct``, and ``size`` is cut
+            out of the middle.
+        crop_mode: ``"squash"`` resizes to exactly that; ``"center"`` keeps the aspect ratio and covers it (timm's).
     """
 
     size: tuple[int, int]
@@ -108,6 +130,8 @@ class Data:
     std: tuple[float, ...]
     interpolation: str = "bilinear"
     labels: tuple[Label, ...] | None = None
+    crop_pct: float = 1.0
+    crop_mode: Literal["center", "squash"] = "squash"
 
 
 @attrs.frozen
@@ -195,7 +219,7 @@ class Blueprint:
         kwargs: JSON values for the builder.
         split: Split point: a module path, or ``"forward_features"`` for the canonical cut.
         side: ``"extractor"``, ``"head"`` (auxiliary heads are built as heads), or ``"adapter"`` (not cut at all).
-        approach: How the cut is made: ``"fx"``, ``"canonical"`` or ``"replay"``; ``"whole"`` for an adapter.
+        approach: How the cut is made: ``"fx"``, ``"declared"`` or ``"canonical"``; ``"whole"`` for an adapter.
         traced_size: Height and width of the image that was traced.
         cut_outputs: Number of tensors that cross.
     """

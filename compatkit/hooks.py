@@ -111,6 +111,9 @@ class Registration:
     def compatkit_builders(self, register: Register) -> None:
         """Offer builders of backbones: ``factory(model, **kwargs) -> torch.nn.Module``.
 
+        The same name and keyword arguments (JSON values) give the same modules in every process, with weights
+        drawn from torch alone. A factory reads no file: both may come from somebody else's manifest.
+
         Example::
 
             @compatkit.hookimpl

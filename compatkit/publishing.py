@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, Literal
 
 import attrs
@@ -18,17 +19,21 @@ from compatkit.contract import (
     Contract,
     Data,
     Kind,
-    Port,
+    Probe,
     Protocol,
     Statistical,
     Structural,
 )
 from compatkit.errors import CutError, IntegrityError
+from compatkit.evaluation.statistics import Moments, feature_moments
+from compatkit.ports import tensor_shape
 from compatkit.registry.manifest import About, Edge, Manifest, Parent, Payload
+from compatkit.registry.store import Store
 from compatkit.training.context import AuxiliaryHead, TaskState
 from compatkit.training.fit import Fit
 
 PROBE_BATCH = 2
+"""Images of a probe."""
 
 
 @attrs.frozen(eq=False)
@@ -38,6 +43,7 @@ class Draft:
     Attributes:
         key: Name below the prefix: ``mnist.extractor``, ``shared.dcc``, ``mnist.head``.
         parent: Key of the extractor that a head was trained with.
+        blobs: Bytes that the contract names, to be put before it.
     """
 
     key: str
@@ -47,11 +53,18 @@ class Draft:
     module: nn.Module
     contract: Contract
     parent: str | None = None
+    blobs: tuple[bytes, ...] = ()
 
     @property
     def parameters(self) -> int:
         """Count of parameters, buffers not included."""
         return sum(parameter.numel() for parameter in self.module.parameters())
+
+    def put(self, store: Store) -> Payload:
+        """Put the weights, and what else the contract names, into a registry."""
+        for blob in self.blobs:
+            store.put_blob(blob)
+        return store.put_state(self.module.state_dict(), parameters=self.parameters)
 
     def manifest(
         self, payload: Payload, training: Mapping[str, Any], parents: tuple[Parent, ...], about: About
@@ -73,40 +86,90 @@ def drafts(fit: Fit) -> Iterator[Draft]:
 
     Raises:
         CutError: The parts, rebuilt from their blueprints, do not reproduce the trained network bitwise.
-        IntegrityError: Weights are not finite.
+        IntegrityError: Weights or features are not finite.
     """
-    ports: dict[str, Port] = {}
-    parts: list[Draft] = []
+    shapes: dict[str, Structural] = {}
+    moments: dict[str, tuple[Moments, ...]] = {}
     for state in fit.tasks.values():
         extractor, head = _on_cpu(state.extractor), _on_cpu(state.head)
         _prove(state, extractor, head)
-        shape = structural(extractor, state.extractor_blueprint)
-        ports[state.name] = shape.outputs[0]
+        shapes[state.name] = shape = structural(extractor, state.extractor_blueprint)
+        moments[state.name] = seen = feature_moments(
+            state.extractor, shape.outputs, state.task.data.train, state.data
+        )
         yield Draft(
             f"{state.name}.extractor",
             "extractor",
             f"{state.task.backbone} up to {state.task.split}, trained on {state.task.data.name}",
             state.extractor_blueprint,
             extractor,
-            _contract(shape, extractor, attrs.evolve(state.data, labels=None), state.anchors, _image(state)),
+            contract_of(
+                extractor,
+                state.extractor_blueprint,
+                shape,
+                attrs.evolve(state.data, labels=None),
+                state.anchors,
+                seen,
+            ),
+            blobs=blobs_of(seen),
         )
-        shape = structural(head, state.head_blueprint, feature_port=ports[state.name])
-        parts.append(
-            Draft(
-                f"{state.name}.head",
-                "head",
-                f"{state.task.backbone} after {state.task.split}, trained on {state.task.data.name}",
-                state.head_blueprint,
-                head,
-                _contract(shape, head, state.data, state.anchors, (PROBE_BATCH, *state.feature_shape[1:])),
-                parent=f"{state.name}.extractor",
-            )
-        )
-    first = next(iter(fit.tasks.values()))
     for auxiliary in fit.auxiliary.values():
         if auxiliary.origin is None:
-            yield _auxiliary(auxiliary, first, ports[first.name])
-    yield from parts
+            yield _auxiliary(auxiliary, next(iter(fit.tasks.values())), shapes, moments)
+    for state in fit.tasks.values():
+        head, seen = _on_cpu(state.head), moments[state.name]
+        shape = structural(head, state.head_blueprint, feature_ports=shapes[state.name].outputs)
+        yield Draft(
+            f"{state.name}.head",
+            "head",
+            f"{state.task.backbone} after {state.task.split}, trained on {state.task.data.name}",
+            state.head_blueprint,
+            head,
+            contract_of(head, state.head_blueprint, shape, state.data, state.anchors, seen),
+            parent=f"{state.name}.extractor",
+            blobs=blobs_of(seen),
+        )
+
+
+def contract_of(
+    module: nn.Module,
+    blueprint: Blueprint,
+    shape: Structural,
+    data: Data,
+    anchors: Sequence[Anchor] = (),
+    moments: Sequence[Moments] = (),
+) -> Contract:
+    """Return the contract of a part: ports and figures as given, protocol and probe from the module.
+
+    Args:
+        module: The part, with its weights, on the CPU.
+        blueprint: Says at which image size it was traced.
+        shape: Its ports.
+        data: Preprocessing and labels.
+        anchors: What it was trained against.
+        moments: Of its features, one for each feature port; empty where they were not measured.
+    """
+    protocol = Protocol(normalisation_of(module), tuple(anchors))
+    features = tuple(one.statistics() for one in moments) or None
+    return Contract(shape, data, protocol, Statistical(features, probe_of(module, shape, blueprint)))
+
+
+def probe_of(module: nn.Module, shape: Structural, blueprint: Blueprint) -> Probe:
+    """Return the probe of a part with these ports."""
+    return probe(module, *probe_shapes(shape, blueprint), dtypes=[port.dtype for port in shape.inputs])
+
+
+def probe_shapes(shape: Structural, blueprint: Blueprint) -> list[tuple[int, ...]]:
+    """Return the shapes of the probe's inputs: two images of the size that was traced, or features of them."""
+    size = blueprint.traced_size
+    if blueprint.side == "extractor":
+        return [(PROBE_BATCH, int(str(shape.inputs[0].channels)), *size)]
+    return [tensor_shape(port, size, PROBE_BATCH) for port in shape.inputs]
+
+
+def blobs_of(moments: Sequence[Moments]) -> tuple[bytes, ...]:
+    """Return the bytes that the figures of these moments name."""
+    return tuple(one.blob for one in moments if one.blob is not None)
 
 
 def training_facts(fit: Fit, run: Edge, state: TaskState | None) -> dict[str, Any]:
@@ -126,7 +189,13 @@ def training_facts(fit: Fit, run: Edge, state: TaskState | None) -> dict[str, An
     }
 
 
-def _auxiliary(head: AuxiliaryHead, task: TaskState, port: Port) -> Draft:
+def _auxiliary(
+    head: AuxiliaryHead,
+    task: TaskState,
+    shapes: Mapping[str, Structural],
+    moments: Mapping[str, tuple[Moments, ...]],
+) -> Draft:
+    """Draft a shared head; it was trained on the features of all tasks, and its figures are of all of them."""
     module = _on_cpu(head.module)
     _check_finite(f"shared.{head.name}", module)
     features = torch.zeros(PROBE_BATCH, *task.feature_shape[1:])
@@ -138,28 +207,18 @@ def _auxiliary(head: AuxiliaryHead, task: TaskState, port: Port) -> Draft:
                 "one; it is not published. Its module holds state outside its state dict."
             )
     data = attrs.evolve(task.data, labels=head.labels)
-    contract = _contract(
-        structural(module, head.blueprint, feature_port=port),
-        module,
-        data,
-        [Anchor("auxiliary_head", head.digest, head.name, head.labels)],
-        (PROBE_BATCH, *task.feature_shape[1:]),
-    )
+    seen = tuple(reduce(Moments.merged, of_port) for of_port in zip(*moments.values(), strict=True))
+    shape = structural(module, head.blueprint, feature_ports=shapes[task.name].outputs)
+    anchors = [Anchor("auxiliary_head", head.digest, head.name, head.labels)]
     return Draft(
         f"shared.{head.name}",
         "auxiliary_head",
         f"Shared auxiliary head {head.name}",
         head.blueprint,
         module,
-        contract,
+        contract_of(module, head.blueprint, shape, data, anchors, seen),
+        blobs=blobs_of(seen),
     )
-
-
-def _contract(
-    shape: Structural, module: nn.Module, data: Data, anchors: Sequence[Anchor], probe_shape: tuple[int, ...]
-) -> Contract:
-    protocol = Protocol(normalisation_of(module), tuple(anchors))
-    return Contract(shape, data, protocol, Statistical(None, probe(module, probe_shape)))
 
 
 def normalisation_of(module: nn.Module) -> Literal["batch", "none"]:
@@ -183,10 +242,6 @@ def _check_finite(name: str, module: nn.Module) -> None:
                 f"{name}: the tensor {key!r} holds values that are not finite; the component is not published. "
                 "Train again with a lower learning rate or in float32."
             )
-
-
-def _image(state: TaskState) -> tuple[int, ...]:
-    return (PROBE_BATCH, len(state.data.mean), *state.data.size)
 
 
 def _on_cpu(module: nn.Module) -> nn.Module:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compatkit.training.trainer import Trainer
 
 TOP = ("prefix", "regularizers", "trainer", "tasks", "frozen")
-TASK = ("name", "data", "backbone", "split", "kwargs", "size", "weights", "augment")
+TASK = ("name", "data", "backbone", "split", "builder", "kwargs", "size", "weights", "augment")
 NEEDED = ("name", "data", "backbone", "split")
 
 

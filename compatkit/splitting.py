@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.adapters.blueprints import build_pair, plan, probe, prove, structural
-from compatkit.contract import Blueprint, Contract, Data, Protocol, Statistical
-from compatkit.publishing import PROBE_BATCH, Draft, normalisation_of
+from compatkit.adapters.blueprints import InputSpec, build_pair, plan, prove, structural
+from compatkit.contract import Blueprint, Contract, Data
+from compatkit.data.classes import label
+from compatkit.errors import UsageError
+from compatkit.evaluation.statistics import SAMPLES, feature_moments
+from compatkit.publishing import Draft, blobs_of, contract_of
 from compatkit.registry.manifest import About, Parent
 from compatkit.registry.names import check_name
 from compatkit.registry.structuring import unstructure
@@ -18,17 +21,22 @@ from compatkit.reports.contracts import port
 if TYPE_CHECKING:
     from torch import nn
 
+    from compatkit.data.dataset import Split
     from compatkit.workspace import Registry
 
 
 @attrs.frozen(eq=False)
 class SplitPart:
-    """One side of a cut model."""
+    """One side of a cut model.
+
+    Attributes:
+        blobs: Bytes that the contract names.
+    """
 
     blueprint: Blueprint
     module: nn.Module
     contract: Contract
-    probe_shape: tuple[int, ...]
+    blobs: tuple[bytes, ...] = ()
 
     @property
     def parameters(self) -> int:
@@ -58,36 +66,60 @@ def split(
     point: str,
     *,
     kwargs: Mapping[str, Any] | None = None,
+    size: tuple[int, int] | None = None,
+    builder: str = "timm",
     pretrained: bool = False,
     seed: int = 0,
+    labels: Sequence[str] | None = None,
+    data: Split | None = None,
+    samples: int = SAMPLES,
 ) -> dict[str, SplitPart]:
-    """Cut ``model`` at ``point`` and prove that the parts reproduce it bitwise.
+    """Cut ``model`` at ``point``, prove that the parts reproduce it bitwise, and derive their contracts.
+
+    Args:
+        model: Name that the builder knows.
+        point: A module path, or ``"forward_features"``.
+        kwargs: JSON values for the builder.
+        size: Height and width of the images; None takes the model's own.
+        builder: Who builds the model.
+        pretrained: Take the library's own weights, not random ones.
+        seed: Of the random weights.
+        labels: Class names in the order of the outputs; a model does not tell them.
+        data: Images that the features are measured on (the statistical level); those that the model was trained
+            on, or like them. None leaves it out.
+        samples: Largest count of images that are measured.
 
     Returns:
-        ``{"extractor": ..., "head": ...}``; the head names no classes, because a model does not tell them.
+        ``{"extractor": ..., "head": ...}``.
 
     Raises:
         UnknownName: No such model or split point.
-        CutError: More than one tensor crosses, or the parts differ from the whole.
+        UsageError: Another count of labels than of outputs, or images that no contract can describe.
+        CutError: The model cannot be cut there, or the parts differ from the whole.
     """
-    import torch
-
-    planned = plan(model, point, kwargs=dict(kwargs or {}))
+    planned = plan(model, point, kwargs=dict(kwargs or {}), size=size, builder=builder)
+    images = _data(model, planned.input)
     weights = "pretrained" if pretrained else None
     whole, extractor, head = build_pair(planned.extractor, planned.head, seed=seed, weights=weights)
-    given = planned.input
-    prove(whole, extractor, head, given.size, given.channels)
-    data = Data(given.size, "L" if given.channels == 1 else "RGB", given.mean, given.std, given.interpolation)
-    with torch.no_grad():
-        crossing = extractor.eval()(torch.zeros(PROBE_BATCH, given.channels, *given.size))
+    prove(whole, extractor, head, planned.input.size, planned.input.channels)
+    extractor.eval()
+    head.eval()
     left = structural(extractor, planned.extractor)
-    right = structural(head.eval(), planned.head, feature_port=left.outputs[0])
-    shapes = ((PROBE_BATCH, given.channels, *given.size), tuple(crossing.shape))
+    right = structural(head, planned.head, feature_ports=left.outputs)
+    classes = right.outputs[0].channels
+    if labels is not None and len(labels) != classes:
+        raise UsageError(
+            f"{model} has {classes} outputs; {len(labels)} labels were given, one for each is needed."
+        )
+    named = None if labels is None else tuple(map(label, labels))
+    seen = () if data is None else feature_moments(extractor, left.outputs, data, images, samples=samples)
     return {
-        side: SplitPart(blueprint, module, Contract(ports, data, Protocol(normalisation_of(module))), shape)
-        for side, blueprint, module, ports, shape in (
-            ("extractor", planned.extractor, extractor, left, shapes[0]),
-            ("head", planned.head, head, right, shapes[1]),
+        side: SplitPart(
+            blueprint, module, contract_of(module, blueprint, ports, described, moments=seen), blobs_of(seen)
+        )
+        for side, blueprint, module, ports, described in (
+            ("extractor", planned.extractor, extractor, left, images),
+            ("head", planned.head, head, right, attrs.evolve(images, labels=named)),
         )
     }
 
@@ -98,13 +130,31 @@ def publish_split(registry: Registry, parts: Mapping[str, SplitPart], prefix: st
     for side in ("extractor", "head"):
         part = parts[side]
         name = check_name(f"{prefix}.{side}")
-        contract = attrs.evolve(
-            part.contract, statistical=Statistical(None, probe(part.module, part.probe_shape))
-        )
         title = f"{part.blueprint.model} {'up to' if side == 'extractor' else 'after'} {part.blueprint.split}"
-        draft = Draft(side, side, title, part.blueprint, part.module, contract)  # type: ignore[arg-type]
-        payload = store.put_state(part.module.state_dict(), parameters=draft.parameters)
-        reference = store.publish(name, draft.manifest(payload, {}, parents, About()))
+        draft = Draft(side, side, title, part.blueprint, part.module, part.contract, blobs=part.blobs)  # type: ignore[arg-type]
+        reference = store.publish(name, draft.manifest(draft.put(store), {}, parents, About()))
         published[side] = f"{reference.name}@{reference.version}"
         parents = (Parent("trained_with", str(reference.digest)),)
     return published
+
+
+def _data(model: str, given: InputSpec) -> Data:
+    """Return the data level as the model's own configuration states it.
+
+    Raises:
+        UsageError: The images are neither grey nor RGB, or are cropped in a way that has no name here.
+    """
+    if given.channels not in (1, 3) or given.crop_mode not in ("center", "squash"):
+        raise UsageError(
+            f"{model} takes images of {given.channels} channels, cropped by {given.crop_mode!r}; a contract describes "
+            "grey and RGB images, cropped by 'center' or 'squash'. Give in_chans=1 or 3, or another model."
+        )
+    return Data(
+        given.size,
+        "L" if given.channels == 1 else "RGB",
+        given.mean,
+        given.std,
+        given.interpolation,
+        crop_pct=given.crop_pct,
+        crop_mode="center" if given.crop_mode == "center" else "squash",
+    )

@@ -2,11 +2,12 @@
 
 Example::
 
-    from compatkit.testing import assert_metric, assert_regularizer
+    from compatkit.testing import assert_builder, assert_metric, assert_regularizer
 
     def test_conforms():
         assert_regularizer(FeatureNorm, target=2.0)
         assert_metric(Confidence)
+        assert_builder(build, "small", num_classes=5)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from compatkit.errors import PluginError
 from compatkit.metrics import Metric, Result, check_metric
 from compatkit.plugins import Bound, Offer, PluginWarning, RunPlugins, use
+from compatkit.plugins.conformance import check_builder
 from compatkit.plugins.plan import EVENTS
 
 if TYPE_CHECKING:
@@ -93,6 +95,23 @@ def assert_metric(factory: Callable[..., Any], *, batches: Batches | None = None
             "Give None with the status 'undefined' and a reason.",
             plugin=NAME,
         )
+
+
+def assert_builder(factory: Callable[..., Any], model: str, /, **kwargs: Any) -> None:
+    """Check that a part can be rebuilt from a model's name and keyword arguments alone.
+
+    The network is built several times: names, shapes and, from one seed, values are the same; it gives logits in
+    train and eval mode; other class counts change nothing but the class layer that it states.
+
+    Args:
+        factory: What the registration hook registers.
+        model: One of its models.
+        **kwargs: Keyword arguments for it, as a manifest would keep them.
+
+    Raises:
+        PluginError: What does not hold, and the remedy.
+    """
+    check_builder(Offer("builders", NAME, factory), model, kwargs)
 
 
 def _batches() -> list[tuple[Tensor, Tensor]]:

@@ -16,8 +16,13 @@ Severity = Literal["refuses", "adaptable", "warns", "informs", "promises"]
 Wiring = Literal["refused", "needs-adapter", "direct"]
 Promise = Literal["none", "shared-init", "shared-head"]
 Requirement = Literal["direct", "shared-init", "shared-head", "compatible", "perfect"]
+Word = Literal[
+    "perfect", "compatible", "promised", "undecided", "unproven", "adaptable", "incompatible", "refused"
+]
 
 REQUIREMENTS: tuple[Requirement, ...] = get_args(Requirement)
+WORDS: tuple[Word, ...] = get_args(Word)
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 EQUAL_SHAPES = "Equal shapes are not compatibility."
 
 _PROMISED: dict[Requirement, tuple[Promise, ...]] = {
@@ -83,7 +88,7 @@ class Report:
     head: str | None = None
 
     @property
-    def word(self) -> str:
+    def word(self) -> Word:
         """One word for display; "incompatible" is kept for what was measured at chance."""
         if self.wiring == "refused":
             return "refused"
@@ -91,14 +96,14 @@ class Report:
             return "incompatible"
         if self.wiring == "needs-adapter":
             return "adaptable"
-        if self.evidence in ("compatible", "perfect", "undecided"):
+        if self.evidence != "none" and self.evidence != "stale":
             return self.evidence
         return "promised" if self.promise == "shared-head" else "unproven"
 
     @property
     def unproven(self) -> bool:
-        """True where only shapes speak for the pair: no shared auxiliary head, nothing measured."""
-        return self.promise != "shared-head" and self.evidence in ("none", "stale")
+        """True where only shapes speak for the pair: wired directly, no shared auxiliary head, nothing measured."""
+        return self.word == "unproven"
 
     def satisfies(self, level: str) -> bool:
         """Return whether the pair is at least ``level``; nothing is, once measured at chance.
@@ -145,7 +150,7 @@ class Report:
             lines.append(f"             {one.whose}")
             if one.remedy:
                 lines.append(f"             remedy: {one.remedy}")
-        if self.unproven and self.wiring == "direct":
+        if self.unproven:
             lines.append(f"  {EQUAL_SHAPES} Measure the pair before relying on it.")
         return "\n".join(lines)
 

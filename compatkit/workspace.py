@@ -8,22 +8,27 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.compatibility import Report, check
-from compatkit.components import described, held_out, keep, load, measured, pinned
-from compatkit.errors import IncompatibleError, UsageError
+from compatkit.compatibility import Report
+from compatkit.components import described, held_out, keep, load, pinned, registered
+from compatkit.errors import UsageError
+from compatkit.evaluation.cells import ADAPTED
+from compatkit.pairs import check_pairs
 from compatkit.registry.canonical import dumps
+from compatkit.registry.differences import Difference, diff
 from compatkit.registry.manifest import About, Manifest, Parent, Payload
 from compatkit.registry.names import Reference, check_name
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from compatkit.contract import Data
     from compatkit.data.dataset import Split
-    from compatkit.evaluation.matrix import LoadedPart
+    from compatkit.evaluation.adapter import Adapter
+    from compatkit.evaluation.matrix import Adapters, LoadedPart
     from compatkit.evaluation.recombination import Recombination
     from compatkit.reports.matrix import Matrix
+    from compatkit.reports.verdicts import Verdicts
     from compatkit.training.context import AuxiliaryHead
     from compatkit.training.fit import Fit
 
@@ -90,7 +95,7 @@ class Registry:
         run = self.store.put_blob(dumps(fit.run))
         published: dict[str, Reference] = {}
         for draft in ready:
-            payload = self.store.put_state(draft.module.state_dict(), parameters=draft.parameters)
+            payload = draft.put(self.store)
             name = f"{prefix}/{draft.key}"
             released = self._released(fit, name, payload)
             if released is not None:
@@ -109,8 +114,39 @@ class Registry:
         head = fit.auxiliary.get(name.rsplit("shared.", 1)[-1])
         if head is None or not head.frozen or name not in self.store.names(name):
             return None
-        latest = self.store.resolve(name)
-        return latest if self.store.manifest(latest).payload.tensors == payload.tensors else None
+        for version in reversed(self.store.versions(name)):
+            release = self.store.resolve(Reference(name, version))
+            if self.store.manifest(release).payload.tensors == payload.tensors:
+                return release
+        return None
+
+    def register(
+        self, name: str, manifest: Manifest, state: Mapping[str, Tensor], *, version: str | None = None
+    ) -> str:
+        """Publish a component that was not trained here, once its contract is proved by its module.
+
+        The module is built from the blueprint and the weights; ports are derived anew and compared with the stated
+        ones. Nothing is written before.
+
+        Args:
+            name: One to three segments, ``"zoo/resnet.extractor"``.
+            manifest: States blueprint and contract; its payload is replaced by that of ``state``, and a probe is
+                added where it has none. Blobs and parents that it names must be in the registry.
+            state: Tensors by name.
+            version: None takes the least step that the change demands, 1.0.0 for a new name.
+
+        Returns:
+            Pinned reference ``name@version``.
+
+        Raises:
+            IntegrityError: The contract does not tell the truth about its weights; lists every lie.
+            FormatError: A value is none that a contract can hold.
+            UnknownName: The blueprint's builder or model is not known here.
+            VersionExists: The version is taken by other bytes.
+            VersionTooSmall: The version asked for is a smaller step than the change demands.
+            EnvironmentFailure: Disk full, no right to write.
+        """
+        return pinned(registered(self.store, check_name(name), manifest, state, version))
 
     def manifest(self, reference: str) -> Manifest:
         """Return the manifest that a reference points at; reads no weights."""
@@ -121,20 +157,58 @@ class Registry:
         return self.store.names(pattern)
 
     def build(self, reference: str) -> nn.Module:
-        """Return a component's module with its weights, in eval mode; its probe is checked.
+        """Return a component's module with its weights, in eval mode; its contract is checked in one pass.
 
         Raises:
             NotFound: Nothing has that name or version.
-            IntegrityError: The bytes, or the function they make, are not what the manifest promises.
+            IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         """
         return load(self.store, self.store.resolve(reference)).module
 
     def check(self, extractor: str, head: str, *, data: Data | None = None) -> Report:
         """Compare the contracts of an extractor and a head, and what was measured of them; reads no weights."""
         left, right = self.store.resolve(extractor), self.store.resolve(head)
-        manifests = self.store.manifest(left), self.store.manifest(right)
-        report = check(*manifests, data=data, evidence=measured(self.store, *manifests))
-        return attrs.evolve(report, extractor=pinned(left), head=pinned(right))
+        return check_pairs(self.store, [left], [right], data=data).report(str(left), str(right))
+
+    def check_all(
+        self, extractors: str | Sequence[str], heads: str | Sequence[str], *, data: Data | None = None
+    ) -> Verdicts:
+        """Compare every extractor's contract with every head's, and what was measured; reads no weights.
+
+        Args:
+            extractors: Pattern, or patterns, such as ``"digits/*"``; what is no extractor is passed over.
+            heads: The same for heads.
+            data: Classes that the pairs are meant for; None leaves classes out of the check.
+
+        Raises:
+            NotFound: A pattern matches no extractor, or no head.
+            UsageError: A reference that is no pattern is no extractor, or no head.
+            DataError: Two classes of the data, or of a head, have one name, or one means the same as two of the
+                other side.
+        """
+        lefts, rights = ([one] if isinstance(one, str) else one for one in (extractors, heads))
+        return check_pairs(self.store, lefts, rights, data=data)
+
+    def diff(self, old: str, new: str, *, tensors: bool = False) -> Difference:
+        """Return what changed between two components, level by level, and the least step that it demands.
+
+        Args:
+            old: Reference of the version before; of any name and kind.
+            new: Reference of what follows it.
+            tensors: Compare the weights too, tensor by tensor; else no weights are read.
+
+        Raises:
+            NotFound: Nothing has that name or version.
+            IntegrityError: A manifest, or a payload that is compared, is missing or damaged.
+        """
+        before, after = self.store.manifest(old), self.store.manifest(new)
+        found = diff(before, after)
+        if not tensors:
+            return found
+        from compatkit.registry.tensorchanges import tensor_changes
+
+        states = self.store.load_state(before), self.store.load_state(after)
+        return attrs.evolve(found, tensors=tensor_changes(*states))
 
     def recombine(
         self,
@@ -143,6 +217,9 @@ class Registry:
         *,
         normalisation: str = "running",
         images: Split | None = None,
+        adapt: bool = False,
+        data: Split | None = None,
+        adapters: Sequence[str] = (),
     ) -> Recombination:
         """Put the head of one network on the extractor of another, once their contracts allow it.
 
@@ -152,20 +229,54 @@ class Registry:
             normalisation: ``"running"`` keeps the stored statistics, ``"batch"`` takes those of each batch,
                 ``"reestimate"`` estimates them anew on ``images``.
             images: Unlabelled images for ``"reestimate"``.
+            adapt: Put in the adapters that the check names; those without parameters only, unless there is ``data``.
+            data: Unlabelled images to fit an adapter with weights on (``project``), where one is needed: the
+                features are brought to those of the extractor that the head was trained with.
+            adapters: References of published adapters, in the order in which the features pass them.
 
         Raises:
-            IncompatibleError: The parts cannot be wired, or only with an adapter; carries the report.
+            IncompatibleError: The parts cannot be wired, or only with an adapter that was not asked for, or that
+                needs ``data``; carries the report.
+            UsageError: ``data`` without ``adapt``; ``images`` that the policy does not use, or misses.
         """
         from compatkit.evaluation.recombination import Recombination
+        from compatkit.seams import load_adapter, put_in, route
 
         report = self.check(extractor, head)
-        if report.wiring != "direct":
-            raise IncompatibleError(str(report), subject=report)
-        left, right = (
-            load(self.store, self.store.resolve(extractor)),
-            load(self.store, self.store.resolve(head)),
+        first, second = self.store.resolve(extractor), self.store.resolve(head)
+        given = [load_adapter(self.store, one) for one in adapters]
+        manifests = self.store.manifest(first), self.store.manifest(second)
+        places = route(*manifests, report, given, adapt=adapt, data=data)
+        left, right = load(self.store, first), load(self.store, second)
+        made = put_in(self.store, places, left, right, data)
+        return Recombination.of(
+            left, right, report, normalisation=normalisation, images=images, adapters=made
         )
-        return Recombination.of(left, right, report, normalisation=normalisation, images=images)
+
+    def publish_adapter(
+        self, name: str, adapter: Adapter, *, version: str | None = None, about: About | None = None
+    ) -> str:
+        """Keep an adapter as a component, to be named in ``recombine(..., adapters=[...])``.
+
+        Args:
+            name: Such as ``"digits/bridge"``.
+            adapter: One of ``Recombination.inserted``.
+            version: None takes the least step that the change demands, 1.0.0 for a new name.
+            about: Title, description, tags, licence and source.
+
+        Returns:
+            Pinned reference ``name@version``.
+
+        Raises:
+            VersionExists: The version is taken by other bytes.
+            VersionTooSmall: The version asked for is a smaller step than the change demands.
+            IntegrityError: The extractor that it was made for is not in this registry.
+            EnvironmentFailure: Disk full, no right to write.
+        """
+        from compatkit.seams import publish_adapter
+
+        check_name(name)
+        return pinned(publish_adapter(self.store, name, adapter, version=version, about=about))
 
     def matrix(
         self,
@@ -177,6 +288,7 @@ class Registry:
         batch_size: int = 256,
         seed: int = 0,
         device: str = "cpu",
+        adapters: Adapters | None = None,
         progress: Progress | None = None,
         record: bool = True,
     ) -> Matrix:
@@ -193,6 +305,8 @@ class Registry:
             batch_size: Images in a batch; part of the result under ``"batch"``.
             seed: Of the order of the images, part of the result under ``"batch"``.
             device: Where to run.
+            adapters: ``Recombination.inserted`` by the pinned references of extractor and head, for pairs that are
+                to be measured with adapters between; their figures are never kept.
             progress: Called with done, total and what is being done.
             record: Keep the figures in the registry as evidence, for ``check`` to read.
 
@@ -213,10 +327,11 @@ class Registry:
             batch_size=batch_size,
             seed=seed,
             device=device,
+            adapters=adapters,
             progress=progress,
         )
         if record:
-            keep(self.store, lefts, rights, cells)
+            keep(self.store, lefts, rights, [cell for cell in cells if ADAPTED not in cell.settings])
         settings = {
             "normalisation": normalisation,
             "batch_size": batch_size,

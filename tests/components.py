@@ -23,9 +23,10 @@ from compatkit.contract import (
 )
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.registry.manifest import Edge, Manifest, Parent, Payload
+from compatkit.verdict import Finding, Report
 
 IMAGE = Port("image", ("N", 1, "H", "W"))
-FEATURES = Port("features", ("N", 4, "h", "w"))
+FEATURES = Port("features", ("N", 4, "H", "W"))
 LOGITS = Port("logits", ("N", 3), layout="NC")
 GREY = Data((8, 8), "L", (0.5,), (0.25,))
 
@@ -53,6 +54,34 @@ def shared(text: str, task: str = "dcc") -> Anchor:
 def figures(mean: float, std: float) -> tuple[FeatureStatistics, ...]:
     """Return the statistics of one feature port."""
     return (FeatureStatistics(mean, std, 100),)
+
+
+def maps(channels: int, *spatial: Any, layout: Any = "NCHW", **changes: Any) -> Port:
+    """Return a port of maps, of free size where none is given."""
+    sizes = spatial or ("H", "W")
+    shape = ("N", channels, *sizes) if layout == "NCHW" else ("N", *sizes, channels)
+    return Port("features", shape, layout=layout, **changes)
+
+
+def tokens(width: int, count: int | str = "L", prefix: int = 0) -> Port:
+    """Return a port of patch tokens."""
+    return Port("features", ("N", count, width), layout="NLC", prefix_tokens=prefix)
+
+
+def vector(width: int, *, pooled: bool = True) -> Port:
+    """Return a port of averaged features."""
+    return Port("features", ("N", width), layout="NC", pooled=pooled)
+
+
+def codes(report: Report) -> set[str]:
+    """Return the codes of all findings."""
+    return {one.code for one in report.findings}
+
+
+def only(report: Report, code: str) -> Finding:
+    """Return the one finding with ``code``."""
+    (found,) = [one for one in report.findings if one.code == code]
+    return found
 
 
 def manifest(kind: Kind, contract: Contract, **changes: Any) -> Manifest:

@@ -8,7 +8,7 @@ import pytest
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit import components
+from compatkit import pairs
 from compatkit.errors import EnvironmentFailure
 from compatkit.registry.evidence import Evidence
 
@@ -40,20 +40,24 @@ def test_measuring_again_adds_nothing_and_another_seed_adds_one(
     measured: tuple[ck.Registry, ck.Task],
 ) -> None:
     registry, _ = measured
-    pair = [registry.manifest(f"x/a.{side}") for side in ("extractor", "head")]
+    sides = [{name: registry.manifest(name)} for name in ("x/a.extractor", "x/a.head")]
+
+    def count() -> int:
+        return len(pairs.measured(registry.store, *sides)["x/a.extractor", "x/a.head"])
+
     matrix(measured)
-    before = len(components.measured(registry.store, *pair))
+    before = count()
     matrix(measured)
-    assert len(components.measured(registry.store, *pair)) == before
+    assert count() == before
     matrix(measured, seed=7)
-    assert len(components.measured(registry.store, *pair)) == before + 1
+    assert count() == before + 1
 
 
 def test_a_new_version_of_the_metric_makes_old_figures_stale(
     measured: tuple[ck.Registry, ck.Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matrix(measured)
-    monkeypatch.setattr(components, "METRIC_VERSION", "2")
+    monkeypatch.setattr(pairs, "METRIC_VERSION", "2")
     assert measured[0].check("x/a.extractor", "x/a.head").evidence == "stale"
 
 

@@ -90,6 +90,19 @@ def test_a_frozen_head_is_not_published_a_second_time(tasks: list[ck.Task], regi
     assert (report.wiring, report.promise) == ("direct", "shared-head")
 
 
+def test_a_frozen_head_of_an_earlier_release_is_still_that_release(
+    tasks: list[ck.Task], registry: ck.Registry
+) -> None:
+    """The name has a newer version by now; a fit with the first head refers to the first, not to a third."""
+    first = quick(steps=1).fit(tasks[:1], ["dcc"])
+    registry.publish(first, prefix="digits")
+    latest = registry.publish(quick(steps=2).fit(tasks[:1], ["dcc"]), prefix="digits")
+    assert latest["shared.dcc"] == "digits/shared.dcc@2.0.0"
+    parts = registry.publish(quick(steps=1).fit(tasks[1:], ["dcc"], frozen=first), prefix="digits")
+    assert parts["shared.dcc"] == "digits/shared.dcc@1.0.0"
+    assert [str(one) for one in registry.store.versions("digits/shared.dcc")] == ["1.0.0", "2.0.0"]
+
+
 def test_weights_that_are_not_finite_are_refused_before_anything_is_written(
     tasks: list[ck.Task], registry: ck.Registry
 ) -> None:

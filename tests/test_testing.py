@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from compatkit import hookimpl
 from compatkit.errors import PluginError
 from compatkit.metrics import Result
-from compatkit.testing import assert_metric, assert_regularizer
+from compatkit.testing import assert_builder, assert_metric, assert_regularizer
 
 
 class Norm:
@@ -159,3 +161,88 @@ def test_result_that_contradicts_itself(value: Any, status: Any, reason: str) ->
             status=status,
             reason=reason,
         )
+
+
+class Net(nn.Module):
+    """One linear layer on 3 x 4 x 4 images; the switches break one promise each."""
+
+    kept = nn.Linear(3, 2)
+    calls = 0
+
+    def __init__(self, model: str, *, num_classes: int = 2, bend: str = "", width: int = 1) -> None:
+        super().__init__()
+        Net.calls += 1
+        if bend == "seeds":
+            torch.manual_seed(7)
+        self.first = nn.Linear(3, num_classes if bend == "two class layers" else 3)
+        self.last = nn.Linear(self.first.out_features, 2 if bend == "ignores classes" else num_classes)
+        self.bend = bend
+        if bend == "grows":
+            self.more = nn.Linear(1, Net.calls)
+        if bend == "numpy":
+            noise = np.random.default_rng().random((3, 3))
+            self.first.weight.data += torch.tensor(noise, dtype=torch.float32)
+        if bend == "global":
+            torch.set_default_dtype(torch.float64)
+        if bend == "shares":
+            self.last = Net.kept
+        self.pretrained_cfg = {"input_size": (3, 4, 4), "classifier": "" if bend == "unnamed" else "last"}
+        if bend == "other images":
+            self.pretrained_cfg["input_size"] = (1, 4, 4)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        logits = self.last(self.first(images.mean((2, 3))))
+        if self.bend == "auxiliary":
+            return (logits, logits) if self.training else logits
+        if self.bend == "map":
+            return images
+        if self.bend == "drops":
+            return nn.functional.dropout(logits, 0.5)
+        return logits
+
+
+def test_good_builder() -> None:
+    state = torch.get_rng_state()
+    assert_builder(Net, "any")
+    assert_builder(Net, "any", num_classes=5, width=3)
+    assert_builder(lambda model: Net(model), "any")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("bend", "message"),
+    [
+        ("seeds", "seeds torch's random state"),
+        ("grows", r"gives another network in the second call: \['more.bias', 'more.weight'\] differ"),
+        ("numpy", r"draws other weights from the same seed: \['first.weight'\] differ"),
+        ("global", "changed torch's default dtype; it was put back"),
+        ("shares", "gives the same weights twice"),
+        ("other images", "fails on 2 x 1 x 4 x 4 images in train mode: RuntimeError"),
+        ("auxiliary", r"gives a network with tuple in train mode, where logits \(2, classes\) are due"),
+        ("map", r"gives a network with \(2, 3, 4, 4\) in train mode"),
+        ("drops", "other logits for the same images in eval mode"),
+        ("ignores classes", "builds the same network for 3 and 4 classes"),
+        ("unnamed", r"does not state its class layer: \['last.bias', 'last.weight'\] follow num_classes"),
+        ("two class layers", r"does not state its class layer: \['first.bias', 'first.weight'\]"),
+    ],
+)
+def test_bad_builder(bend: str, message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        assert_builder(Net, "any", bend=bend)
+
+
+def test_what_is_no_builder() -> None:
+    def listed(model: str) -> nn.Module:
+        return Net(model)
+
+    listed.names = ("one", "two")  # type: ignore[attr-defined]
+    with pytest.raises(PluginError, match="does not list 'three' among its names: one, two"):
+        assert_builder(listed, "three")
+    with pytest.raises(PluginError, match="arguments that no manifest can hold"):
+        assert_builder(Net, "any", width={1})
+    with pytest.raises(PluginError, match="takes no model name"):
+        assert_builder(lambda: Net("any"), "any")
+    with pytest.raises(PluginError, match="gave a str, not a network"):
+        assert_builder(lambda model: model, "any")
+    with pytest.raises(PluginError, match="there is no setting 'depth'"):
+        assert_builder(Net, "any", depth=3)

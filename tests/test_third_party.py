@@ -84,11 +84,17 @@ def test_a_foreign_package_is_found_listed_and_used(site: Path, tmp_path: Path) 
     assert said["loss"] == 1.0  # (mean square 4 - target 3) squared
     assert (said["confidence"]["value"], said["confidence"]["count"]) == (0.75, 2)
     lines = {f"{one['kind']}.{one['name']}": one for one in said["listing"]}
-    for name in ("regularizers.feature_norm", "metrics.confidence"):
+    for name in ("regularizers.feature_norm", "metrics.confidence", "builders.strips"):
         assert (lines[name]["status"], lines[name]["distribution"]) == ("active", "compatkit-example"), lines[
             name
         ]
     assert lines["regularizers.feature_norm"]["hooks"] == ["compatkit_regularizers", "compatkit_losses"]
+    assert lines["builders.strips"]["models"] == ["strips_small", "strips_wide"]
+    assert [one["name"] for one in lines["builders.strips"]["settings"]] == [
+        "in_chans",
+        "num_classes",
+        "widths",
+    ]
 
 
 def test_the_package_checks_itself(site: Path, tmp_path: Path) -> None:
@@ -105,7 +111,59 @@ def test_the_package_checks_itself(site: Path, tmp_path: Path) -> None:
         str(tmp_path),
         PYTHONPATH=str(site),
     )
-    assert "2 passed" in said
+    assert "3 passed" in said
+
+
+CUT = """
+import sys, torch
+torch.set_num_threads(1)
+import compatkit as ck
+from compatkit.splitting import publish_split, split
+
+settings = {"num_classes": 5, "widths": [4, 6, 8]}
+parts = split("strips_small", "stages.1", kwargs=settings, size=(16, 16), builder="strips", seed=3)
+registry = ck.Registry.init(sys.argv[1])
+print(*publish_split(registry, parts, "strips").values())
+torch.save([parts[side].module.eval().state_dict() for side in ("extractor", "head")], sys.argv[2])
+"""
+
+LOAD = """
+import json, sys, torch
+torch.set_num_threads(1)
+import compatkit as ck
+from compatkit.errors import CompatkitError
+
+registry = ck.Registry.open(sys.argv[1])
+loaded = {}
+for name, state in zip(("strips.extractor", "strips.head"), torch.load(sys.argv[2])):
+    try:
+        module = registry.build(name)
+    except CompatkitError as error:
+        loaded[name] = [type(error).__name__, str(error)]
+        continue
+    found = registry.manifest(name).blueprint
+    same = all(torch.equal(value, state[key]) for key, value in module.state_dict().items())
+    loaded[name] = [found.builder, found.library, found.model, found.kwargs, same]
+print(json.dumps(loaded))
+"""
+
+
+def test_a_foreign_network_is_cut_published_and_loaded_only_where_its_package_is(
+    site: Path, tmp_path: Path
+) -> None:
+    registry, states = str(tmp_path / "registry"), str(tmp_path / "states")
+    said = call(sys.executable, "-W", "error", "-c", CUT, registry, states, PYTHONPATH=str(site))
+    assert said.split() == ["strips.extractor@1.0.0", "strips.head@1.0.0"]
+    settings = {"num_classes": 5, "widths": [4, 6, 8]}
+    there = json.loads(
+        call(sys.executable, "-W", "error", "-c", LOAD, registry, states, PYTHONPATH=str(site))
+    )
+    expected = ["strips", "compatkit-example 0.1.0", "strips_small", settings, True]
+    assert there == {"strips.extractor": expected, "strips.head": expected}
+    gone = json.loads(call(sys.executable, "-W", "error", "-c", LOAD, registry, states))
+    for kind, message in gone.values():
+        assert kind == "UnknownName"
+        assert "No builder is called 'strips'" in message and "'builders.strips'" in message
 
 
 def test_gone_with_its_package() -> None:

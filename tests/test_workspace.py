@@ -146,6 +146,17 @@ def test_check_reads_no_weights(tmp_path: Path, fit: ck.Fit) -> None:
         registry.recombine(LEFT, RIGHT)
 
 
+def test_what_changed_between_two_components(registry: ck.Registry) -> None:
+    found = registry.diff("digits/left.head", "digits/right.head")
+    assert isinstance(found, ck.Difference) and found.bump == "major" and found.tensors is None
+    assert {one.path for one in found.changes if one.level == "training"} >= {"data.name", "data.digest"}
+    with_tensors = registry.diff("digits/left.head", "digits/right.head", tensors=True)
+    assert with_tensors.changes == found.changes and with_tensors.tensors
+    assert not registry.diff("digits/left.head", "digits/left.head@1.0.0", tensors=True).tensors
+    with pytest.raises(NotFound):
+        registry.diff("digits/left.head", "digits/left.head@9.0.0")
+
+
 def test_check_with_classes_in_mind(registry: ck.Registry) -> None:
     asked = Data((16, 16), "L", (0.5,), (0.5,), labels=(Label("two"), Label("cat")))
     found = [one for one in registry.check(LEFT, RIGHT, data=asked).findings if one.code == "labels-partial"]

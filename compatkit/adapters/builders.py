@@ -1,40 +1,118 @@
-"""The table of builders: who makes a whole network from a model name and JSON keyword arguments."""
+"""The table of builders: who makes a whole network from a model name and JSON keyword arguments.
+
+Both come from files. A name is only ever looked up among what is built in and what is installed; nothing that a
+file says is read, fetched, imported or evaluated here.
+"""
 
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
 from torch import nn
 
-from compatkit.adapters import timm as timm_adapter
 from compatkit.contract import Blueprint
-from compatkit.errors import UnknownName, UsageError
+from compatkit.errors import FormatError, UnknownName, UsageError
+from compatkit.plugins import find
+from compatkit.plugins import names as installed
+from compatkit.plugins.builders import build_network, library_of, models_of
+from compatkit.registry.canonical import dumps, loads
+
+WEIGHTS = frozenset(
+    {"pretrained", "pretrained_backbone", "weights", "weights_backbone", "checkpoint_path", "cache_dir"}
+)
+"""Keyword arguments that ask for weights: they are no part of any blueprint."""
+MAX_BYTES, MAX_DEPTH = 2**16, 16
+"""Largest and deepest JSON of keyword arguments."""
+
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
+
+
+class LibraryWarning(UserWarning):
+    """A network is built by another version of its library than the one that was recorded."""
 
 
 @attrs.frozen
 class Builder:
     """A source of backbones.
 
+    A network may say of itself what it was made for: a mapping ``pretrained_cfg`` with any of ``input_size``
+    (channels, height, width), ``fixed_input_size``, ``mean``, ``std``, ``interpolation``, ``crop_pct`` and
+    ``classifier``, the path of its class layer.
+
     Attributes:
         create: ``create(model, pretrained=False, **kwargs)`` gives the whole network; ``pretrained`` is only passed
             where it was asked for.
         library: What a blueprint records: distribution and version.
         names: Known model names, for messages; None where they cannot be listed.
+        knows: Tells whether a name is known, without listing all; None: it is among ``names``.
+        barred: Keyword arguments that read files, choose other code or place tensors.
     """
 
     create: Callable[..., nn.Module]
     library: Callable[[], str]
     names: Callable[[], Iterable[str]] | None = None
+    knows: Callable[[str], bool] | None = None
+    barred: Collection[str] = ()
 
 
-BUILDERS: dict[str, Builder] = {
-    "timm": Builder(timm_adapter.create, timm_adapter.library, timm_adapter.names),
-}
-"""By the name that a blueprint records; plugins may add others."""
+def _timm() -> Builder:
+    from compatkit.adapters import timm
+
+    return Builder(timm.create, timm.library, timm.names, timm.knows, timm.BARRED)
+
+
+def _torchvision() -> Builder:
+    from compatkit.adapters import torchvision
+
+    return Builder(
+        torchvision.create, torchvision.library, torchvision.names, torchvision.knows, torchvision.BARRED
+    )
+
+
+def _plugin(name: str) -> Builder:
+    offer = find("builders", name)
+    known = models_of(offer)
+
+    def make(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        if pretrained:
+            raise UsageError(
+                f"There are no pretrained weights for {model!r}: {offer.owner} builds networks only. Give the path "
+                "of a safetensors file, or leave weights out.",
+                subject=model,
+            )
+        return build_network(offer, model, kwargs)
+
+    return Builder(make, lambda: library_of(offer), None if known is None else lambda: known)
+
+
+BUILT_IN: Mapping[str, Callable[[], Builder]] = {"timm": _timm, "torchvision": _torchvision}
+"""By name, each with an import of its own, so that a network of one library does not wait for the other."""
+
+
+class _Table(dict[str, Builder]):
+    """Fills in a built-in builder on first use, and asks for a plugin each time: plugins may come and be blocked."""
+
+    def __missing__(self, name: str) -> Builder:
+        if name in BUILT_IN:
+            self[name] = BUILT_IN[name]()
+            return self[name]
+        there = installed("builders")
+        if name in there:
+            return _plugin(name)
+        known = sorted({*BUILT_IN, *self, *there})
+        raise UnknownName(
+            f"No builder is called {name!r:.100}; known are {', '.join(known)}. Others are brought by plugins: install "
+            f"the package with the key {f'builders.{name}'!r:.100}.",
+            subject=name,
+        )
+
+
+BUILDERS: dict[str, Builder] = _Table()
+"""By the name that a blueprint records: ``"timm"``, ``"torchvision"``, or that of an installed plugin."""
 
 
 def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: bool = False) -> nn.Module:
@@ -42,20 +120,14 @@ def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: b
 
     Raises:
         UnknownName: No such builder or model.
-        UsageError: The arguments are not what the model takes, or no JSON values.
+        UsageError: The arguments are not what the model takes, no JSON values, or more than a description.
+        PluginError: The plugin that builds it is broken or blocked.
+        EnvironmentFailure: Pretrained weights could not be fetched or read.
     """
-    if builder not in BUILDERS:
-        raise UnknownName(
-            f"No builder is called {builder!r}; known are {', '.join(BUILDERS)}. Name the plugin that brings it.",
-            subject=builder,
-        )
     source = BUILDERS[builder]
-    known = None if source.names is None else list(source.names())
-    if known is not None and model.partition(".")[0] not in known:
-        near = difflib.get_close_matches(model, known, n=3, cutoff=0.6)
-        hint = f"did you mean {' or '.join(near)}?" if near else "look it up with timm.list_models()."
-        raise UnknownName(f"No backbone is called {model!r}; {hint}", subject=model)
-    given = dict(json_kwargs(model, kwargs))
+    given: dict[str, Any] = json_kwargs(model, kwargs)
+    _refuse(model, given.keys() & set(source.barred))
+    _check_model(source, builder, model)
     if pretrained:
         given["pretrained"] = True
     whole = source.create(model, **given)
@@ -68,21 +140,59 @@ def json_kwargs(model: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments as a blueprint keeps them: JSON values only, tuples as lists.
 
     Raises:
-        UsageError: A value is no JSON, or weights are asked for here.
+        UsageError: A value is no JSON, there is too much of it, or weights are asked for here.
     """
-    barred = sorted({"pretrained", "checkpoint_path", "cache_dir"} & set(kwargs))
-    if barred:
-        raise UsageError(
-            f"{model}: {', '.join(barred)} is no part of a blueprint, which says how a network is built and not which "
-            "weights it gets; ask for weights='pretrained' instead.",
-            subject=barred,
-        )
+    _refuse(model, WEIGHTS & set(kwargs))
     try:
-        return json.loads(json.dumps(dict(kwargs), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{model}: keyword arguments must be JSON values, to be stored: {error}.") from None
+        return loads(dumps(dict(kwargs)), what="they", max_bytes=MAX_BYTES, max_depth=MAX_DEPTH)
+    except (FormatError, ValueError) as error:  # ValueError: a whole number of thousands of digits
+        raise UsageError(
+            f"{model}: keyword arguments must be JSON values, to be stored: {error}", subject=model
+        ) from None
 
 
 def whole_of(blueprint: Blueprint, *, pretrained: bool = False) -> nn.Module:
     """Build the whole network of a blueprint."""
     return create(blueprint.builder, blueprint.model, blueprint.kwargs, pretrained=pretrained)
+
+
+def library_note(blueprint: Blueprint) -> str | None:
+    """Return a sentence where another version builds a network than the one recorded, None where it is the same.
+
+    Raises:
+        UnknownName: No such builder.
+    """
+    present = BUILDERS[blueprint.builder].library()
+    if present == blueprint.library:
+        return None
+    return (
+        f"{blueprint.model} was built by {blueprint.library} and is built by {present} here, which may make another "
+        "network of the same name."
+    )
+
+
+def _refuse(model: str, barred: Collection[str]) -> None:
+    if barred:
+        raise UsageError(
+            f"{model}: {', '.join(sorted(barred))} is no part of a blueprint, which says how a network is built: not "
+            "which weights it gets (ask for weights='pretrained' instead), which code runs, nor on which device.",
+            subject=sorted(barred),
+        )
+
+
+def _check_model(source: Builder, builder: str, model: str) -> None:
+    """Refuse a model that the builder does not know, before it sees the name."""
+    if not _MODEL.fullmatch(model):
+        raise UnknownName(
+            f"No backbone is called {model!r:.100}: a name is letters, digits and '_.+-'. Names of files and of "
+            "repositories (hf-hub:...) are not taken, because a name may come from somebody else's file.",
+            subject=model,
+        )
+    if source.knows(model) if source.knows else source.names is None:
+        return
+    known = list(source.names()) if source.names else []
+    if source.knows is None and model in known:
+        return
+    near = difflib.get_close_matches(model.partition(".")[0], known, n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"look it up among the models of {builder}."
+    raise UnknownName(f"No backbone is called {model!r}; {hint}", subject=model)

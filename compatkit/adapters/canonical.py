@@ -7,19 +7,21 @@ one of the two methods. Which layer belongs where is seen in one forward pass.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
-from compatkit.adapters.ownership import Side, owners, state_of
+from compatkit.adapters.crossing import MOST
+from compatkit.adapters.ownership import Part, owners, state_of
 from compatkit.adapters.signals import signal
 from compatkit.errors import CutError
 
-METHODS: dict[Side, str] = {"extractor": "forward_features", "head": "forward_head"}
+METHODS: dict[Part, str] = {"extractor": "forward_features", "head": "forward_head"}
 
 
 def cut_canonical(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
@@ -31,29 +33,74 @@ def cut_canonical(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple
         image: (channels, height, width) of the forward pass that shows which layer belongs where.
 
     Raises:
-        CutError: Something else than one tensor crosses, a parameter is used on both sides, or the network does
+        CutError: No tensor crosses, or too many; a parameter is used on both sides, or the network does
             not take such an image.
     """
     modes = [(module, module.training) for module in whole.modules()]
     whole.eval()
     try:
         with torch.no_grad():
-            left, features = _uses(whole, "forward_features", signal((2, *image)))
-            if not isinstance(features, Tensor):
-                raise CutError(
-                    f"forward_features of {type(whole).__name__} gives a {type(features).__name__}; a cut passes one "
-                    "tensor. Name a module path as split point.",
-                    subject=split,
-                )
+            left, features = _uses(whole, "forward_features", signal((1, *image)))
             right, _ = _uses(whole, "forward_head", features)
     finally:
         for module, mode in modes:
             module.training = mode
     sides = owners(whole, {"extractor": left, "head": right}, None)
     extractor, head = (_without_other(whole, "", sides, side) for side in METHODS)
+    seam = _Seam.of(features, type(whole).__name__, split)
     for part, side in ((extractor, "extractor"), (head, "head")):
         part.__class__ = _side_class(type(whole), side)
+        part.__dict__.update(seam=seam, port_names=seam.names)
     return extractor, head
+
+
+@attrs.frozen(eq=False)
+class _Seam:
+    """How what ``forward_features`` gives is taken apart into tensors, and put together again.
+
+    Attributes:
+        spec: The structure.
+        constants: What is no tensor, by place among the leaves.
+        names: Of the tensors, in order.
+    """
+
+    spec: TreeSpec
+    constants: Mapping[int, Any]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, features: Any, whose: str, split: str) -> _Seam:
+        """Learn the structure from an example.
+
+        Raises:
+            CutError: It holds no tensor, or more than can be declared.
+        """
+        leaves, spec = tree_flatten(features)
+        count = sum(isinstance(leaf, Tensor) for leaf in leaves)
+        if not 0 < count <= MOST:
+            raise CutError(
+                f"forward_features of {whose} gives {count} tensors; a cut passes 1 to {MOST}. Name a module path as "
+                "split point.",
+                subject=split,
+            )
+        constants = {index: leaf for index, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)}
+        names = ("features",) if count == 1 else tuple(f"features.{index}" for index in range(count))
+        return cls(spec, constants, names)
+
+    def apart(self, features: Any) -> Any:
+        """Return the tensors: one alone, or a tuple."""
+        if isinstance(features, Tensor):
+            return features
+        tensors = tuple(leaf for leaf in tree_leaves(features) if isinstance(leaf, Tensor))
+        return tensors[0] if len(tensors) == 1 else tensors
+
+    def together(self, x: Tensor | Sequence[Tensor]) -> Any:
+        """Return what ``forward_head`` takes."""
+        given = iter((x,) if isinstance(x, Tensor) else x)
+        count = len(self.names) + len(self.constants)
+        return tree_unflatten(
+            [self.constants[i] if i in self.constants else next(given) for i in range(count)], self.spec
+        )
 
 
 class _Record(TorchFunctionMode):
@@ -89,7 +136,7 @@ def _uses(whole: nn.Module, method: str, x: Tensor) -> tuple[set[int], Any]:
     return record.seen & {id(tensor) for tensor in state_of(whole).values()}, result
 
 
-def _without_other(module: nn.Module, path: str, sides: Mapping[str, Side], side: Side) -> nn.Module:
+def _without_other(module: nn.Module, path: str, sides: Mapping[str, Part], side: Part) -> nn.Module:
     """Return a copy of the module that shares all tensors and lacks those of the other side.
 
     A submodule is left out where all it holds belongs to the other side, kept as it is where nothing does,
@@ -117,14 +164,18 @@ def _without_other(module: nn.Module, path: str, sides: Mapping[str, Side], side
 
 
 @functools.cache
-def _side_class(cls: type[nn.Module], side: Side) -> type[nn.Module]:
+def _side_class(cls: type[nn.Module], side: Part) -> type[nn.Module]:
     """Return the subclass whose forward is the side's method."""
-    method = METHODS[side]
 
-    def forward(self: Any, x: Tensor) -> Tensor:
-        return getattr(self, method)(x)
+    def extract(self: Any, x: Tensor) -> Any:
+        """Call ``forward_features``; several tensors are one tuple."""
+        return self.seam.apart(self.forward_features(x))
 
-    forward.__doc__ = f"Call ``{method}``."
+    def classify(self: Any, x: Tensor | Sequence[Tensor]) -> Tensor:
+        """Call ``forward_head``."""
+        return self.forward_head(self.seam.together(x))
+
+    forward = extract if side == "extractor" else classify
     return type(
         f"{cls.__name__}{side.capitalize()}", (cls,), {"forward": forward, "__module__": cls.__module__}
     )

@@ -1,7 +1,9 @@
 """Cut a network in two at a split point; how it is done is named by the blueprint's ``approach``.
 
 ``"canonical"`` is timm's own seam, ``forward_features`` | ``forward_head``, without tracing. ``"fx"`` cuts after a
-module: only the modules above it are traced, all others stay whole. Further approaches go into ``APPROACHES``.
+module that passes on one tensor and nothing else: only the modules above it are traced, all others stay whole.
+``"declared"`` does the same where several tensors cross, or numbers that follow from sizes; it runs the network
+while tracing, to learn what they are.
 """
 
 from __future__ import annotations
@@ -9,23 +11,103 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from torch import nn
+from torch import fx, nn
 
 from compatkit.adapters.canonical import cut_canonical
-from compatkit.adapters.tracing import cut_traced
+from compatkit.adapters.crossing import Crossing, declared_crossing, plain_crossing
+from compatkit.adapters.dataflow import ancestors, late_nodes
+from compatkit.adapters.graphs import graphs_of
+from compatkit.adapters.ownership import Part, owners, state_of
+from compatkit.adapters.parts import Graphs, assemble, used_by
+from compatkit.adapters.proof import unchanged
+from compatkit.adapters.signals import signal
+from compatkit.adapters.tracing import Traced, trace
 from compatkit.errors import CutError, UnknownName
 
 CANONICAL = "forward_features"
 
 Cut = Callable[[nn.Module, str, tuple[int, ...]], tuple[nn.Module, nn.Module]]
 
-APPROACHES: dict[str, Cut] = {"fx": cut_traced, "canonical": cut_canonical}
+
+def cut_traced(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
+    """Return extractor (up to and with module ``split``) and head; nothing is run.
+
+    Raises:
+        CutError: The module is called several times or never, another value crosses, a parameter is used on
+            both sides, or the modules above it cannot be traced.
+    """
+    del image
+    before = set(whole.__dict__)
+    try:
+        traces = [trace(whole, split, training) for training in (True, False)]
+        return _parts(whole, split, traces, [plain_crossing(whole, one) for one in traces])
+    finally:
+        # The tracer leaves constants that it met on the root.
+        for name in set(whole.__dict__) - before:
+            delattr(whole, name)
+
+
+def cut_declared(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
+    """Return extractor and head where a tuple of tensors crosses, or numbers that follow from sizes.
+
+    Raises:
+        CutError: As for ``cut_traced``; or more crosses than can be declared.
+    """
+    before = set(whole.__dict__)
+    try:
+        with unchanged(whole):
+            traces = [trace(whole, split, training, signal((2, *image))) for training in (True, False)]
+            found = [declared_crossing(whole, one, frozenset()) for one in traces]
+            barred = [_barred(whole, *pair) for pair in zip(traces, found, strict=True)]
+            if any(barred):
+                found = [declared_crossing(whole, *pair) for pair in zip(traces, barred, strict=True)]
+        if found[0].names != found[1].names:
+            raise CutError(
+                f"Other values cross {split!r} of {type(whole).__name__} in train mode, {found[0].names}, than in eval "
+                f"mode, {found[1].names}. Split at a block boundary or at 'forward_features'.",
+                subject=split,
+            )
+        return _parts(whole, split, traces, found)
+    finally:
+        for name in set(whole.__dict__) - before:
+            delattr(whole, name)
+
+
+APPROACHES: dict[str, Cut] = {"fx": cut_traced, "declared": cut_declared, "canonical": cut_canonical}
 """By name: (whole network, split point, image shape (channels, height, width)) to (extractor, head)."""
 
 
-def approach_for(split: str) -> str:
-    """Return the approach that a split point is cut with unless a blueprint says otherwise."""
-    return "canonical" if split == CANONICAL else "fx"
+def _parts(
+    whole: nn.Module, split: str, traces: list[Traced], found: list[Crossing]
+) -> tuple[nn.Module, nn.Module]:
+    """Return both parts from the traces in train and in eval mode."""
+    train, evaluate = (graphs_of(whole, one, crossing) for one, crossing in zip(traces, found, strict=True))
+    graphs: dict[Part, Graphs] = {
+        "extractor": (train[0], evaluate[0]),
+        "head": (train[1], evaluate[1]),
+    }
+    sides = owners(whole, {side: used_by(whole, pair) for side, pair in graphs.items()}, split)
+    extractor, head = (
+        assemble(whole, graphs[side], side, sides, found[1].names) for side in ("extractor", "head")
+    )
+    return extractor, head
+
+
+def _barred(whole: nn.Module, traced: Traced, crossing: Crossing) -> frozenset[fx.Node]:
+    """Return early module calls that the head would repeat with parameters that the extractor uses too."""
+    late = set(late_nodes(traced)) | crossing.again
+    crossed = frozenset(leaf.node for leaf in crossing.leaves) | {node for node, _ in crossing.fixed}
+    repeated = (ancestors(late, crossed) | late) - crossed
+    early = [n for n in traced.graph.nodes if n not in late and n.op == "call_module"]
+    tensors = {n: {id(t) for t in state_of(whole.get_submodule(str(n.target))).values()} for n in early}
+    left = ancestors([leaf.node for leaf in crossing.leaves]) | {leaf.node for leaf in crossing.leaves}
+    used = set[int]().union(*(tensors[n] for n in early if n in left))
+    return frozenset(n for n in early if n in repeated and tensors[n] & used)
+
+
+def approaches_for(split: str) -> tuple[str, ...]:
+    """Return the approaches that a split point is tried with, in order."""
+    return ("canonical",) if split == CANONICAL else ("fx", "declared")
 
 
 def cut(whole: nn.Module, split: str, approach: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:

@@ -6,10 +6,13 @@ import hashlib
 import math
 from collections.abc import Sequence
 
+import attrs
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from compatkit.adapters.signals import NAME, signal
+from compatkit.adapters.proof import unchanged
+from compatkit.adapters.runs import outputs_of
+from compatkit.adapters.signals import NAME, port_signal, signal
 from compatkit.contract import Probe
 from compatkit.errors import CutError
 
@@ -17,28 +20,42 @@ PROJECTIONS = 16
 RELATIVE_TOLERANCE = 1e-3
 
 
-def probe(module: nn.Module, *shapes: Sequence[int]) -> Probe:
+@attrs.frozen(eq=False)
+class Observation:
+    """One forward pass on the fixed inputs: its outputs, one for each port, and the probe made of them."""
+
+    probe: Probe
+    outputs: tuple[Tensor, ...]
+
+
+def probe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = ()) -> Probe:
     """Run the fixed inputs of these shapes, one for each port, through the module in eval mode and project its output.
 
-    The sketch holds 16 numbers, ``sum_i output_i signal(k + 1)_i / sqrt(n)`` in float64 over the n elements of the
-    float32 output in row-major order. The digest is of the output's bytes; it only informs, as it differs
-    between machines. The module's mode and buffers are as before.
+    Input i is ``port_signal(shape, i)``; several are given as one tuple. The sketch holds 16 numbers,
+    ``sum_i output_i signal(k + 1)_i / sqrt(n)`` in float64 over the n elements of the float32 outputs, in row-major
+    order, one output after the other. The digest is of the outputs' bytes; it only informs, as it differs between
+    machines. The module's mode and buffers are as before.
+
+    Args:
+        module: Takes the inputs.
+        shapes: Of the inputs.
+        dtypes: Of the inputs; float32 where left out.
 
     Raises:
-        CutError: The output is no tensor, or holds values that are not finite.
+        CutError: Something else than tensors comes out, or values that are not finite.
     """
-    device = next((tensor.device for tensor in module.state_dict().values()), torch.device("cpu"))
-    modes = [(one, one.training) for one in module.modules()]
-    module.eval()
-    try:
-        with torch.no_grad():
-            output = module(*(signal(shape).to(device) for shape in shapes))
-    finally:
-        for one, training in modes:
-            one.training = training
-    if not isinstance(output, torch.Tensor):
-        raise CutError(f"A probe needs one tensor as output, got {type(output).__name__}.")
-    values = output.detach().to("cpu", torch.float32).contiguous().flatten()
+    return observe(module, *shapes, dtypes=dtypes).probe
+
+
+def observe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = ()) -> Observation:
+    """Return the probe as ``probe`` does, with the outputs that it was made of."""
+    kinds = tuple(dtypes) or ("float32",) * len(shapes)
+    inputs = [port_signal(shape, i, kind) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))]
+    with unchanged(module), torch.no_grad():
+        module.eval()
+        outputs = outputs_of(module, inputs)
+    parts = [torch.view_as_real(one) if one.is_complex() else one for one in outputs]
+    values = torch.cat([one.detach().to("cpu", torch.float32).contiguous().flatten() for one in parts])
     if not bool(torch.isfinite(values).all()):
         raise CutError(
             f"The output for the probe input of shape {shapes} is not finite; look at the weights for "
@@ -49,7 +66,8 @@ def probe(module: nn.Module, *shapes: Sequence[int]) -> Probe:
         float(values.double() @ signal((values.numel(),), k + 1).double()) / scale for k in range(PROJECTIONS)
     )
     digest = hashlib.sha256(values.numpy().astype("<f4").tobytes()).hexdigest()
-    return Probe(NAME, tuple(map(tuple, shapes)), sketch, RELATIVE_TOLERANCE, f"value:sha256:{digest}")
+    made = Probe(NAME, tuple(map(tuple, shapes)), sketch, RELATIVE_TOLERANCE, f"value:sha256:{digest}")
+    return Observation(made, outputs)
 
 
 def same_probe(a: Probe, b: Probe) -> bool:

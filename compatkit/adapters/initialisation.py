@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +19,9 @@ _DRAWS = {
     Tensor.bernoulli_,
     Tensor.erfinv_,
 }
+
+_TRUNCATED = "_no_grad_trunc_normal_"
+_skipping = threading.local()
 
 
 class _NoDraws(TorchFunctionMode):
@@ -41,8 +46,30 @@ def without_draws() -> Iterator[None]:
 
     Everything else is computed on the real device, so that buffers outside the state dict are right.
     """
-    with _NoDraws():
-        yield
+    _install()
+    before, _skipping.active = getattr(_skipping, "active", False), True
+    try:
+        with _NoDraws():
+            yield
+    finally:
+        _skipping.active = before
+
+
+def _install() -> None:
+    """Let torch ask this thread before it draws a truncated normal.
+
+    It draws again until every value lies between the bounds, which with whatever is in memory may never come true.
+    The question stays in place, so that threads that build at the same time cannot undo each other's.
+    """
+    original = getattr(torch.nn.init, _TRUNCATED, None)
+    if original is None or hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def ask(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return tensor if getattr(_skipping, "active", False) else original(tensor, *args, **kwargs)
+
+    setattr(torch.nn.init, _TRUNCATED, ask)
 
 
 @contextmanager

@@ -20,6 +20,8 @@ class InputSpec:
         std: Per channel, on the scale 0 to 1.
         interpolation: How images are resized.
         crop_pct: Share of the resized image that is kept by a centre crop.
+        crop_mode: How it is resized before, by timm's name: ``"center"``, ``"squash"`` (to exactly that; where nothing
+            is stated) or ``"border"``.
     """
 
     size: tuple[int, int]
@@ -28,6 +30,7 @@ class InputSpec:
     std: tuple[float, ...]
     interpolation: str
     crop_pct: float
+    crop_mode: str = "squash"
 
 
 def config_of(whole: nn.Module) -> Mapping[str, Any]:
@@ -53,6 +56,7 @@ def input_of(whole: nn.Module, kwargs: Mapping[str, Any], size: tuple[int, int] 
         _for_channels(std, channels),
         str(config.get("interpolation") or "bilinear"),
         float(config.get("crop_pct") or 1.0),
+        str(config.get("crop_mode") or "squash"),
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from compatkit.adapters.inputs import class_layer
 from compatkit.errors import CutError
 
-Side = Literal["extractor", "head"]
+Part = Literal["extractor", "head"]
 
 
 def state_of(whole: nn.Module) -> dict[str, Tensor]:
@@ -21,7 +21,7 @@ def state_of(whole: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def owners(whole: nn.Module, used: Mapping[Side, Iterable[int]], boundary: str | None) -> dict[str, Side]:
+def owners(whole: nn.Module, used: Mapping[Part, Iterable[int]], boundary: str | None) -> dict[str, Part]:
     """Return the side of every parameter and buffer.
 
     A tensor that neither side uses follows the module it is registered on, else its place: after the cut
@@ -40,20 +40,21 @@ def owners(whole: nn.Module, used: Mapping[Side, Iterable[int]], boundary: str |
     kept = set(whole.state_dict(keep_vars=True))
     shared = [name for name, tensor in state.items() if id(tensor) in left & right and name in kept]
     if shared:
+        names = ", ".join(shared[:3]) + (", ..." if len(shared) > 3 else "")
         raise CutError(
-            f"{', '.join(shared)}: used before and after the split point, so the parts could not be trained or "
+            f"{names}: used before and after the split point, so the parts could not be trained or "
             "stored apart. Split before the first or after the last use.",
             subject=shared,
         )
-    sides: dict[str, Side] = {}
+    sides: dict[str, Part] = {}
     for name, tensor in state.items():
         if id(tensor) in left or id(tensor) in right:
             sides[name] = "head" if id(tensor) in right else "extractor"
-    near: dict[str, Side] = {name.rpartition(".")[0]: side for name, side in sides.items() if "." in name}
+    near: dict[str, Part] = {name.rpartition(".")[0]: side for name, side in sides.items() if "." in name}
     late = _after(whole, boundary)
     for name in set(state) - set(sides):
         module = name.rpartition(".")[0]
-        place: Side = "head" if module in late else "extractor"
+        place: Part = "head" if module in late else "extractor"
         sides[name] = near.get(module, place)
     return sides
 

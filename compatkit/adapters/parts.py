@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, fx, nn
 
-from compatkit.adapters.ownership import Side, state_of
+from compatkit.adapters.ownership import Part, state_of
+from compatkit.adapters.tracing import attribute
 from compatkit.errors import CutError
 
 Graphs = tuple[fx.Graph, fx.Graph]
@@ -20,18 +21,21 @@ class TracedPart(nn.Module):
     Attributes:
         num_prefix_tokens: Class and register tokens of the whole network, 0 where it has none.
         num_patches: Patch tokens of the whole network, None where it has no patches.
+        port_names: Names of what crosses, in order.
     """
 
-    def __init__(self, whole: nn.Module) -> None:
+    def __init__(self, whole: nn.Module, port_names: tuple[str, ...]) -> None:
         super().__init__()
+        self.port_names = port_names
         self.num_prefix_tokens = int(getattr(whole, "num_prefix_tokens", 0))
         self.num_patches = getattr(getattr(whole, "patch_embed", None), "num_patches", None)
         self._run_train: Callable[..., Tensor] = _not_compiled
         self._run_eval: Callable[..., Tensor] = _not_compiled
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Images to features, or features to logits."""
-        return self._run_train(self, x) if self.training else self._run_eval(self, x)
+    def forward(self, x: Tensor | Sequence[Tensor]) -> Any:
+        """Images to features, or features to logits; several features are one tuple."""
+        run = self._run_train if self.training else self._run_eval
+        return run(self, x) if isinstance(x, Tensor) else run(self, *x)
 
 
 def used_by(whole: nn.Module, graphs: Graphs) -> set[int]:
@@ -44,20 +48,15 @@ def used_by(whole: nn.Module, graphs: Graphs) -> set[int]:
                     id(tensor) for tensor in state_of(whole.get_submodule(str(node.target))).values()
                 )
             elif node.op == "get_attr":
-                found.add(id(_attribute(whole, str(node.target))))
+                found.add(id(attribute(whole, str(node.target))))
     return found
 
 
-def _attribute(module: nn.Module, path: str) -> Any:
-    value: Any = module
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def assemble(whole: nn.Module, graphs: Graphs, side: Side, sides: Mapping[str, Side]) -> TracedPart:
+def assemble(
+    whole: nn.Module, graphs: Graphs, side: Part, sides: Mapping[str, Part], names: tuple[str, ...]
+) -> TracedPart:
     """Return the part with the modules that its graphs call and all other state of its side."""
-    part = TracedPart(whole)
+    part = TracedPart(whole, names)
     nodes = [node for graph in graphs for node in graph.nodes]
     modules = {str(node.target) for node in nodes if node.op == "call_module"}
     for path, module in whole.named_modules(remove_duplicate=False):
@@ -87,7 +86,7 @@ def _container(part: nn.Module, path: str) -> nn.Module:
 def _place(part: nn.Module, whole: nn.Module, name: str) -> None:
     """Register one parameter, buffer or constant of the whole network in a part, under its own name."""
     path, _, last = name.rpartition(".")
-    holder, source, value = _container(part, name), whole.get_submodule(path), _attribute(whole, name)
+    holder, source, value = _container(part, name), whole.get_submodule(path), attribute(whole, name)
     if isinstance(value, nn.Parameter):
         holder.register_parameter(last, value)
     elif isinstance(value, Tensor):

@@ -32,7 +32,7 @@ def prove(
         channels: Channels of the images.
 
     Raises:
-        CutError: Outputs or buffers differ, something else than a tensor crosses or comes out, or the head
+        CutError: Outputs or buffers differ, something else than tensors cross, or than one comes out, or the head
             changes its input in place.
     """
     modules = (whole, extractor, head)
@@ -70,11 +70,14 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
 
     def parts(x: Tensor) -> Any:
         features = extractor(x)
-        if not isinstance(features, Tensor):
-            raise CutError(f"{_shown(features)} crosses the split point; a cut passes one tensor.")
-        version = features._version
+        tensors = (features,) if isinstance(features, Tensor) else features
+        if not isinstance(tensors, tuple) or not all(isinstance(one, Tensor) for one in tensors):
+            raise CutError(
+                f"{_shown(features)} crosses the split point; a cut passes a tensor or a tuple of them."
+            )
+        versions = [one._version for one in tensors]
         logits = head(features)
-        if features._version != version:
+        if [one._version for one in tensors] != versions:
             raise CutError(
                 "The head changes the features that it is given in place, so they could not be given to several "
                 "heads. Split one module later."

@@ -1,125 +1,182 @@
-"""Run an extractor at several image sizes and learn how its output follows them."""
+"""Run an extractor at several batch and image sizes and learn how what it gives follows them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from compatkit.adapters.portruns import PortRuns, Size
 from compatkit.adapters.signals import signal
-from compatkit.adapters.sizes import LARGEST_STRIDE, SizeRule
+from compatkit.adapters.sizes import LARGEST_STRIDE
 from compatkit.errors import CutError
 
 MAX_RUNS = 14
-"""Forward passes spent on the rules of height and width."""
+"""Forward passes spent on narrowing the rules of height and width."""
 
 SPAN = 2 * LARGEST_STRIDE
 """Sizes are tried from the traced one up to so many pixels more: every stride shows at least two steps there."""
+
+STEPS = (1, 2, 4, 8, 14, 16, 28, 32, 64)
+"""A network that does not take any size is tried at multiples of these."""
+
+FAINT = (1.0, 0.1, 0.01)
+"""Scales of three images: faint ones show negative values that soft activations have only near zero."""
 
 
 class Runs:
     """Forward passes of an extractor; call ``explore`` once.
 
     Attributes:
-        shapes: Image size (height, width) to the output shape without the batch axis.
-        minimum: Smallest value that came out.
-        free: Whether other image sizes are taken and what comes out follows rules.
-        rules: Axis without the batch axis to ``("H" | "W", rule)``, where an axis follows the image.
-    """
-
-    def __init__(self, module: nn.Module, channels: int, base: tuple[int, int]) -> None:
-        self.module, self.channels, self.base = module, channels, base
-        self.shapes: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.minimum = float("inf")
-        self.free = False
-        self.rules: dict[int, tuple[str, SizeRule]] = {}
-        self.run(base, 2)
-        # Faint images show negative values that soft activations have only near zero.
-        self.run(base, 3, scales=(1.0, 0.1, 0.01))
-
-    def run(
-        self, size: tuple[int, int], batch: int = 1, scales: tuple[float, ...] = (1.0,)
-    ) -> tuple[int, ...]:
-        """Return the output shape without the batch axis; ``scales`` multiply the images."""
-        out = output_of(self.module, (batch, self.channels, *size), scales)
-        if out.ndim < 2 or len(out) != batch:
-            raise CutError(f"Features are batch first; {batch} images gave {tuple(out.shape)}.")
-        if out.numel():
-            self.minimum = min(self.minimum, float(out.min()))
-        self.shapes.setdefault(size, tuple(out.shape[1:]))
-        return tuple(out.shape[1:])
-
-    def explore(self) -> None:
-        """Fit height and width rules; ``free`` says whether they held at a size not used for fitting."""
-        self.rules = {}
-        try:
-            found = self._fit()
-        except (RuntimeError, AssertionError, ValueError, IndexError, TypeError, ZeroDivisionError):
-            return  # the module refuses other sizes
-        if found is not None:
-            self.free, self.rules = True, found
-
-    def _fit(self) -> dict[int, tuple[str, SizeRule]] | None:
-        start, height, width = self.shapes[self.base], *self.base
-        taller, wider = self.run((height + 64, width)), self.run((height, width + 64))
-        if {len(start), len(taller), len(wider)} != {len(start)}:
-            return None
-        follows_h = [i for i, (a, b) in enumerate(zip(start, taller, strict=True)) if a != b]
-        follows_w = [i for i, (a, b) in enumerate(zip(start, wider, strict=True)) if a != b]
-        if not follows_h and not follows_w:
-            return {} if self._same_elsewhere(start) else None
-        if len(start) == 2 and follows_h == follows_w == [0]:
-            return {}  # tokens: their count follows the product of two rules
-        if len(start) != 3 or len(follows_h) != 1 or len(follows_w) != 1 or follows_h == follows_w:
-            return None
-        rules = {follows_h[0]: ("H", SizeRule("H")), follows_w[0]: ("W", SizeRule("W"))}
-        for size, shape in list(self.shapes.items()):
-            self._learn(rules, size, shape)
-        return rules if self._narrow(rules) else None
-
-    def _narrow(self, rules: dict[int, tuple[str, SizeRule]]) -> bool:
-        """Run sizes until one rule is left for each axis, then test it on sizes not seen."""
-        by_symbol = {symbol: rule for symbol, rule in rules.values()}
-        near = {symbol: range(side, side + SPAN + 1) for symbol, side in zip("HW", self.base, strict=True)}
-        for _ in range(MAX_RUNS):
-            wanted = {symbol: rule.next_size(near[symbol]) for symbol, rule in by_symbol.items()}
-            if wanted == {"H": None, "W": None}:
-                break
-            size = (wanted["H"] or self.base[0], wanted["W"] or self.base[1])
-            self._learn(rules, size, self.run(size))
-        if not all(rule.rules for rule in by_symbol.values()):
-            return False
-        unseen = (_unseen(by_symbol["H"], near["H"]), _unseen(by_symbol["W"], near["W"]))
-        shape = self.run(unseen)
-        return all(
-            rule.rules[0].at(unseen[symbol == "W"]) == shape[axis] for axis, (symbol, rule) in rules.items()
-        )
-
-    def _same_elsewhere(self, start: tuple[int, ...]) -> bool:
-        return self.run((self.base[0] + 37, self.base[1] + 11)) == start
-
-    def _learn(
-        self, rules: dict[int, tuple[str, SizeRule]], size: tuple[int, int], shape: tuple[int, ...]
-    ) -> None:
-        for axis, (symbol, rule) in rules.items():
-            rule.add(size[symbol == "W"], shape[axis])
-
-
-def _unseen(rule: SizeRule, sizes: Sequence[int]) -> int:
-    """Return a size not run yet, odd and off the middle."""
-    return next(size for size in sizes[len(sizes) // 3 :] if size not in rule.seen)
-
-
-def output_of(module: nn.Module, shape: tuple[int, ...], scales: tuple[float, ...] = (1.0,)) -> Tensor:
-    """Run the fixed signal of this shape, times a scale for each image, through a module.
+        ports: What it gives, in order.
+        step: Image sizes are taken in steps of so many pixels, and what comes out follows rules; 0 where only the
+            traced size is taken.
 
     Raises:
-        CutError: Something else than a tensor comes out.
+        CutError: No tensors come out, or none of them follows the batch.
+    """
+
+    def __init__(self, module: nn.Module, channels: int, base: Size) -> None:
+        self.module, self.channels, self.base = module, channels, base
+        self.step = 0
+        self._refused: set[Size] = set()
+        two, three = self._outputs(base, 2), self._outputs(base, 3, FAINT)
+        if len(two) != len(three):
+            raise CutError(
+                f"2 images gave {len(two)} tensors, 3 gave {len(three)}; a cut passes as many always."
+            )
+        self.ports = [PortRuns.of(a, b) for a, b in zip(two, three, strict=True)]
+        if not any(one.batch for one in self.ports):
+            raise CutError(f"Features follow the batch; 2 and 3 images gave {[tuple(a.shape) for a in two]}.")
+        for outputs, batch in ((two, 2), (three, 3)):
+            self._add(base, batch, outputs)
+
+    @property
+    def free(self) -> bool:
+        """Whether other image sizes are taken."""
+        return self.step > 0
+
+    def run(self, size: Size) -> None:
+        """Run one image of this size, unless it was run before; what was refused once is refused again.
+
+        Raises:
+            CutError: The module does not take this size, or gives something else.
+        """
+        if size in self._refused:
+            raise CutError(f"Images of {size} are not taken.")
+        if size in self.ports[0].shapes:
+            return
+        try:
+            self._add(size, 1, self._outputs(size, 1))
+        except Exception as error:  # foreign code refuses sizes in its own way
+            self._refused.add(size)
+            for one in self.ports:
+                one.shapes.pop(size, None)
+            raise CutError(f"Images of {size} are not taken: {error}") from error
+
+    def explore(self) -> None:
+        """Fit height and width rules; ``step`` says in which steps they hold, at a size not used for fitting too.
+
+        Raises:
+            CutError: The module does not take one image alone.
+        """
+        for step in STEPS:
+            if any(side % step for side in self.base):
+                continue
+            try:
+                found = self._fit(step)
+            except CutError:
+                continue
+            self.step = step if found else 0
+            break
+        if self.free:
+            for one in self.ports:
+                one.shapes = {
+                    size: shape for size, shape in one.shapes.items() if self._stepped(size, self.step)
+                }
+        else:
+            for one in self.ports:
+                one.rules, one.products = {}, set()
+            self._alone()
+
+    def _stepped(self, size: Size, step: int) -> bool:
+        return all((side - own) % step == 0 for side, own in zip(size, self.base, strict=True))
+
+    def _alone(self) -> None:
+        try:
+            outputs = self._outputs(self.base, 1)
+        except (RuntimeError, ValueError, IndexError, AssertionError, TypeError) as error:
+            raise CutError(f"The extractor does not take a batch of one image: {error}") from error
+        self._add(self.base, 1, outputs)
+
+    def _fit(self, step: int) -> bool:
+        height, width = self.base
+        reach = step * -(-64 // step)
+        taller, wider = (height + reach, width), (height, width + reach)
+        self.run(taller)
+        self.run(wider)
+        if not all(one.learn(self.base, taller, wider, step) for one in self.ports):
+            return False
+        span = max(SPAN, 4 * step)
+        near = [range(side, side + span + 1, step) for side in self.base]
+        self._narrow(near)
+        unseen = tuple(
+            _unseen(sizes, {size[i] for size in self.ports[0].shapes}) for i, sizes in enumerate(near)
+        )
+        self.run((unseen[0], unseen[1]))
+        return all(one.holds(size) for one in self.ports for size in one.shapes if self._stepped(size, step))
+
+    def _narrow(self, near: Sequence[Sequence[int]]) -> None:
+        """Run sizes until one rule is left for each axis."""
+        for _ in range(MAX_RUNS):
+            wanted = [self._wanted(symbol, sizes) for symbol, sizes in zip("HW", near, strict=True)]
+            if wanted == [None, None]:
+                return
+            size = (wanted[0] or self.base[0], wanted[1] or self.base[1])
+            self.run(size)
+            for one in self.ports:
+                one.measure(size)
+
+    def _wanted(self, symbol: str, sizes: Sequence[int]) -> int | None:
+        """Return a size that tells rules of this symbol apart."""
+        rules = (rule for one in self.ports for of, rule in one.rules.values() if of == symbol)
+        return next((size for rule in rules if (size := rule.next_size(sizes)) is not None), None)
+
+    def _outputs(self, size: Size, batch: int, scales: tuple[float, ...] = (1.0,)) -> tuple[Tensor, ...]:
+        images = signal((batch, self.channels, *size)) * torch.tensor(scales).reshape(-1, 1, 1, 1)
+        return outputs_of(self.module, (images,))
+
+    def _add(self, size: Size, batch: int, outputs: Sequence[Tensor]) -> None:
+        if len(outputs) != len(self.ports):
+            raise CutError(f"{len(outputs)} tensors came out at {size}, {len(self.ports)} at {self.base}.")
+        for one, out in zip(self.ports, outputs, strict=True):
+            one.add(size, batch, out)
+
+
+def _unseen(sizes: Sequence[int], seen: set[int]) -> int:
+    """Return a size not run yet, off the middle; the last one where all were run."""
+    return next((size for size in sizes[len(sizes) // 3 :] if size not in seen), sizes[-1])
+
+
+def outputs_of(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Call a module as all parts are called: one tensor as it is, several as one tuple.
+
+    Raises:
+        CutError: Something else than tensors comes out.
     """
     device = next((tensor.device for tensor in module.state_dict().values()), torch.device("cpu"))
-    images = signal(shape) * torch.tensor(scales).reshape(-1, *[1] * (len(shape) - 1))
-    out = module(images.to(device))
-    if not isinstance(out, Tensor):
-        raise CutError(f"A part gives one tensor; this one gave a {type(out).__name__}.")
-    return out
+    placed = tuple(one.to(device) for one in inputs)
+    out: Any = module(*placed) if len(placed) == 1 else module(placed)
+    found = tuple(_flat(out))
+    if not found or not all(isinstance(one, Tensor) for one in found):
+        raise CutError(f"A part gives a tensor or a tuple of tensors; this one gave a {type(out).__name__}.")
+    return found
+
+
+def _flat(out: Any) -> Iterator[Any]:
+    if isinstance(out, tuple | list):
+        yield from out
+    else:
+        yield out

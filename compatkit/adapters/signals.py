@@ -34,3 +34,22 @@ def signal(shape: Sequence[int], stream: int = 0) -> Tensor:
     z = z ^ (z >> np.uint64(31))
     values = (z >> np.uint64(40)).astype(np.float32) / np.float32(2**23) - np.float32(1)
     return torch.from_numpy(values.reshape(tuple(shape)))
+
+
+def port_signal(shape: Sequence[int], index: int = 0, dtype: str = "float32") -> Tensor:
+    """Return the fixed input of a module's input port ``index``: stream 0 for the first, else 1000 + index.
+
+    Args:
+        shape: Of the input.
+        index: Of the port, from 0.
+        dtype: Floats are converted; booleans are where the signal is not negative; whole numbers are all 0, as any
+            other could be no index.
+    """
+    values, kind = signal(shape, 1000 + index if index else 0), getattr(torch, dtype)
+    if kind is torch.bool:
+        return values >= 0
+    return (
+        values.to(kind)
+        if kind.is_floating_point or kind.is_complex
+        else torch.zeros(tuple(shape), dtype=kind)
+    )

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from compatkit.contract import Scaled
 
 LARGEST_STRIDE = 64
+
+_DIVS = np.array([div for div in range(1, LARGEST_STRIDE + 1) for _ in range(div)])
+_ADDS = np.array([add for div in range(1, LARGEST_STRIDE + 1) for add in range(div)])
 
 
 class SizeRule:
@@ -17,40 +22,43 @@ class SizeRule:
 
     Args:
         of: Symbol of the size that is followed, ``"H"`` or ``"W"``.
+        step: Of the sizes that are taken. A rule divides it, or is divided by it: others agree by chance on the few
+            sizes of a large step.
     """
 
-    def __init__(self, of: str) -> None:
+    def __init__(self, of: str, step: int = 1) -> None:
         self.of = of
         self.seen: dict[int, int] = {}
-        self.rules: list[Scaled] = []
+        fits = (_DIVS % step == 0) | (step % _DIVS == 0)
+        self._div, self._add = _DIVS[fits], _ADDS[fits]
+        self._plus = np.zeros_like(self._div)
 
     def add(self, size: int, out: int) -> None:
         """Take in one measurement and drop the rules that disagree with it."""
         if not self.seen:
-            self.rules = [
-                Scaled(self.of, add, div, out - (size + add) // div)
-                for div in range(1, LARGEST_STRIDE + 1)
-                for add in range(div)
-            ]
+            self._plus = out - (size + self._add) // self._div
         self.seen[size] = out
-        self.rules = [rule for rule in self.rules if rule.at(size) == out]
+        agree = self._at(size) == out
+        self._div, self._add, self._plus = self._div[agree], self._add[agree], self._plus[agree]
 
     @property
-    def constant(self) -> int | None:
-        """The one size that came out of all, or None where they differ."""
-        found = set(self.seen.values())
-        return found.pop() if len(found) == 1 else None
+    def rule(self) -> Scaled | None:
+        """The simplest rule that agrees with all measurements; None where none does."""
+        if not len(self._div):
+            return None
+        first = np.lexsort((self._add, self._div, self._plus != 0))[0]
+        return Scaled(self.of, int(self._add[first]), int(self._div[first]), int(self._plus[first]))
 
     def next_size(self, sizes: Sequence[int]) -> int | None:
         """Return the size whose outcome tells most of the rules apart; None once all of them agree."""
-        best, least = None, len(self.rules)
+        best, least = None, len(self._div)
         for size in sizes:
-            if size in self.seen:
+            if size in self.seen or least < 2:
                 continue
-            counts: dict[int, int] = {}
-            for rule in self.rules:
-                counts[rule.at(size)] = counts.get(rule.at(size), 0) + 1
-            worst = max(counts.values(), default=0)
+            worst = int(np.unique(self._at(size), return_counts=True)[1].max())
             if worst < least:
                 best, least = size, worst
         return best
+
+    def _at(self, size: int) -> np.ndarray:
+        return (size + self._add) // self._div + self._plus

@@ -2,165 +2,232 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from math import prod
+
 import attrs
 import torch
 from torch import nn
 
+from compatkit.adapters.portruns import PortRuns, Shape, Size
 from compatkit.adapters.proof import unchanged
-from compatkit.adapters.runs import Runs, output_of
+from compatkit.adapters.runs import Runs, outputs_of
+from compatkit.adapters.signals import port_signal
 from compatkit.contract import Blueprint, Dimension, Layout, Port, Scaled, Structural
 from compatkit.errors import CutError
+from compatkit.ports import by, grid, tensor_shape
+
+OTHER_SIZES = ((1, 2), (3, 1), (7, 4))
+"""What is added to the spatial sizes of a head's one input, to see whether it takes others."""
 
 
-def extractor_structure(module: nn.Module, blueprint: Blueprint, channels: int) -> Structural:
-    """Run an extractor and return its image port and its feature port.
+def extractor_structure(
+    module: nn.Module, blueprint: Blueprint, channels: int, names: Sequence[str] | None = None
+) -> Structural:
+    """Run an extractor and return its image port and its feature ports.
 
-    Where the module refuses other image sizes, or its output follows no floor rule, the sizes are fixed at
-    those of the blueprint.
+    Where the module refuses other image sizes, or what it gives follows no floor rule, the sizes are fixed at those
+    of the blueprint; where it takes only multiples, the image port says of what.
+
+    Args:
+        module: The part; it gives a tensor or a tuple of tensors.
+        blueprint: Says at which image size it was traced.
+        channels: Of the images.
+        names: Of the feature ports, in order; None for ``"features"``, or ``"features.0"``, ... where several come.
 
     Raises:
-        CutError: The output is no tensor, not batch first, or of a layout that has no name.
+        CutError: Something else than tensors comes out, nothing follows the batch, or the names do not fit.
     """
     with unchanged(module), torch.no_grad():
         module.eval()
         runs = Runs(module, channels, blueprint.traced_size)
         runs.explore()
-        port = _feature_port(module, runs)
-    symbols: tuple[Dimension, Dimension] = ("H", "W") if runs.free else runs.base
-    image = Port("image", ("N", channels, *symbols), layout="NCHW", range="any")
-    return Structural((image,), (port,))
+    given = tuple(names or _default_names(len(runs.ports)))
+    if len(given) != len(runs.ports) or len(set(given)) != len(given):
+        raise CutError(
+            f"{len(runs.ports)} tensors cross; their names must be as many, all distinct: {given}."
+        )
+    symbols = _Symbols()
+    ports: list[Port] = []
+    for name, one in zip(given, runs.ports, strict=True):
+        first = not any(port.layout == "NLC" for port in ports)
+        ports.append(_feature_port(module, runs, one, name, symbols, first))
+    sides: tuple[Dimension, Dimension] = ("H", "W") if runs.free else runs.base
+    image = Port("image", ("N", channels, *sides), multiple_of=max(1, runs.step))
+    return Structural((image,), tuple(ports))
 
 
-def head_structure(module: nn.Module, blueprint: Blueprint, feature_port: Port) -> Structural:
-    """Run a head on features like ``feature_port``'s and return its input and output port.
+def head_structure(module: nn.Module, blueprint: Blueprint, feature_ports: Sequence[Port]) -> Structural:
+    """Run a head on features like those of ``feature_ports`` and return its input ports and its output port.
 
-    Where it takes other spatial sizes and its output keeps its shape, the sizes are wildcards.
+    Where it takes other spatial sizes and its output keeps its shape, the sizes are wildcards. A head with one input
+    is tried on larger ones; one with several on those that were measured together.
 
     Raises:
         CutError: The module does not take such features, or does not give one vector an image.
     """
-    shape = _traced_shape(feature_port, blueprint.traced_size)
+    ports = tuple(feature_ports)
     with unchanged(module), torch.no_grad():
         module.eval()
-        outputs = [output_of(module, (batch, *shape)) for batch in (2, 3)]
-        if any(out.ndim != 2 or len(out) != batch for out, batch in zip(outputs, (2, 3), strict=True)):
-            raise CutError(
-                f"A head gives one vector an image, (N, classes); this one gave {tuple(outputs[0].shape)} for 2 "
-                f"images with features {shape}."
-            )
-        free = _takes_other_sizes(module, shape, feature_port.layout, outputs[0].shape)
-    names = {"NCHW": ("H", "W"), "NHWC": ("H", "W"), "NLC": ("L",), "NC": ()}[feature_port.layout]
-    axes = _spatial_axes(feature_port.layout)
-    dims: list[Dimension] = ["N", *shape]
-    for axis, name in zip(axes, names, strict=True):
-        dims[axis] = name if free else shape[axis - 1]
-    key = f"{blueprint.traced_size[0]}x{blueprint.traced_size[1]}"
-    measured = {key: tuple(shape[axis - 1] for axis in axes)} if axes else {}
-    entry = attrs.evolve(feature_port, shape=tuple(dims), measured=measured)
+        width, dtype = _vector(module, ports, blueprint.traced_size)
+        taken = _sizes_taken(module, ports, blueprint.traced_size, width)
+    symbols = _Symbols()
+    inputs = tuple(_entry(port, blueprint.traced_size, taken, symbols) for port in ports)
     kind = "logits" if blueprint.kwargs.get("num_classes", 1) else "vector"
-    return Structural((entry,), (Port(kind, ("N", outputs[0].shape[1]), layout="NC", pooled=True),))
+    return Structural(inputs, (Port(kind, ("N", width), dtype=dtype, layout="NC", pooled=True),))
 
 
-def _feature_port(module: nn.Module, runs: Runs) -> Port:
-    shape = runs.shapes[runs.base]
-    layout = _layout(shape, runs)
-    dims: list[Dimension] = ["N", *shape]
-    for axis, (_, rule) in runs.rules.items():
-        dims[axis + 1] = rule.rules[0]
-    if layout == "NLC" and runs.free and len({s[0] for s in runs.shapes.values()}) > 1:
-        dims[1] = "L"
-    axes = _spatial_axes(layout)
-    same = all(other == shape for other in runs.shapes.values())
-    measured = {
-        f"{h}x{w}": tuple(seen[axis - 1] for axis in axes) for (h, w), seen in runs.shapes.items() if axes
-    }
-    if not runs.free:
-        key = f"{runs.base[0]}x{runs.base[1]}"
-        measured = {key: measured[key]} if axes else {}
-    flat = layout == "NC" and same
-    one_pixel = (
-        layout in ("NCHW", "NHWC") and runs.free and same and all(shape[axis - 1] == 1 for axis in axes)
-    )
-    return Port(
-        "features",
-        tuple(dims),
-        layout=layout,
-        range="nonnegative" if runs.minimum >= 0 else "signed",
-        pooled=flat or one_pixel,
-        prefix_tokens=_prefix_tokens(module, shape) if layout == "NLC" else 0,
-        measured=measured,
-    )
+def prefix_tokens(module: nn.Module, tokens: int, size: Size, first: bool = True) -> int:
+    """Return how many class and register tokens are among ``tokens``.
 
+    It is the network's own count, unless only patches are there. Where the network does not count, it is one if the
+    part holds a class token as a parameter, and the tokens form a grid of the image's proportions without it only.
 
-def _layout(shape: tuple[int, ...], runs: Runs) -> Layout:
-    """Name the layout by the axes that follow the image, else by the shape."""
-    if len(shape) == 1:
-        return "NC"
-    if len(shape) == 2:
-        if any(other[1] != shape[1] for other in runs.shapes.values()):
-            raise CutError(
-                "The last axis of the features follows the image size; a layout (N, C, L) has no name."
-            )
-        return "NLC"
-    if len(shape) != 3:
-        raise CutError(f"Features have 2 to 4 axes, batch first; got {len(shape) + 1} axes, (N, {shape}).")
-    if set(runs.rules) == {0, 1}:
-        return "NHWC"
-    if not runs.rules and runs.base[0] == runs.base[1] and shape[0] == shape[1] != shape[2]:
-        return "NHWC"
-    return "NCHW"
-
-
-def _prefix_tokens(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """Return the class and register tokens: the network's own count, unless there are only patches here."""
+    Args:
+        module: The part; it, or its network, says how many of both there are.
+        tokens: Count of tokens at a port.
+        size: Height and width of the image.
+        first: Whether it is the first port of tokens; another one has a prefix only where the counts add up.
+    """
     patches = getattr(module, "num_patches", None)
     if patches is None:
         patches = getattr(getattr(module, "patch_embed", None), "num_patches", None)
-    return 0 if patches == shape[0] else int(getattr(module, "num_prefix_tokens", 0))
+    prefix = int(getattr(module, "num_prefix_tokens", 0))
+    if not prefix and any("cls_token" in name for name, _ in module.named_parameters()):
+        return int(grid((tokens,), size) is None and grid((tokens - 1,), size) is not None)
+    if first:
+        return 0 if patches == tokens else prefix
+    return prefix if patches is not None and patches + prefix == tokens else 0
 
 
-def _takes_other_sizes(
-    module: nn.Module, shape: tuple[int, ...], layout: Layout, expected: torch.Size
-) -> bool:
-    axes = _spatial_axes(layout)
-    if not axes:
-        return False
-    for steps in ((1, 2), (3, 1), (7, 4)):
-        other = list(shape)
-        for axis, step in zip(axes, steps, strict=False):
-            other[axis - 1] += step
-        try:
-            if output_of(module, (2, *other)).shape != expected:
-                return False
-        except (RuntimeError, AssertionError, ValueError, IndexError, TypeError):
-            return False
-    return True
+class _Symbols:
+    """Free sizes get a symbol by how they were seen to go: ``H``, ``W``, ``L``, then ``H2``, ``L2``, ..."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, tuple[int, ...]], str] = {}
+
+    def of(self, letter: str, sizes: Sequence[int]) -> str:
+        """Return the symbol of an axis with these sizes in all runs; the same for the same."""
+        key = (letter, tuple(sizes))
+        if key not in self.known:
+            number = sum(known == letter for known, _ in self.known) + 1
+            self.known[key] = letter if number == 1 else f"{letter}{number}"
+        return self.known[key]
 
 
-def _spatial_axes(layout: Layout) -> tuple[int, ...]:
-    return {"NCHW": (2, 3), "NHWC": (1, 2), "NLC": (1,), "NC": ()}[layout]
+def _default_names(number: int) -> tuple[str, ...]:
+    return ("features",) if number == 1 else tuple(f"features.{index}" for index in range(number))
 
 
-def _traced_shape(port: Port, size: tuple[int, int]) -> tuple[int, ...]:
-    """Return the port's shape without the batch axis at the image size that was traced.
+def _feature_port(
+    module: nn.Module, runs: Runs, seen: PortRuns, name: str, symbols: _Symbols, first: bool
+) -> Port:
+    shape = seen.shapes[runs.base]
+    layout = _layout(shape, seen, runs.base)
+    dims: list[Dimension] = list(shape)
+    for axis, rule in seen.batch.items():
+        dims[axis] = "N" if rule == Scaled("N") else rule
+    for axis, (_, rules) in seen.rules.items():
+        dims[axis] = rules.rule or shape[axis]
+    for axis in sorted(seen.products):
+        dims[axis] = symbols.of("L", [one[axis] for one in seen.shapes.values()])
+    port = Port(name, tuple(dims), seen.dtype, layout, "nonnegative" if seen.minimum >= 0 else "signed")
+    axes = port.spatial_axes
+    kept = seen.shapes if runs.free else {runs.base: shape}
+    measured = {by(size): tuple(one[axis] for axis in axes) for size, one in kept.items() if axes}
+    tokens = prefix_tokens(module, shape[1], runs.base, first) if layout == "NLC" else 0
+    pooled = layout != "other" and all(one == shape for one in seen.shapes.values())
+    if layout != "NC":
+        pooled &= layout != "NLC" and runs.free and all(shape[axis] == 1 for axis in axes)
+    return attrs.evolve(port, pooled=pooled, prefix_tokens=tokens, measured=measured)
 
-    Raises:
-        CutError: The port has a free size that was not measured at this image size.
-    """
-    sizes = {"H": size[0], "W": size[1]}
-    seen = port.measured.get(f"{size[0]}x{size[1]}", ())
-    known = dict(zip(_spatial_axes(port.layout), seen, strict=False))
-    shape: list[int] = []
-    for axis, dim in enumerate(port.shape[1:], 1):
-        if isinstance(dim, int):
-            shape.append(dim)
-        elif isinstance(dim, Scaled):
-            shape.append(dim.at(sizes[dim.of]))
-        elif axis in known:
-            shape.append(known[axis])
-        else:
+
+def _layout(shape: Shape, seen: PortRuns, base: Size) -> Layout:
+    """Name the layout by the axes that follow the image, else by the shape."""
+    if seen.batch != {0: Scaled("N")} or not 2 <= len(shape) <= 4:
+        return "other"
+    follows = {*seen.rules, *seen.products}
+    if len(shape) == 2:
+        return "NC"
+    if len(shape) == 3:
+        return "NLC" if follows <= {1} else "other"
+    if seen.products or not (follows <= {1, 2} or follows <= {2, 3}):
+        return "other"
+    if not follows:
+        return "NHWC" if base[0] == base[1] and shape[1] == shape[2] != shape[3] else "NCHW"
+    return "NHWC" if 1 in follows else "NCHW"
+
+
+def _vector(module: nn.Module, ports: Sequence[Port], size: Size) -> tuple[int, str]:
+    """Return width and dtype of a head's output, the same for one, two and three images."""
+    found: set[tuple[int, str]] = set()
+    for batch in (2, 3, 1):
+        outputs = _run(module, ports, [tensor_shape(port, size, batch) for port in ports])
+        if len(outputs) != 1 or outputs[0].ndim != 2 or len(outputs[0]) != batch:
+            shapes = ", ".join(str(tuple(one.shape)) for one in outputs)
             raise CutError(
-                f"Port {port.name!r} has the free size {dim!r} and was not measured at {size[0]}x{size[1]}; derive "
-                "the extractor's structure at this size first."
+                f"A head gives one vector an image, (N, classes); this one gave {shapes} for {batch} images with "
+                f"features {', '.join(str(tensor_shape(port, size, batch)) for port in ports)}."
             )
+        found.add((outputs[0].shape[1], str(outputs[0].dtype).removeprefix("torch.")))
+    if len(found) != 1:
+        raise CutError(
+            f"A head gives vectors of one width and dtype; for 1 to 3 images this one gave {sorted(found)}."
+        )
+    return found.pop()
+
+
+def _run(module: nn.Module, ports: Sequence[Port], shapes: Sequence[Shape]) -> tuple[torch.Tensor, ...]:
+    given = enumerate(zip(ports, shapes, strict=True))
+    return outputs_of(module, [port_signal(shape, index, port.dtype) for index, (port, shape) in given])
+
+
+def _sizes_taken(module: nn.Module, ports: Sequence[Port], size: Size, width: int) -> tuple[str, ...]:
+    """Return the image sizes whose features the head takes besides ``size``; empty where its sizes are fixed."""
+
+    def takes(shapes: Sequence[Shape]) -> bool:
+        try:
+            found = _run(module, ports, shapes)
+        except Exception:  # foreign code refuses sizes in its own way
+            return False
+        return len(found) == 1 and tuple(found[0].shape) == (2, width)
+
+    if len(ports) == 1 and ports[0].layout != "other":
+        return ("",) if ports[0].spatial_axes and all(map(takes, _larger(ports[0], size))) else ()
+    spatial = [port for port in ports if port.spatial_axes]
+    keys = {key for port in spatial for key in port.measured if all(key in one.measured for one in spatial)}
+    # The smallest, which are the quickest; in an order that storing does not change.
+    tried = sorted(keys - {by(size)}, key=lambda key: (prod(map(int, key.split("x"))), key))[
+        : len(OTHER_SIZES)
+    ]
+    at = [[_measured_shape(port, key, tensor_shape(port, size, 2)) for port in ports] for key in tried]
+    return tuple(tried) if tried and all(map(takes, at)) else ()
+
+
+def _larger(port: Port, size: Size) -> Iterator[list[Shape]]:
+    for steps in OTHER_SIZES:
+        shape = list(tensor_shape(port, size, 2))
+        for axis, step in zip(port.spatial_axes, steps, strict=False):
+            shape[axis] += step
+        yield [tuple(shape)]
+
+
+def _measured_shape(port: Port, key: str, start: Shape) -> Shape:
+    shape = list(start)
+    for axis, seen in zip(port.spatial_axes, port.measured[key] if port.spatial_axes else (), strict=True):
+        shape[axis] = seen
     return tuple(shape)
+
+
+def _entry(port: Port, size: Size, taken: Sequence[str], symbols: _Symbols) -> Port:
+    """Return a head's input port: wildcards where it takes other sizes, else the sizes it was traced with."""
+    start = tensor_shape(port, size, 1)
+    keys = [key for key in taken if key]
+    seen = {by(size): start, **{key: _measured_shape(port, key, start) for key in keys}}
+    dims, letters = list(port.shape), "HW" if port.layout in ("NCHW", "NHWC") else "LLLLLL"
+    for letter, axis in zip(letters, port.spatial_axes, strict=False):
+        dims[axis] = symbols.of(letter, [shape[axis] for shape in seen.values()]) if taken else start[axis]
+    entry = attrs.evolve(port, shape=tuple(dims))
+    axes = entry.spatial_axes
+    measured = {key: tuple(shape[axis] for axis in axes) for key, shape in seen.items() if axes}
+    return attrs.evolve(entry, measured=measured)

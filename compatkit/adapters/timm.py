@@ -7,12 +7,29 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from timm import __version__, create_model, list_models
-from timm.models import is_model, is_model_pretrained, register_model
+from timm.models import (
+    get_arch_pretrained_cfgs,
+    get_deprecated_models,
+    is_model,
+    is_model_pretrained,
+    register_model,
+)
 from torch import nn
 
 from compatkit.adapters.inputs import config_of
-from compatkit.errors import EnvironmentFailure, UnknownName, UsageError
+from compatkit.errors import CompatkitError, EnvironmentFailure, UnknownName, UsageError
 from compatkit.networks import mobile, plain, residual, wide_residual
+
+BARRED = frozenset(
+    {
+        *("pretrained_cfg", "pretrained_cfg_overlay", "pretrained_model_args", "pretrained_strict"),
+        *("pretrained_filter_fn", "pruned"),
+        *("scriptable", "exportable", "no_jit", "features_only", "feature_cfg", "feature_cls"),
+        *("model_name", "model_cls", "model_cfg", "variant", "kwargs_filter"),
+        *("device", "dtype"),
+    }
+)
+"""Keyword arguments of timm that read files, choose other code, or place tensors: none describes a network."""
 
 
 def names() -> list[str]:
@@ -20,43 +37,58 @@ def names() -> list[str]:
     return list_models()
 
 
+def knows(model: str) -> bool:
+    """Tell whether timm has such a model, whatever its tag; takes microseconds, where ``names`` sorts a list."""
+    return is_model(model.partition(".")[0])
+
+
 def library() -> str:
     """Return what a blueprint records, for example ``"timm 1.0.31"``."""
     return f"timm {__version__}"
 
 
-def create(model: str, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
+def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """Build a model with random weights, or with timm's own where asked.
 
     Raises:
-        UnknownName: timm knows no such model or no such tag of it.
+        UnknownName: timm knows no such model or no such tag of it, or has it under another name now.
         UsageError: The model does not take these keyword arguments, or has no pretrained weights.
         EnvironmentFailure: Pretrained weights could not be fetched or read.
     """
-    architecture, _, tag = model.partition(".")
-    if tag and is_model(architecture) and model not in _tagged(architecture):
-        known = ", ".join(_tagged(architecture)) or "none"
-        raise UnknownName(
-            f"timm has no weights tagged {tag!r} for {architecture!r}; it has {known}.",
-            subject=model,
-        )
+    _check_name(model)
     if pretrained and not is_model_pretrained(model):
         raise UsageError(f"There are no pretrained weights for {model!r}. Leave weights out.", subject=model)
     try:
         return create_model(model, pretrained=pretrained, **kwargs)
+    except CompatkitError:
+        raise
     except OSError as error:
         raise EnvironmentFailure(
             f"The pretrained weights of {model!r} could not be fetched or read: {error}. Connect to the network, or "
             "put them into timm's cache first.",
             subject=model,
         ) from error
-    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
-        raise UsageError(f"timm does not build {model!r} with {given}: {error}", subject=model) from error
+    except Exception as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items()) or "no arguments"
+        raise UsageError(
+            f"timm does not build {model!r} with {given}: {type(error).__name__}: {error}", subject=model
+        ) from error
 
 
-def _tagged(architecture: str) -> list[str]:
-    return list_models(f"{architecture}.*", include_tags=True)
+def _check_name(model: str) -> None:
+    """Refuse tags that do not exist, and old names, which timm maps to new ones with a warning."""
+    architecture, _, tag = model.partition(".")
+    renamed = get_deprecated_models()
+    if architecture in renamed:
+        hint = f"it is {renamed[architecture]!r} now" if renamed[architecture] else "nothing replaces it"
+        raise UnknownName(f"timm no longer has a model {architecture!r}; {hint}.", subject=model)
+    if tag and is_model(architecture):
+        known = list(get_arch_pretrained_cfgs(architecture))
+        if model not in known:
+            raise UnknownName(
+                f"timm has no weights tagged {tag!r} for {architecture!r}; it has {', '.join(known) or 'none'}.",
+                subject=model,
+            )
 
 
 def _entry(function: Callable[..., nn.Module]) -> Callable[..., nn.Module]:

@@ -1,48 +1,103 @@
-"""Cut after a module: trace the modules above it with torch.fx and keep every other module whole.
+"""Trace the modules above a split point with torch.fx; every other module stays whole.
 
 Tracing freezes whatever the traced code asks of ``self.training``, so it is done in train and in eval mode, and
-a part runs the graph of its own mode.
+a part runs the graph of its own mode. With ``images`` every operation is also computed as it is traced, so that
+code may unpack, count or branch on what depends on the image's size alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import fx, nn
+import attrs
+import torch
+from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
+from torch.fx.proxy import TraceError
 
-from compatkit.adapters.ownership import Side, owners
-from compatkit.adapters.parts import Graphs, assemble, used_by
 from compatkit.errors import CutError
 
+SIZES = frozenset(
+    {
+        "shape",
+        "size",
+        "dim",
+        "ndim",
+        "ndimension",
+        "numel",
+        "nelement",
+        "device",
+        "dtype",
+        "is_floating_point",
+    }
+)
+"""What may be asked of a tensor without looking at its values."""
 
-def cut_traced(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
-    """Return extractor (up to and with module ``split``) and head.
+
+@attrs.frozen(eq=False)
+class Traced:
+    """A traced forward pass.
+
+    Attributes:
+        at: The call of the cut module.
+        image: The placeholder.
+        values: What every node gave for the images of the trace; empty for a trace without images.
+        reads: Nodes whose value hangs on what the image shows, not only on its size.
+        frozen: Whether a number that follows the image's size was fixed while tracing.
+    """
+
+    graph: fx.Graph
+    at: fx.Node
+    image: fx.Node
+    values: dict[fx.Node, Any]
+    reads: set[fx.Node]
+    frozen: bool
+
+
+def trace(whole: nn.Module, split: str, training: bool, images: Tensor | None = None) -> Traced:
+    """Trace ``whole`` in one mode down to the module ``split``.
+
+    Args:
+        whole: Its modes are as before afterwards; with ``images`` its buffers may move.
+        split: Path of the cut module.
+        training: The mode.
+        images: Computed along where given, in the mode that is traced.
 
     Raises:
-        CutError: The module is called several times or never, another value crosses, a parameter is used on
-            both sides, or the modules above it cannot be traced.
+        CutError: The code cannot be traced, or the module is not called exactly once.
     """
-    del image  # nothing is run
-    before = set(whole.__dict__)
+    tracer = _Tracer(split) if images is None else _Computing(split, images)
+    modes = [(module, module.training) for module in whole.modules()]
+    for module, _ in modes:
+        module.training = training
     try:
-        left_train, right_train = _split(_trace(whole, split, True), whole, split)
-        left_eval, right_eval = _split(_trace(whole, split, False), whole, split)
-        graphs: dict[Side, Graphs] = {
-            "extractor": (left_train, left_eval),
-            "head": (right_train, right_eval),
-        }
-        sides = owners(whole, {side: used_by(whole, pair) for side, pair in graphs.items()}, split)
-        extractor, head = (assemble(whole, graphs[side], side, sides) for side in ("extractor", "head"))
-        return extractor, head
+        with torch.no_grad():
+            graph = tracer.trace(whole)
+    except Exception as error:  # tracing runs foreign code, which may raise anything
+        raise CutError(
+            f"{type(whole).__name__} cannot be traced down to {split!r}: {error}. Its code branches on values; split "
+            "at 'forward_features' or at a module further up.",
+            subject=split,
+        ) from error
     finally:
-        # The tracer leaves constants that it met on the root.
-        for name in set(whole.__dict__) - before:
-            delattr(whole, name)
+        for module, mode in modes:
+            module.training = mode
+    target = whole.get_submodule(split)
+    calls = [n for n in graph.nodes if n.op == "call_module" and whole.get_submodule(str(n.target)) is target]
+    if len(calls) != 1:
+        raise CutError(
+            f"{split!r} is called {len(calls)} times in a forward pass of {type(whole).__name__}; a split point is "
+            "called exactly once. Split at the module around it or at 'forward_features'.",
+            subject=split,
+        )
+    image = next(n for n in graph.nodes if n.op == "placeholder")
+    if isinstance(tracer, _Computing):
+        return Traced(graph, calls[0], image, tracer.values, tracer.reads, tracer.frozen)
+    return Traced(graph, calls[0], image, {}, set(), False)
 
 
-class _AncestorTracer(fx.Tracer):
+class _Tracer(fx.Tracer):
     """Traces the modules above the cut module and calls all others."""
 
     def __init__(self, split: str) -> None:
@@ -60,124 +115,124 @@ class _AncestorTracer(fx.Tracer):
         return root_fn, [self.root, self.create_proxy("placeholder", "x", (), {})]
 
 
-def _trace(whole: nn.Module, split: str, training: bool) -> fx.Graph:
-    modes = [(module, module.training) for module in whole.modules()]
-    for module, _ in modes:
-        module.training = training
-    try:
-        return _AncestorTracer(split).trace(whole)
-    except Exception as error:  # tracing runs foreign code, which may raise anything
-        raise CutError(
-            f"{type(whole).__name__} cannot be traced down to {split!r}: {error}. Its code branches on values; split "
-            "at 'forward_features' or at a module further up.",
-            subject=split,
-        ) from error
-    finally:
-        for module, mode in modes:
-            module.training = mode
+class _Computing(_Tracer):
+    """Computes every node when it is made, so that code may ask for what depends on sizes only."""
+
+    def __init__(self, split: str, images: Tensor) -> None:
+        super().__init__(split)
+        self.images = images
+        self.values: dict[fx.Node, Any] = {}
+        self.looks: set[fx.Node] = set()
+        """Nodes whose value hangs on the image, sizes included."""
+        self.reads: set[fx.Node] = set()
+        """Nodes whose value hangs on more of the image than its size."""
+        self.frozen = False
+        self.running = False
+
+    def create_proxy(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Proxy:
+        proxy = super().create_proxy(kind, target, *args, **kwargs)
+        node = proxy.node
+        inputs = node.all_input_nodes
+        if kind == "placeholder" or any(n in self.looks for n in inputs):
+            self.looks.add(node)
+        if kind == "placeholder" or (any(n in self.reads for n in inputs) and not _asks_size(node)):
+            self.reads.add(node)
+        if kind != "output":
+            self.running = True
+            try:
+                self.values[node] = (
+                    self.images if kind == "placeholder" else compute(self.root, node, self.values)
+                )
+            finally:
+                self.running = False
+        return proxy
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Known(node, self)
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return forward(*args, **kwargs) if self.running else super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        return attr_val if self.running else super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    def to_bool(self, obj: Any) -> bool:
+        return bool(self.number(obj.node))
+
+    def iter(self, obj: Any) -> Iterator[Any]:
+        return iter([obj[index] for index in range(len(self.values[obj.node]))])
+
+    def number(self, node: fx.Node) -> Any:
+        """Return the value of a node that code wants as a plain number.
+
+        Raises:
+            TraceError: It hangs on what the image shows.
+        """
+        if node in self.reads:
+            raise TraceError("a branch or a number hangs on what the image shows")
+        self.frozen |= node in self.looks
+        return self.values[node]
 
 
-def _split(graph: fx.Graph, whole: nn.Module, split: str) -> Graphs:
-    """Return the graph up to the cut module's output and the graph from there on."""
-    target = whole.get_submodule(split)
-    calls = [n for n in graph.nodes if n.op == "call_module" and whole.get_submodule(str(n.target)) is target]
-    if len(calls) != 1:
-        raise CutError(
-            f"{split!r} is called {len(calls)} times in a forward pass of {type(whole).__name__}; a split point is "
-            "called exactly once. Split at the module around it or at 'forward_features'.",
-            subject=split,
-        )
-    at, image = calls[0], next(n for n in graph.nodes if n.op == "placeholder")
-    late, from_image = _reached(graph, at), _reached(graph, image)
-    output = next(n for n in graph.nodes if n.op == "output")
-    if output not in late:
-        raise CutError(
-            f"The output of {type(whole).__name__} does not depend on {split!r}; split at another module.",
-            subject=split,
-        )
-    needed = _ancestors(late, stop=at) - {at}
-    direct = [
-        n for n in graph.nodes if n in needed - late and n in from_image | {image} and late & set(n.users)
-    ]
-    if direct:
-        raise CutError(
-            f"More than the output of {split!r} crosses the split point of {type(whole).__name__}: "
-            f"{'; '.join(map(_describe, direct))}. A cut passes one tensor; split at the module around it, at a block "
-            "boundary or at 'forward_features'.",
-            subject=split,
-        )
-    # What hangs on the image but leads nowhere stays: checks of its size.
-    early = {image, at} | (from_image - late)
-    extractor, head = fx.Graph(), fx.Graph()
-    _copy(graph, early | _ancestors(early), at, {}, extractor)
-    entry = head.placeholder("x")
-    if _works_in_place(whole, at):
-        entry = head.call_method("clone", (entry,))
-    _copy(graph, needed | late, output.args[0], {at: entry}, head)
-    return extractor, head
+class _Known(fx.Proxy):
+    """A proxy that gives its length, and its number where that follows from sizes."""
+
+    def __len__(self) -> int:
+        return len(self.tracer.values[self.node])  # type: ignore[attr-defined]
+
+    def __int__(self) -> int:
+        return int(self.tracer.number(self.node))  # type: ignore[attr-defined]
+
+    def __index__(self) -> int:
+        return self.__int__()
+
+    def __float__(self) -> float:
+        return float(self.tracer.number(self.node))  # type: ignore[attr-defined]
 
 
-def _reached(graph: fx.Graph, start: fx.Node) -> set[fx.Node]:
-    """Return all nodes that depend on ``start``, without it."""
-    found: set[fx.Node] = set()
-    for node in graph.nodes:
-        if any(n is start or n in found for n in node.all_input_nodes):
-            found.add(node)
-    return found
+def compute(whole: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    """Return what a node gives where its inputs have these values."""
+
+    def given(one: fx.Node) -> Any:
+        # The tracer makes nodes for constant tensors by itself.
+        return values[one] if one in values else attribute(whole, str(one.target))
+
+    args, kwargs = _plain(map_arg((node.args, node.kwargs), given))
+    if node.op == "call_function":
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    if node.op == "call_module":
+        return whole.get_submodule(str(node.target))(*args, **kwargs)
+    return attribute(whole, str(node.target))
 
 
-def _ancestors(nodes: Iterable[fx.Node], stop: fx.Node | None = None) -> set[fx.Node]:
-    """Return all nodes that these depend on, looking no further than ``stop``."""
-    found: set[fx.Node] = set()
-    waiting = [n for node in nodes for n in node.all_input_nodes]
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting.extend(node.all_input_nodes if node is not stop else ())
-    return found
+def _plain(value: Any) -> Any:
+    """Return arguments as code would give them: torch.fx's own lists refuse to be changed."""
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return type(value)(map(_plain, value)) if type(value) is not torch.Size else value
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
-def _copy(
-    graph: fx.Graph, wanted: set[fx.Node], result: Any, copies: dict[fx.Node, fx.Node], made: fx.Graph
-) -> None:
-    """Add the wanted nodes to ``made`` in their order; ``copies`` holds those that have one already."""
-    for node in graph.nodes:
-        if node in wanted and node not in copies and node.op != "output":
-            copies[node] = made.node_copy(node, lambda n: copies[n])
-    made.output(map_arg(result, lambda n: copies[n]))
-    made.lint()
+def attribute(module: nn.Module, path: str) -> Any:
+    """Return what stands at a dotted path below a module."""
+    value: Any = module
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
 
 
-def _works_in_place(whole: nn.Module, at: fx.Node) -> bool:
-    """Whether an operation right after the cut visibly works in place, so that the head must take a copy.
-
-    Features are given to several heads; none may change them.
-    """
-    for user in at.users:
-        if user.op == "call_module":
-            if getattr(whole.get_submodule(str(user.target)), "inplace", False):
-                return True
-        elif (
-            user.kwargs.get("inplace") or _name(user).endswith("_") or _name(user) in ("iadd", "imul", "isub")
-        ):
-            return True
-    return False
-
-
-def _name(node: fx.Node) -> str:
+def name_of(node: fx.Node) -> str:
+    """Return the plain name of what a node calls."""
     return str(getattr(node.target, "__name__", node.target))
 
 
-def _describe(node: fx.Node) -> str:
-    if node.op == "placeholder":
-        return "the image itself"
-    if node.op == "call_module":
-        return f"the output of {node.target}"
-    source = node.args[0] if node.args else None
-    if _name(node) == "size" or (_name(node) == "getattr" and node.args[1] == "shape"):
-        return "a size taken before it"
-    if _name(node) == "getitem" and isinstance(source, fx.Node):
-        inner = _describe(source)
-        return inner if inner.startswith("a size") else f"item {node.args[1]} of {inner}"
-    return f"the result of {_name(node)}"
+def _asks_size(node: fx.Node) -> bool:
+    """Whether a node asks a tensor for its size and the like."""
+    if node.op == "call_function" and node.target is getattr:
+        return node.args[1] in SIZES
+    return node.op == "call_method" and node.target in SIZES

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from compatkit.verdict import Report
 
 COMMANDS = {
-    "check": ("compatkit.cli.inspect", "Compare the contracts of an extractor and a head."),
+    "check": ("compatkit.cli.check", "Compare the contracts of extractors and heads."),
+    "cuts": ("compatkit.cli.cuts", "List where a model can be cut and what crosses there."),
     "demo": ("compatkit.cli.demo", "Train, publish, recombine and report on small real data."),
+    "diff": ("compatkit.cli.diff", "Show what changed between two components, and the least step."),
     "init": ("compatkit.cli.inspect", "Make a registry in a folder."),
     "ls": ("compatkit.cli.inspect", "List components with their versions."),
     "matrix": ("compatkit.cli.measure", "Measure extractors with heads and report the matrix."),
@@ -172,7 +174,11 @@ def _refuse(error: IncompatibleError, machine: bool) -> int:
         message = f"{report.head} does not go on {report.extractor} as it is: " + "; ".join(
             f"it expects {one.expected}, {one.came} came ({one.level} level)" for one in barred
         )
-    return _fail(f"{message}.", error.code, error.exit_code, machine, report)
+        advice = (
+            str(error).removeprefix(str(report)).strip()
+        )  # what to do, where the error knows more than the report
+        message = f"{message}. {advice}".strip()
+    return _fail(message, error.code, error.exit_code, machine, report)
 
 
 def _of_system(error: OSError | MemoryError) -> str:

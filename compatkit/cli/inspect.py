@@ -1,4 +1,4 @@
-"""Commands that read and compare without touching a weight: init, ls, show, check, plugins."""
+"""Commands that read without touching a weight: init, ls, show, plugins."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatkit.cli.options import given, json_option, registry_option
-from compatkit.cli.output import clean, columns, emit, fold, next_step, paragraph, report_text, rows
-from compatkit.cli.roots import make, registry, store
+from compatkit.cli.output import clean, columns, emit, fold, next_step, rows
+from compatkit.cli.roots import make, store
 from compatkit.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from compatkit.registry.manifest import Manifest
     from compatkit.registry.names import Reference
     from compatkit.registry.store import Store
-
-LEVELS = ("direct", "shared-init", "shared-head", "compatible", "perfect")
 
 
 @click.command("init", help="Make the folder ROOT a registry, or leave it one. [default: the current folder]")
@@ -140,39 +138,6 @@ def _facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
     if aliases := held.aliases(found.name):
         facts["aliases"] = ", ".join(f":{alias} is {version}" for alias, version in aliases.items())
     return facts
-
-
-@click.command("check", help="Compare the contracts of EXTRACTOR and HEAD; reads no weights.")
-@click.argument("extractor")
-@click.argument("head")
-@click.option(
-    "--require",
-    type=click.Choice(LEVELS),
-    default="direct",
-    show_default=True,
-    help="What the pair must be for exit code 0: wired directly, promised by what both were trained against, or "
-    "measured.",
-)
-@registry_option
-@json_option
-@click.pass_context
-def check_command(context: click.Context, extractor: str, head: str, require: str, machine: bool) -> None:
-    """Check whether a head fits an extractor; exit code 1 where it does not."""
-    from compatkit.verdict import EQUAL_SHAPES
-
-    report = registry(context).check(extractor, head)
-    satisfied = report.satisfies(require)
-    if machine:
-        emit({**report.to_json(), "required": require, "satisfied": satisfied})
-    else:
-        click.echo(report_text(report))
-        if report.unproven and report.wiring == "direct":
-            click.echo()
-            paragraph(f"{EQUAL_SHAPES} Measure the pair before you rely on it.")
-            next_step("compatkit", "recombine", extractor, head)
-        if not satisfied:
-            click.echo(f"\n--require {require}: no (exit code 1)")
-    context.exit(0 if satisfied else 1)
 
 
 @click.command(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from compatkit.cli.images import test_images
+from compatkit.adaptation import FITTED
+from compatkit.cli.images import data_sets, fitting_images, test_images
 from compatkit.cli.options import data_options, json_option, registry_option
 from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, report_text, rows
 from compatkit.cli.roots import check_outputs, registry
@@ -15,6 +16,7 @@ from compatkit.errors import IncompatibleError, IntegrityError
 
 if TYPE_CHECKING:
     from compatkit.evaluation.cells import Cell
+    from compatkit.evaluation.recombination import Recombination
     from compatkit.registry.names import Reference
     from compatkit.verdict import Report
     from compatkit.workspace import Registry
@@ -122,7 +124,13 @@ def matrix_command(
     metavar="NAME",
     help="Test set by name or path; else the one that EXTRACTOR was trained on.",
 )
-@click.option("--no-measure", is_flag=True, help="Check and build only; needs no images.")
+@click.option(
+    "--adapt",
+    is_flag=True,
+    help="Put in the adapters that the check names; one with weights is fitted on training images of the data set, "
+    "without their labels.",
+)
+@click.option("--no-measure", is_flag=True, help="Check and build only; needs no images but those to fit on.")
 @measuring_options
 @click.pass_context
 def recombine_command(
@@ -131,6 +139,7 @@ def recombine_command(
     head: str,
     name: str | None,
     recipe: str | None,
+    adapt: bool,
     no_measure: bool,
     data_root: str | None,
     download: bool,
@@ -141,20 +150,43 @@ def recombine_command(
     held = registry(context)
     left, right = held.store.resolve(extractor), held.store.resolve(head)
     report = held.check(str(left), str(right))
-    if report.wiring != "direct":
-        raise IncompatibleError(str(report), subject=report)
-    if no_measure:
-        _tell(held.recombine(str(left), str(right)).report, None, machine)
-        return
-    names = (name,) if name else ()
+    _refuse(report, adapt)
+    fits = any(one.severity == "adaptable" and one.remedy.split(":")[0] in FITTED for one in report.findings)
     conditions["device"] = _device(conditions["device"])
-    data = test_images(held, [str(left)], recipe=recipe, names=names, root=data_root, download=download)
+    data = None
+    if fits or not no_measure:
+        where = {"recipe": recipe, "names": (name,) if name else (), "root": data_root, "download": download}
+        data = data_sets(held, [str(left)], **where)[left.name]
+    policy = "running" if no_measure else "batch"  # measured by the matrix, under the policy asked for
+    images = fitting_images(data) if data is not None and fits else None
+    model = held.recombine(str(left), str(right), normalisation=policy, adapt=adapt, data=images)
+    if no_measure or data is None:
+        _tell(model.report, None, model, machine)
+        return
+    own = _with_own(held, left, right)
+    between = {(str(left), str(right)): model.inserted}
     with progress("recombine") as done:
-        matrix = held.matrix(str(left), _with_own(held, left, right), data, progress=done, **conditions)
+        tests = {left.name: data.test}
+        matrix = held.matrix(str(left), own, tests, adapters=between, progress=done, **conditions)
     cell = matrix.cell(str(left), str(right))
-    after = held.check(str(left), str(right))  # now with what was measured, where it could be kept
-    _tell(after, cell, machine)
+    # Checked again, with what was measured by now; figures with adapters are no evidence of the pair.
+    after = model.report if model.inserted else held.check(str(left), str(right))
+    _tell(after, cell, model, machine)
     context.exit(1 if cell.grade == "chance" or cell.restricted is None else 0)
+
+
+def _refuse(report: Report, adapt: bool) -> None:
+    """Refuse what cannot be wired, or only with adapters that were not asked for.
+
+    Raises:
+        IncompatibleError: Carries the report.
+    """
+    if report.wiring == "direct" or (report.wiring == "needs-adapter" and adapt):
+        return
+    text = str(report)
+    if report.wiring == "needs-adapter":
+        text += f"\nTo put the adapters in: compatkit recombine {report.extractor} {report.head} --adapt."
+    raise IncompatibleError(text, subject=report)
 
 
 def _device(name: str) -> str:
@@ -164,12 +196,19 @@ def _device(name: str) -> str:
     return Precision.choose(name, "float32", None).device
 
 
-def _tell(report: Report, cell: Cell | None, machine: bool) -> None:
-    """Print what was checked and, unless only that was asked for, measured."""
+def _tell(report: Report, cell: Cell | None, model: Recombination, machine: bool) -> None:
+    """Print what was checked, what stands between and, unless only that was asked for, what was measured."""
     if machine:
-        emit({"check": report.to_json(), "cell": None if cell is None else attrs.asdict(cell)})
+        from compatkit.registry.structuring import unstructure
+
+        measured = None if cell is None else attrs.asdict(cell)
+        adapters = unstructure(model.contract.adapters)
+        emit({"check": report.to_json(), "adapters": adapters, "cell": measured})
         return
     click.echo(report_text(report))
+    if model.inserted:
+        click.echo()
+        rows({f"adapter {place}": str(one) for place, one in enumerate(model.inserted, 1)})
     if cell is None:
         click.echo("\nbuilt; not measured")
         return

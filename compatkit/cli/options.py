@@ -59,9 +59,9 @@ def json_option(function: Command) -> Command:
 
 def data_options(function: Command) -> Command:
     """Add ``--data-root`` and ``--download``."""
-    function = click.option("--download", is_flag=True, help="Let torchvision download what is missing.")(
-        function
-    )
+    function = click.option(
+        "--download", is_flag=True, help="Let missing data sets and weights be downloaded."
+    )(function)
     return click.option(
         "--data-root",
         metavar="DIR",

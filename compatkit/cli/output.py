@@ -142,22 +142,28 @@ def report_text(report: Report) -> str:
     return "\n".join(lines)
 
 
-def print_matrix(matrix: Matrix) -> None:
-    """Print a matrix, and what its marks mean where the table has no room for words."""
+def print_rich(value: Any) -> str:
+    """Print what rich draws, such as a table, and return it."""
     from rich.console import Console
-
-    from compatkit.reports.wording import verdict
 
     console = Console()
     with console.capture() as printed:
-        console.print(matrix)
+        console.print(value)
     click.echo(printed.get(), nl=False)
+    return printed.get()
+
+
+def print_matrix(matrix: Matrix) -> None:
+    """Print a matrix, and what its marks mean where the table has no room for words."""
+    from compatkit.reports.wording import verdict
+
+    printed = print_rich(matrix)
     seen = {
         verdict(matrix.find(row.reference, head.reference))
         for row in matrix.extractors
         for head in matrix.heads
     }
-    unsaid = sorted(f"{one.mark} {one.word}" for one in seen if one.word not in printed.get())
+    unsaid = sorted(f"{one.mark} {one.word}" for one in seen if one.word not in printed)
     if unsaid:
         click.echo(f"\n{', '.join(unsaid)}")
 

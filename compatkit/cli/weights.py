@@ -15,7 +15,7 @@ VARIABLE = "HF_HUB_OFFLINE"
 
 @contextmanager
 def offline(*, unless: bool) -> Iterator[None]:
-    """Keep timm from fetching weights; those in its cache are found.
+    """Keep timm and torchvision from fetching weights; those in their caches are found.
 
     Args:
         unless: Let it fetch them.
@@ -36,9 +36,7 @@ def offline(*, unless: bool) -> Iterator[None]:
     except EnvironmentFailure as error:
         if "could not be fetched" not in str(error):
             raise
-        raise EnvironmentFailure(
-            f"{error} --download lets timm fetch them.", subject=error.subject
-        ) from error
+        raise EnvironmentFailure(f"{error} --download fetches them.", subject=error.subject) from error
     finally:
         if constants is not None:
             setattr(constants, VARIABLE, known)

@@ -5,11 +5,13 @@ Only true synonyms are here: a pickup truck is a truck, but not every truck is a
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from compatkit.contract import Label
+from compatkit.data.spelling import skeleton, spelling
 from compatkit.errors import DataError
+
+Classes = Sequence[str] | Sequence[Label]
 
 SYNONYMS: tuple[tuple[str, ...], ...] = (
     ("airplane", "aeroplane", "plane"),
@@ -36,19 +38,15 @@ SYNONYMS: tuple[tuple[str, ...], ...] = (
     ("9", "nine", "9 - nine"),
 )
 
-
-def _spelling(name: str) -> str:
-    """Return ``name`` without differences in case, spaces, underscores and Unicode composition."""
-    return " ".join(unicodedata.normalize("NFC", name).casefold().replace("_", " ").split())
-
-
-_GROUPS = {_spelling(name): group for group in SYNONYMS for name in group}
+_GROUPS = {spelling(name): group for group in SYNONYMS for name in group}
+_MEANS = {spelling(name): spelling(group[0]) for group in SYNONYMS for name in group}
+"""Every name of the table to the one that stands for its group."""
 
 
 def same_as(name: str) -> tuple[str, ...]:
     """Return the other names of this class in the alias table, in its order; ``()`` where there are none."""
-    own = _spelling(name)
-    return tuple(other for other in _GROUPS.get(own, ()) if _spelling(other) != own)
+    own = spelling(name)
+    return tuple(other for other in _GROUPS.get(own, ()) if spelling(other) != own)
 
 
 def label(name: str) -> Label:
@@ -56,33 +54,113 @@ def label(name: str) -> Label:
     return Label(name, same_as(name))
 
 
-def common(a: Sequence[str] | Sequence[Label], b: Sequence[str] | Sequence[Label]) -> list[tuple[int, int]]:
+def common(
+    a: Classes, b: Classes, *, whose: tuple[str, str] = ("the first classes", "the second classes")
+) -> list[tuple[int, int]]:
     """Return the pairs of indices of classes that both have, in the order of ``a``.
 
     Two classes are the same where any of their names are, through the alias table and through the names
-    that a ``Label`` brings; case, spaces and underscores make no difference.
+    that a ``Label`` brings; case, spaces, underscores and Unicode composition make no difference.
+
+    Args:
+        a: Class names, or labels.
+        b: The same.
+        whose: Owners of both, for messages.
 
     Raises:
-        DataError: A class fits two classes of the other side.
+        DataError: Two classes of one side have the same name, or a class fits two of the other side.
     """
-    left, right = [_names(one) for one in a], [_names(one) for one in b]
-    pairs = [(i, j) for i, mine in enumerate(left) for j, theirs in enumerate(right) if mine & theirs]
+    left, right = (_meanings(classes, owner) for classes, owner in zip((a, b), whose, strict=True))
+    places = _places(right)
+    pairs = [(place, one) for place, names in enumerate(left) for one in _partners(names, places)]
     for side, classes, others in ((0, a, b), (1, b, a)):
         taken: dict[int, int] = {}
         for pair in pairs:
             if pair[side] in taken:
                 twice = [_shown(others[taken[pair[side]]]), _shown(others[pair[1 - side]])]
                 raise DataError(
-                    f"Class {_shown(classes[pair[side]])} means the same as both {' and '.join(twice)}; a "
-                    "class can have one partner only. Merge the two, or rename one of them."
+                    f"Class {_shown(classes[pair[side]])} means the same as both {' and '.join(twice)} (of "
+                    f"{whose[1 - side]}); a class can have one partner only. Merge the two, or rename one of them."
                 )
             taken[pair[side]] = pair[1 - side]
     return pairs
 
 
-def _names(one: str | Label) -> frozenset[str]:
-    given = (one,) if isinstance(one, str) else (one.name, *one.same_as)
-    return frozenset(_spelling(name) for own in given for name in (own, *same_as(own)))
+def look_alikes(a: Classes, b: Classes, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the pairs of indices of classes that look the same and are not, in the order of ``a``.
+
+    Two names look the same where their skeletons are equal: a Cyrillic letter looks like a Latin one, a
+    zero-width space like nothing. Only classes without a partner on the other side are looked at.
+
+    Args:
+        a: Class names, or labels.
+        b: The same.
+        pairs: What ``common`` gave for them.
+    """
+    if _plain(a) and _plain(b):
+        return []
+    mine, theirs = ({pair[side] for pair in pairs} for side in (0, 1))
+    places = _places(map(_forms, b))
+    return [
+        (place, partner)
+        for place, one in enumerate(a)
+        for partner in _partners(_forms(one), places)
+        if place not in mine or partner not in theirs
+    ]
+
+
+def _meanings(classes: Classes, owner: str) -> list[tuple[str, ...]]:
+    """Return the names of each class as they are compared, one for each group of synonyms."""
+    seen: dict[str, int] = {}
+    found: list[tuple[str, ...]] = []
+    for place, one in enumerate(classes):
+        name, others = (one, ()) if isinstance(one, str) else (one.name, one.same_as)
+        own = spelling(name)
+        first = seen.setdefault(own, place)
+        if first != place:
+            raise DataError(
+                f"Two of {owner} have one name: number {first + 1}, {_shown(classes[first])}, and number {place + 1}, "
+                f"{name!r} (case, spaces and underscores make no difference). Rename one of them, so that it is "
+                "known which is meant."
+            )
+        meant = _MEANS.get(own, own)
+        found.append(_all_meant(meant, others) if others else (meant,))
+    return found
+
+
+def _all_meant(meant: str, others: Sequence[str]) -> tuple[str, ...]:
+    spelled = map(spelling, others)
+    return tuple({meant: None} | {_MEANS.get(one, one): None for one in spelled})
+
+
+def _places(classes: Iterable[tuple[str, ...]]) -> dict[str, list[int]]:
+    """Return where each name stands."""
+    found: dict[str, list[int]] = {}
+    for place, names in enumerate(classes):
+        for name in names:
+            if name in found:
+                found[name].append(place)
+            else:
+                found[name] = [place]
+    return found
+
+
+def _partners(names: tuple[str, ...], places: Mapping[str, list[int]]) -> Sequence[int]:
+    if len(names) == 1:
+        return places.get(names[0], ())
+    return sorted({one for name in names for one in places.get(name, ())})
+
+
+def _plain(classes: Classes) -> bool:
+    return all(
+        one.isascii() if isinstance(one, str) else one.name.isascii() and all(map(str.isascii, one.same_as))
+        for one in classes
+    )
+
+
+def _forms(one: str | Label) -> tuple[str, ...]:
+    names = (one,) if isinstance(one, str) else (one.name, *one.same_as)
+    return tuple({_MEANS.get(form, form): None for form in map(skeleton, names)})
 
 
 def _shown(one: str | Label) -> str:

@@ -1,4 +1,4 @@
-"""Linear maps along rows and columns of images: resizing and Gaussian blur as two small matrices."""
+"""Linear maps along rows and columns of images, as two small matrices: what resizing and Gaussian blur are."""
 
 from __future__ import annotations
 
@@ -13,19 +13,6 @@ Floats = NDArray[np.float32]
 
 CHUNK = 4 << 20
 """Values worked on at a time: the float copies of a chunk stay around 16 MB each."""
-
-
-def bilinear(source: int, target: int) -> Floats:
-    """Return the weights of a bilinear resize with antialiasing, float32 ``(target, source)``; rows sum to 1.
-
-    Pixel centres lie at ``i + 0.5``. When shrinking, the triangle is widened by the factor, so that every
-    source pixel counts (as in Pillow's ``BILINEAR`` and torch's ``interpolate(..., antialias=True)``).
-    """
-    factor = source / target
-    centres = (np.arange(target) + 0.5) * factor
-    distance = np.arange(source)[None, :] + 0.5 - centres[:, None]
-    weights = np.clip(1.0 - np.abs(distance) / max(factor, 1.0), 0.0, None)
-    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 def gaussian(size: int, sigma: float) -> Floats:
@@ -47,6 +34,18 @@ def gaussian(size: int, sigma: float) -> Floats:
     return weights.astype(np.float32)
 
 
+def along_rows(images: Floats, weights: Floats) -> Floats:
+    """Return ``weights @ image`` for every image and channel: ``(n, h, w, c)`` by ``(H, h)`` to ``(n, H, w, c)``."""
+    count, height, width, channels = images.shape
+    product = np.matmul(weights, images.reshape(count, height, width * channels))
+    return product.reshape(count, weights.shape[0], width, channels)
+
+
+def along_columns(images: Floats, weights: Floats) -> Floats:
+    """Return ``image @ weights.T`` for every image and channel: ``(n, h, w, c)`` by ``(W, w)`` to ``(n, h, W, c)``."""
+    return np.matmul(weights, images)
+
+
 def apply(images: Floats, rows: Floats, columns: Floats) -> Floats:
     """Return ``rows @ image @ columns.T`` for every image and channel.
 
@@ -55,9 +54,7 @@ def apply(images: Floats, rows: Floats, columns: Floats) -> Floats:
         rows: ``(H, h)``.
         columns: ``(W, w)``.
     """
-    count, height, width, channels = images.shape
-    along_rows = np.matmul(rows, images.reshape(count, height, width * channels))
-    return np.matmul(columns, along_rows.reshape(count, rows.shape[0], width, channels))
+    return along_columns(along_rows(images, rows), columns)
 
 
 def quantised(values: Floats) -> Images:
@@ -86,9 +83,3 @@ def mapped(images: Images, shape: tuple[int, int, int], function: Callable[[Floa
     for part in chunks(images):
         result[part] = quantised(function(images[part].astype(np.float32)))
     return result
-
-
-def resized(images: Images, size: tuple[int, int]) -> Images:
-    """Return uint8 images ``(n, h, w, c)`` at ``size`` (height, width): bilinear with antialiasing."""
-    rows, columns = bilinear(images.shape[1], size[0]), bilinear(images.shape[2], size[1])
-    return mapped(images, (*size, images.shape[3]), lambda values: apply(values, rows, columns))

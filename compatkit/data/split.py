@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.checking import check_images, check_labels, check_names, check_size
-from compatkit.data.separable import Floats, Images, chunks, mapped, resized
+from compatkit.data.resizing import KERNELS, CropMode, resized
+from compatkit.data.separable import Floats, Images, chunks, mapped
 from compatkit.data.shift import Shift, shifted
 from compatkit.errors import DataError
 
@@ -96,10 +97,34 @@ class Split:
             self._known["statistics"] = self._statistics()
         return self._known["statistics"]
 
-    def resized(self, size: tuple[int, int]) -> Split:
-        """Return the images at ``size`` (height, width): bilinear with antialiasing; itself where equal."""
+    def resized(
+        self,
+        size: tuple[int, int],
+        *,
+        interpolation: str = "bilinear",
+        crop_pct: float = 1.0,
+        crop_mode: CropMode = "squash",
+    ) -> Split:
+        """Return the images at ``size`` (height, width), antialiased; itself where nothing is to do.
+
+        Args:
+            size: Of the results.
+            interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``.
+            crop_pct: Share that is kept of an image resized to ``size / crop_pct``, in the middle.
+            crop_mode: ``"squash"`` resizes to exactly that; ``"center"`` keeps the aspect ratio and covers it.
+
+        Raises:
+            DataError: The size is none, the interpolation is not known, or the share is not above 0.
+        """
         wanted = check_size(size, self.name)
-        return self if wanted == self.size else self._with(images=resized(self.images, wanted))
+        if interpolation not in KERNELS or not crop_pct > 0:
+            raise DataError(
+                f"{self.name}: images are resized by {', '.join(KERNELS)} interpolation, keeping a share above 0; "
+                f"asked for are {interpolation!r} and {crop_pct}. Resize the images before, or state another contract."
+            )
+        if wanted == self.size and crop_pct == 1.0:
+            return self
+        return self._with(images=resized(self.images, wanted, interpolation, crop_pct, crop_mode))
 
     def converted(self, channels: Channels) -> Split:
         """Return the images as ``"L"`` or ``"RGB"``: grey repeated, or the luma of the colours."""

@@ -1,6 +1,6 @@
 """torchvision's own data sets from a local folder; fetched only when that is asked for.
 
-The only module that imports torchvision. CIFAR's original files are pickles: torchvision compares each with a
+CIFAR's original files are pickles: torchvision compares each with a
 fixed MD5 digest before it opens it, so that no other pickle than the published one is ever read.
 """
 

@@ -11,6 +11,8 @@ METRIC_VERSION = "1"
 """Raised whenever the same parts, images and settings would give another figure."""
 CONDITIONS = ("metric", "metric_version", "policy", "batch_size", "seed", "precision", "data_digest")
 """The settings of a cell that its figures depend on, beside the two functions."""
+ADAPTED = "adapters"
+"""The setting that names what stood between the two; such a figure is no evidence of the bare pair."""
 
 Grade = Literal["none", "stale", "undecided", "chance", "compatible", "perfect"]
 

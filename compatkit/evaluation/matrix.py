@@ -17,7 +17,8 @@ from compatkit.compatibility import Report, check
 from compatkit.data.classes import common, label
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError
-from compatkit.evaluation.cells import METRIC, METRIC_VERSION, Cell
+from compatkit.evaluation.adapter import Adapter
+from compatkit.evaluation.cells import ADAPTED, METRIC, METRIC_VERSION, Cell
 from compatkit.evaluation.figures import Tally, chance_level
 from compatkit.evaluation.normalisation import check_policy, normalised
 from compatkit.evaluation.passes import Column, Conditions, run
@@ -28,6 +29,8 @@ from compatkit.registry.manifest import Manifest
 Progress = Callable[[int, int, str], None]
 """Called with batches done, batches in all, and what is being done."""
 Settings = dict[str, str | int | float]
+Adapters = Mapping[tuple[str, str], Sequence[Adapter]]
+"""What stands between an extractor and a head, by their references."""
 
 
 @attrs.frozen(eq=False)
@@ -58,6 +61,7 @@ class _Pair:
     Attributes:
         classes: Common classes: index in the split, output of the head.
         reason: Why the pair is not measured, else empty.
+        adapters: What stands between the two.
     """
 
     extractor: LoadedPart
@@ -65,6 +69,7 @@ class _Pair:
     report: Report
     classes: list[tuple[int, int]]
     reason: str
+    adapters: Sequence[Adapter] = ()
     tally: Tally | None = None
     bound: Tally | None = None
 
@@ -72,6 +77,13 @@ class _Pair:
     def own(self) -> bool:
         """The head was trained with this extractor."""
         return self.head.trained_with == self.extractor.digest
+
+    @property
+    def module(self) -> nn.Module:
+        """What takes the extractor's features: the head, behind its adapters if there are any."""
+        if not self.adapters:
+            return self.head.module
+        return nn.Sequential(*(one.module for one in self.adapters), self.head.module)
 
     @property
     def outputs(self) -> int:
@@ -89,6 +101,7 @@ def measure(
     seed: int = 0,
     precision: str = "float32",
     device: str = "cpu",
+    adapters: Adapters | None = None,
     progress: Progress | None = None,
 ) -> list[Cell]:
     """Measure every extractor with every head on the extractor's own test images.
@@ -108,6 +121,7 @@ def measure(
         seed: Of the order of the images.
         precision: ``"float32"`` (TF32 off), or ``"bfloat16"`` by autocast.
         device: Where to run; modules return to where they were.
+        adapters: For pairs that need some; their cells name them in ``settings``.
         progress: Called after every batch.
 
     Returns:
@@ -123,7 +137,14 @@ def measure(
         if part.reference not in data:
             given = ", ".join(data) or "no extractor"
             raise DataError(f"{part.reference} has no test images; they were given for {given}.")
-    rows = [[_pair(part, head, data[part.reference]) for head in heads] for part in extractors]
+    between = adapters or {}
+    rows = [
+        [
+            _pair(one, head, data[one.reference], between.get((one.reference, head.reference), ()))
+            for head in heads
+        ]
+        for one in extractors
+    ]
     steps = [
         conditions.passes(len(data[part.reference])) if any(not pair.reason for pair in row) else 0
         for part, row in zip(extractors, rows, strict=True)
@@ -140,21 +161,21 @@ def measure(
     return cells
 
 
-def _pair(extractor: LoadedPart, head: LoadedPart, split: Split) -> _Pair:
+def _pair(extractor: LoadedPart, head: LoadedPart, split: Split, adapters: Sequence[Adapter]) -> _Pair:
     labels = tuple(label(name) for name in split.classes)
     asked = attrs.evolve(extractor.manifest.contract.data, labels=labels)
     report = check(extractor.manifest, head.manifest, data=asked)
     report = attrs.evolve(report, extractor=extractor.reference, head=head.reference)
     classes = common(labels, head.manifest.contract.data.labels or ())
     reason = ""
-    if report.wiring != "direct":
+    if report.wiring == "refused" or (report.wiring == "needs-adapter" and not adapters):
         barred = [one.code for one in report.findings if one.severity in ("refuses", "adaptable")]
         reason = f"wiring {report.wiring}: {', '.join(barred)}"
     elif not classes:
         reason = f"no class in common with {split.name}"
     elif not any(split.counts[own] for own, _ in classes):
         reason = f"{split.name} holds no image of a common class"
-    return _Pair(extractor, head, report, classes, reason)
+    return _Pair(extractor, head, report, classes, reason, adapters)
 
 
 def _row(
@@ -171,7 +192,7 @@ def _row(
     columns: list[Column] = []
     for pair in wired:
         pair.tally = Tally.start(labels, pair.classes, len(split.classes))
-        columns.append(Column(pair.head.module, pair.head.reference, pair.outputs, [pair.tally]))
+        columns.append(Column(pair.module, pair.head.reference, pair.outputs, [pair.tally]))
     if own is not None:
         for pair in wired:
             kept = {mine for mine, _ in pair.classes}
@@ -188,7 +209,7 @@ def _row(
 
 
 def _settings(pair: _Pair, split: Split, conditions: Conditions) -> Settings:
-    return {
+    settings: Settings = {
         "metric": METRIC,
         "metric_version": METRIC_VERSION,
         **attrs.asdict(conditions),
@@ -197,6 +218,7 @@ def _settings(pair: _Pair, split: Split, conditions: Conditions) -> Settings:
         "own": pair.own,
         "normalised": normalised(pair.extractor.module, pair.head.module),
     }
+    return settings | ({ADAPTED: "; ".join(map(str, pair.adapters))} if pair.adapters else {})
 
 
 def _cell(pair: _Pair, split: Split, settings: Settings, bounded: bool) -> Cell:

@@ -27,6 +27,7 @@ from compatkit.evaluation.normalisation import (
 from compatkit.evaluation.preprocessing import Prepared, normalise
 
 Precision = Literal["float32", "bfloat16"]
+Features = Tensor | tuple[Tensor, ...]
 
 
 @attrs.frozen
@@ -81,7 +82,7 @@ class Column:
     tallies: list[Tally] = attrs.field(factory=list)
     failure: str = ""
 
-    def answer(self, features: Tensor) -> Tensor | None:
+    def answer(self, features: Features) -> Tensor | None:
         """Return float32 logits ``(batch, outputs)`` on the CPU; None where ``failure`` says why."""
         if self.failure:
             return None
@@ -90,7 +91,7 @@ class Column:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            self.failure = f"{self.name} does not take features of shape {tuple(features.shape)}: {error}"
+            self.failure = f"{self.name} does not take features of shape {_shape(features)}: {error}"
             return None
         if logits.ndim != 2 or logits.shape[1] != self.outputs:
             self.failure = (
@@ -138,7 +139,7 @@ def run(
             features = extractor(images)
             for column in columns:
                 # A head may begin with an operation in place; the next one needs the features as they were.
-                logits = column.answer(features.clone() if column is not columns[-1] else features)
+                logits = column.answer(_copied(features) if column is not columns[-1] else features)
                 if count and logits is not None:
                     for tally in column.tallies:
                         tally.add(positions, logits)
@@ -160,6 +161,15 @@ def run(
         for module in modules:
             stack.enter_context(switched(module))
         sweep(len(parts) if conditions.policy == "reestimate" else 0, count=True)
+
+
+def _copied(features: Features) -> Features:
+    return features.clone() if isinstance(features, Tensor) else tuple(one.clone() for one in features)
+
+
+def _shape(features: Features) -> str:
+    tensors = (features,) if isinstance(features, Tensor) else features
+    return ", ".join(str(tuple(one.shape)) for one in tensors)
 
 
 @contextmanager

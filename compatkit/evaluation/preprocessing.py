@@ -39,21 +39,18 @@ class Prepared:
 
 
 def prepare(split: Split, data: Data) -> Prepared:
-    """Bring a split into the channels, then the size, that ``data`` asks for.
+    """Bring a split into the channels, then the size, that ``data`` asks for: resized, and cut out of the middle.
 
     Args:
         split: Any images; grey and colour are converted into each other.
-        data: Size, channels and interpolation, from a component's contract.
+        data: Size, channels, interpolation and crop, from a component's contract.
 
     Raises:
-        DataError: The interpolation is another than the one images are resized with.
+        DataError: The interpolation is not known, or the share that the crop keeps is not above 0.
     """
-    if data.interpolation != "bilinear":
-        raise DataError(
-            f"Images are resized by bilinear interpolation; the contract asks for {data.interpolation!r}. "
-            "Resize the images before, and state bilinear."
-        )
-    fitting = split.converted(data.channels).resized(data.size)
+    fitting = split.converted(data.channels).resized(
+        data.size, interpolation=data.interpolation, crop_pct=data.crop_pct, crop_mode=data.crop_mode
+    )
     images = torch.from_numpy(fitting.images).permute(0, 3, 1, 2).contiguous()
     return Prepared(images, torch.from_numpy(fitting.labels).to(torch.int64))
 

@@ -6,14 +6,17 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from compatkit.adaptation import FITTED
 from compatkit.compatibility import Report
-from compatkit.contract import Data, Label
+from compatkit.contract import Contract, Protocol, Structural
 from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
+from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.normalisation import (
     Policy,
     batch_statistics,
@@ -39,7 +42,10 @@ class Recombination(nn.Module):
         extractor: Gives features.
         adapters: Applied in turn between the two; often empty.
         head: Takes features.
-        report: What the check said, with what this recombination adds to it.
+        inserted: The adapters with what they take and give, and what they were fitted on.
+        contract: Ports of the whole, the extractor's preprocessing with the head's classes, what either part asks
+            of normalisation and was trained against, and the adapters' blueprints in order.
+        report: What the check said of the two parts as they are, with what this recombination adds to it.
         normalisation: ``"running"`` and ``"reestimate"``: statistics are stored in the module. ``"batch"``:
             in eval mode batch normalisation uses the statistics of the batch it is called on and writes no
             buffer, so that an image's logits depend on its batch.
@@ -53,19 +59,20 @@ class Recombination(nn.Module):
         head: nn.Module,
         *,
         report: Report,
-        data: Data,
-        labels: Sequence[Label] = (),
-        adapters: Sequence[nn.Module] = (),
+        contract: Contract,
+        adapters: Sequence[Adapter] = (),
         normalisation: str = "running",
     ) -> None:
         super().__init__()
         self.extractor = extractor
-        self.adapters = nn.ModuleList(adapters)
+        self.adapters = nn.ModuleList(one.module for one in adapters)
         self.head = head
+        self.inserted = tuple(adapters)
+        self.contract = contract
         self.report = report
         self.normalisation: Policy = check_policy(normalisation)
-        self.data = data
-        self.labels = tuple(labels)
+        self.data = attrs.evolve(contract.data, labels=None)
+        self.labels = contract.data.labels or ()
 
     @classmethod
     def of(
@@ -76,7 +83,7 @@ class Recombination(nn.Module):
         *,
         normalisation: str = "running",
         images: Split | None = None,
-        adapters: Sequence[nn.Module] = (),
+        adapters: Sequence[Adapter] = (),
         batch_size: int = 256,
         seed: int = 0,
     ) -> Recombination:
@@ -110,11 +117,14 @@ class Recombination(nn.Module):
         if policy == "reestimate":
             parts = [copy.deepcopy(module) for module in parts]
         own = head.trained_with == extractor.digest
-        report = report.with_findings(_notes(policy, normalised(*parts, *adapters), own))
-        data = extractor.manifest.contract.data
-        labels = head.manifest.contract.data.labels or ()
+        notes = [_inserted(one, extractor, head) for one in adapters]
+        notes += _notes(policy, normalised(*parts, *(one.module for one in adapters)), own)
         made = cls(
-            *parts, report=report, data=data, labels=labels, adapters=adapters, normalisation=policy
+            *parts,
+            report=report.with_findings(notes),
+            contract=_contract(extractor.manifest.contract, head.manifest.contract, adapters),
+            adapters=adapters,
+            normalisation=policy,
         ).eval()
         if images is not None:
             reestimate(made, made._batches(images, batch_size, seed))
@@ -143,7 +153,8 @@ class Recombination(nn.Module):
 
     def extra_repr(self) -> str:
         """Say how it was put together."""
-        return f"normalisation={self.normalisation!r}, {self.report.word}"
+        between = "".join(f"\n{one}" for one in self.inserted)
+        return f"normalisation={self.normalisation!r}, {self.report.word}{between}"
 
     def _through(self, images: Tensor) -> Tensor:
         features = self.extractor(images)
@@ -158,6 +169,33 @@ class Recombination(nn.Module):
         parts = batches(len(examples), batch_size, seed)
         for positions in parts:
             yield normalise(examples.images[positions], self.data, device=device)
+
+
+def _contract(extractor: Contract, head: Contract, adapters: Sequence[Adapter]) -> Contract:
+    """Return what the whole takes, gives and asks for."""
+    sides = extractor.protocol, head.protocol
+    anchors = dict.fromkeys(one for side in sides for one in side.anchors)
+    return Contract(
+        Structural(extractor.structural.inputs, head.structural.outputs),
+        attrs.evolve(extractor.data, labels=head.data.labels),
+        Protocol("batch" if any(one.normalisation == "batch" for one in sides) else "none", tuple(anchors)),
+        adapters=tuple(one.blueprint for one in adapters),
+    )
+
+
+def _inserted(adapter: Adapter, extractor: LoadedPart, head: LoadedPart) -> Finding:
+    """Name an adapter; one that was fitted for other parts is warned of."""
+    made_for = (adapter.parent(ADAPTS), adapter.parent(TARGETS))
+    others = adapter.blueprint.model in FITTED and made_for != (extractor.digest, head.trained_with)
+    return Finding(
+        "adapter-inserted",
+        "structural",
+        "warns" if others else "informs",
+        "an adapter fitted for this extractor and this head" if others else "features that the head takes",
+        f"{adapter}, fitted for other parts" if others else str(adapter),
+        "between extractor and head",
+        "fit it for these parts: adapt=True with data=" if others else "",
+    )
 
 
 def _notes(policy: Policy, matters: bool, own: bool) -> list[Finding]:

@@ -27,16 +27,19 @@ class _Kept:
 
 
 @contextmanager
-def state_kept() -> Iterator[list[str]]:
+def state_kept(*, drawing: bool = False) -> Iterator[list[str]]:
     """Put back random states and torch's defaults that the body changes.
 
     numpy and torch are looked at only where they are imported already.
+
+    Args:
+        drawing: The body is to draw from torch's random state, which is left as the body leaves it.
 
     Yields:
         A list that holds, after the body, what was changed and put back.
     """
     changed: list[str] = []
-    had_torch, kept = "torch" in sys.modules, _snapshot()
+    had_torch, kept = "torch" in sys.modules, _snapshot(drawing)
     try:
         yield changed
     finally:
@@ -57,7 +60,7 @@ def _restore_dtype() -> bool:
     return True
 
 
-def _snapshot() -> list[_Kept]:
+def _snapshot(drawing: bool) -> list[_Kept]:
     def keep(what: str, read: Callable[[], Any], write: Callable[[Any], Any], same: Any = _equal) -> None:
         kept.append(_Kept(what, read, write, same, read()))
 
@@ -75,8 +78,9 @@ def _snapshot() -> list[_Kept]:
     if "torch" in sys.modules:
         import torch
 
-        keep("torch's random state", torch.get_rng_state, torch.set_rng_state, torch.equal)
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if not drawing:
+            keep("torch's random state", torch.get_rng_state, torch.set_rng_state, torch.equal)
+        if not drawing and torch.cuda.is_available() and torch.cuda.is_initialized():
             keep(
                 "torch's random state on the accelerator",
                 torch.cuda.get_rng_state_all,

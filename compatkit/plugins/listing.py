@@ -9,6 +9,7 @@ import attrs
 
 from compatkit.errors import PluginError
 from compatkit.hooks import Training
+from compatkit.plugins.builders import library_of, models_of
 from compatkit.plugins.discovery import blocked, clash, points
 from compatkit.plugins.implementations import implementations
 from compatkit.plugins.loading import Incompatible, Loaded, load, owner_of
@@ -25,6 +26,7 @@ class Listed:
         status: ``blocked``: by a variable of the environment; ``incompatible``: written for another
             version of the hooks; ``clash``: two distributions have the same key.
         order: Place among the plugins of its kind, from 1, where a run states nothing else.
+        models: For a builder that lists them: the names of its models.
         hooks: Hooks implemented; for a regularizer whose factory is a class, those of training too.
         message: Why it cannot be used, else empty.
         traceback: Python's, of the failure, else empty.
@@ -39,6 +41,7 @@ class Listed:
     version: str | None
     source: str | None = None
     order: int = 0
+    models: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()
     settings: tuple[Setting, ...] = ()
     message: str = ""
@@ -83,8 +86,13 @@ def _describe(line: Listed, loaded: Loaded) -> Listed:
     hooks = loaded.hooks
     if line.kind == "regularizers" and isinstance(loaded.offer.factory, type):
         hooks += implementations(loaded.offer.factory, Training, loaded.offer.owner)
+    models: tuple[str, ...] = ()
+    if line.kind == "builders":
+        library_of(loaded.offer)  # refuses what could not be recorded
+        models = models_of(loaded.offer) or ()
     return attrs.evolve(
         line,
+        models=models,
         source=loaded.offer.source,
         hooks=tuple(one.hook for one in hooks),
         settings=loaded.offer.settings,

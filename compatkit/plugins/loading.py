@@ -25,11 +25,13 @@ from compatkit.plugins.implementations import (
 )
 from compatkit.plugins.importing import PluginWarning, state_kept
 from compatkit.plugins.owners import Owner, suggestion
-from compatkit.plugins.settings import RESERVED, Setting, check_settings, settings_of
+from compatkit.plugins.settings import RESERVED, Setting, check_settings, settings_of, takes_one
 
 WITHOUT = "COMPATKIT_DISABLE_PLUGINS"
 KINDS = tuple(name.removeprefix(PREFIX) for name in arguments_of(Registration))
 """``regularizers``, ``metrics``, ``builders``, ``data_sets``: a kind has one registration hook."""
+BUILT_IN_BUILDERS = ("timm", "torchvision")
+"""Names of builders that no plugin can take."""
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?")
 
@@ -68,8 +70,8 @@ class Offer:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """Keyword arguments of the factory."""
-        return settings_of(self.factory, self.owner)
+        """Keyword arguments of the factory; a builder's takes the model's name first, which is no setting."""
+        return settings_of(self.factory, self.owner, filled=1 if self.kind == "builders" else 0)
 
     def make(self, settings: Mapping[str, Any]) -> Any:
         """Call the factory with checked settings.
@@ -86,7 +88,7 @@ class Offer:
             raise self.owner.error(
                 f"the factory failed with {given}: {type(error).__name__}: {error}"
             ) from error
-        _tell(changed, self.owner, "its factory", "Make modules in compatkit_set_up, with setup.build.")
+        tell(changed, self.owner, "its factory", "Make modules in compatkit_set_up, with setup.build.")
         return made
 
 
@@ -132,6 +134,8 @@ def load(point: EntryPoint) -> Loaded:
     factory = _collect(plugin, owner, kind, name)
     source = getattr(sys.modules.get(point.module), "__file__", None)
     offer = Offer(kind, name, factory, owner.distribution, owner.version, source)
+    if kind == "builders":
+        _check_builder(owner, name, factory)
     if kind == "regularizers":
         taken = [setting.name for setting in offer.settings if setting.name in RESERVED]
         if taken:
@@ -139,6 +143,15 @@ def load(point: EntryPoint) -> Loaded:
                 f"its factory has a setting {taken[0]!r}, a word that a run uses itself. Rename it."
             )
     return Loaded(offer, hooks, (note,) if note else (), round(seconds, 4))
+
+
+def _check_builder(owner: Owner, name: str, factory: Callable[..., Any]) -> None:
+    if name in BUILT_IN_BUILDERS:
+        raise owner.error(f"{name!r} is built in; a run would never ask for this one. Choose another name.")
+    if not takes_one(factory):
+        raise owner.error(
+            "its factory takes no model name. Write it as factory(model, **kwargs), with the name first."
+        )
 
 
 def owner_of(point: EntryPoint) -> Owner:
@@ -202,7 +215,8 @@ def _note(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> str:
     return f"{owner}: {when} changed {', '.join(changed)}; it was put back. {remedy}" if changed else ""
 
 
-def _tell(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> None:
+def tell(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> None:
+    """Warn that a plugin changed global state, if it did."""
     if note := _note(changed, owner, when, remedy):
         warnings.warn(note, PluginWarning, stacklevel=3)
 

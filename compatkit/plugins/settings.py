@@ -40,14 +40,19 @@ class Setting:
         return f"{self.name}{kind}" if self.required else f"{self.name}{kind} = {self.default!r}"
 
 
-def settings_of(factory: Callable[..., Any], owner: Owner) -> tuple[Setting, ...]:
+def settings_of(factory: Callable[..., Any], owner: Owner, *, filled: int = 0) -> tuple[Setting, ...]:
     """Return the keyword arguments of a factory, in its order.
+
+    Args:
+        factory: A function or a class.
+        owner: Whose it is, for messages.
+        filled: How many leading arguments the caller gives by their place: they are no settings.
 
     Raises:
         PluginError: Python cannot tell the factory's arguments.
     """
     try:
-        parameters = signature_of(factory).parameters.values()
+        parameters = list(signature_of(factory).parameters.values())[filled:]
     except (TypeError, ValueError) as error:
         raise owner.error(
             f"the arguments of its factory {factory!r} cannot be read ({error}). Register a def or a class."
@@ -64,6 +69,19 @@ def settings_of(factory: Callable[..., Any], owner: Owner) -> tuple[Setting, ...
         default = plain(one.default) if given else None
         settings.append(Setting(one.name, required, default, text, many))
     return tuple(settings)
+
+
+def takes_one(factory: Callable[..., Any]) -> bool:
+    """Tell whether the first argument can be given by its place."""
+    try:
+        first = next(iter(signature_of(factory).parameters.values()), None)
+    except (TypeError, ValueError):
+        return True  # reading the settings says what is wrong
+    return first is not None and first.kind in (
+        first.POSITIONAL_ONLY,
+        first.POSITIONAL_OR_KEYWORD,
+        first.VAR_POSITIONAL,
+    )
 
 
 def check_settings(given: Mapping[str, Any], known: Sequence[Setting], owner: Owner) -> None:

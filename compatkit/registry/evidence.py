@@ -8,6 +8,7 @@ keyword argument does not; the conditions are everything else that a figure depe
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from compatkit.registry.objects import Objects
 from compatkit.registry.surroundings import environment
 
 FOLDER = "evidence"
+FUNCTION = "value:sha256:"
+"""Prefix of a function digest; folders are named by what follows it."""
+_HEXADECIMAL = re.compile("[0-9a-f]{64}")
 
 
 @attrs.frozen(eq=False)
@@ -61,8 +65,20 @@ class Evidence:
             pointers = sorted(_files(folder), key=lambda path: (path.stat().st_mtime_ns, path.name))
         return [self.objects.read(_pointed(path)) for path in pointers]
 
-    def _folder(self, extractor: str, head: str) -> Path:
-        return self.root / FOLDER / _hexadecimal(extractor) / _hexadecimal(head)
+    def partners(self, extractor: str) -> set[str]:
+        """Return the function digests of all heads that have results with an extractor.
+
+        One look at a folder, where asking for the results of every pair would be one a pair.
+        """
+        folder = self._folder(extractor)
+        with environment("read", folder):
+            if not folder.is_dir():
+                return set()
+            names = [entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+        return {f"{FUNCTION}{name}" for name in names if _HEXADECIMAL.fullmatch(name)}
+
+    def _folder(self, *functions: str) -> Path:
+        return self.root.joinpath(FOLDER, *map(_hexadecimal, functions))
 
 
 def _files(folder: Path) -> Iterator[Path]:

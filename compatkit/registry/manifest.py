@@ -8,16 +8,16 @@ from typing import Any
 
 import attrs
 
-from compatkit.contract import Blueprint, Contract, Kind, Scaled
+from compatkit.contract import Blueprint, Contract, Kind
 from compatkit.errors import FormatError
 from compatkit.registry.canonical import digest, dumps, loads
 from compatkit.registry.names import is_digest
 from compatkit.registry.structuring import structure, unstructure
+from compatkit.registry.values import check_contract
 
 SCHEMA = 1
 
 _TENSORS = re.compile(r"tensors:sha256:[0-9a-f]{64}")
-_VALUE = re.compile(r"value:[a-z0-9]+:[0-9a-f]{1,128}")
 
 
 def _sha256(instance: object, field: attrs.Attribute[str], value: object) -> None:
@@ -128,7 +128,8 @@ def from_bytes(data: bytes, *, what: str = "manifest") -> Manifest:
         what: Which manifest, for messages.
 
     Raises:
-        FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields, malformed digests.
+        FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields, malformed digests, values
+            that no contract can hold.
     """
     value = loads(data, what=what)
     if not isinstance(value, dict):
@@ -138,7 +139,7 @@ def from_bytes(data: bytes, *, what: str = "manifest") -> Manifest:
         hint = "; it was written by a newer compatkit, upgrade to read it" if isinstance(schema, int) else ""
         raise FormatError(f"{what}.schema: expected {SCHEMA}, got {schema!r:.40}{hint}.")
     manifest: Manifest = structure(Manifest, value, what)
-    _check_values(manifest, what)
+    check_contract(manifest.contract, manifest.blueprint, what)
     for _ in _walk(value, what):
         pass
     return manifest
@@ -168,8 +169,8 @@ def sized_edges(value: Any) -> Iterator[tuple[str, int | None]]:
 def function_digest(manifest: Manifest) -> str:
     """Return what evidence is keyed by: the digest of everything that decides the component's function.
 
-    Blueprint, tensor digest, preprocessing (size, channels, mean, std, interpolation) and output labels: a
-    PATCH keeps it, a changed keyword argument does not.
+    Blueprint, tensor digest, preprocessing (all of the data level but the labels) and output labels: a PATCH keeps
+    it, a changed keyword argument does not.
 
     Returns:
         ``"value:sha256:<64 hex digits>"``.
@@ -178,32 +179,10 @@ def function_digest(manifest: Manifest) -> str:
     decides = {
         "blueprint": unstructure(manifest.blueprint),
         "tensors": manifest.payload.tensors,
-        "preprocessing": {key: data[key] for key in ("size", "channels", "mean", "std", "interpolation")},
+        "preprocessing": {key: value for key, value in data.items() if key != "labels"},
         "labels": data["labels"],
     }
     return f"value:{digest(dumps(decides))}"
-
-
-def _check_values(manifest: Manifest, what: str) -> None:
-    for index, anchor in enumerate(manifest.contract.protocol.anchors):
-        if not _TENSORS.fullmatch(anchor.digest):
-            raise FormatError(
-                f"{what}.contract.protocol.anchors[{index}].digest: expected 'tensors:sha256:' and 64 hex "
-                f"digits, got {anchor.digest!r:.100}."
-            )
-    ports = manifest.contract.structural
-    for port in (*ports.inputs, *ports.outputs):
-        for size in port.shape:
-            if (isinstance(size, int) and size < 0) or (isinstance(size, Scaled) and size.floordiv < 1):
-                raise FormatError(
-                    f"{what}.contract.structural: port {port.name!r} has the impossible size {size!r}."
-                )
-    probe = manifest.contract.statistical.probe
-    if probe is not None and not _VALUE.fullmatch(probe.digest):
-        raise FormatError(
-            f"{what}.contract.statistical.probe.digest: expected 'value:sha256:' and hex digits, got "
-            f"{probe.digest!r:.100}."
-        )
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, int | None]]:

@@ -6,13 +6,17 @@ import attrs
 
 from compatkit.errors import IntegrityError, VersionExists, VersionTooSmall
 from compatkit.registry.canonical import digest as digest_of
+from compatkit.registry.differences import Difference, diff
 from compatkit.registry.manifest import Manifest, from_bytes, sized_edges, to_bytes
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.objects import Objects
 from compatkit.registry.references import References
-from compatkit.registry.versions import least_bump, reasons
 
 FIRST = Version(1, 0, 0)
+STAY = (
+    "New weights stay within a major line only if they were trained against the frozen auxiliary head of the "
+    "version before, or were measured. "
+)
 
 
 @attrs.frozen
@@ -29,6 +33,7 @@ class Publisher:
 
     Attributes:
         payloads: Facts about payload files by digest, filled as they are seen.
+        measured: The caller vouches that the measurement stated for new weights passed.
     """
 
     objects: Objects
@@ -36,6 +41,7 @@ class Publisher:
     payloads: dict[str, Facts]
     name: str
     manifest: Manifest
+    measured: bool = False
 
     def publish(self, version: str | None) -> Reference:
         """See ``Store.publish``."""
@@ -79,8 +85,8 @@ class Publisher:
         latest = alive[-1]
         if self.references.digest(self.name, latest) == digest:
             return latest
-        bump = least_bump(self._manifest(latest), self.manifest)
-        bump = "patch" if bump == "none" else bump  # equal values, other bytes: 1 and 1.0
+        bump = self._change(latest).bump
+        bump = "patch" if bump == "none" else bump  # the same, written by a program that left out defaults
         target = latest.bumped(bump)
         while target in taken:
             target = target.bumped(bump)
@@ -98,15 +104,25 @@ class Publisher:
         below = [version for version in self._alive() if version < target]
         if not below:
             return
-        before = self._manifest(below[-1])
-        least = below[-1].bumped(least_bump(before, self.manifest))
+        before = below[-1]
+        change = self._change(before)
+        least = before.bumped(change.bump)
         if target < least:
-            why = "; ".join(reason for _, reason in reasons(before, self.manifest))
+            why = "; ".join(
+                f"({level}) {reason}"
+                for level, reasons in change.told().items()
+                for bump, reason in reasons
+                if target < before.bumped(bump)
+            )
+            stay = STAY if any(one.place == ("payload", "tensors") for one in change.changes) else ""
             raise VersionTooSmall(
-                f"{self.name}@{target} is too small a step from {below[-1]}: at least {least} is needed, "
-                f"because {why}. Publish without a version to get it.",
+                f"{self.name}@{target} is too small a step from {before}: at least {least} is needed, because {why}. "
+                f"{stay}Publish without a version to get the least step, or ask for {least} or more.",
                 subject=f"{self.name}@{target}",
             )
+
+    def _change(self, before: Version) -> Difference:
+        return diff(self._manifest(before), self.manifest, measured=self.measured)
 
     def _manifest(self, version: Version) -> Manifest:
         digest = self.references.digest(self.name, version)

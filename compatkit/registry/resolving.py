@@ -31,6 +31,11 @@ def live(references: References, name: str) -> list[Version]:
     return [version for version in found if version not in gone]
 
 
+def is_pattern(text: str) -> bool:
+    """Tell whether ``select`` may give several components for ``text``."""
+    return bool(_WILDCARDS & set(text))
+
+
 def resolve(references: References, wanted: Reference) -> Reference:
     """Return ``wanted`` with version and digest.
 
@@ -61,7 +66,7 @@ def select(references: References, pattern: str) -> list[Reference]:
     """
     mark = min((at for at in (pattern.find("@"), pattern.find(":")) if at >= 0), default=len(pattern))
     glob, suffix = pattern[:mark], pattern[mark:]
-    if not _WILDCARDS & set(glob):
+    if not is_pattern(glob):
         return [resolve(references, Reference.parse(pattern))]
     wanted = Reference.parse(f"any{suffix}")  # a suffix that is not valid is an error, not an empty result
     matching = names(references, glob)

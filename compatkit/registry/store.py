@@ -146,7 +146,9 @@ class Store:
             )
         return deserialise(data)
 
-    def publish(self, name: str, manifest: Manifest, *, version: str | None = None) -> Reference:
+    def publish(
+        self, name: str, manifest: Manifest, *, version: str | None = None, measured: bool = False
+    ) -> Reference:
         """Give a component a name and a version; the version is linked last, so that a crash leaves no part.
 
         Args:
@@ -154,6 +156,7 @@ class Store:
             manifest: Its blobs must have been put.
             version: ``"1.2.0"``; None takes the least step that the change demands, 1.0.0 for a new name, or
                 the latest version itself if it is this very manifest.
+            measured: The caller vouches that new weights passed the measurement stated for them; they are MINOR then.
 
         Returns:
             Name, version and digest.
@@ -166,7 +169,8 @@ class Store:
             EnvironmentFailure: Disk full, no right to write, ...; nothing is published.
         """
         self.layout.check_writer(self.root)
-        return Publisher(self._objects, self._references, self._payloads, name, manifest).publish(version)
+        publisher = Publisher(self._objects, self._references, self._payloads, name, manifest, measured)
+        return publisher.publish(version)
 
     @property
     def evidence(self) -> Evidence:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from compatkit.adaptation import described
 from compatkit.contract import Dimension, Port, Scaled
 from compatkit.registry.manifest import Manifest
 
@@ -16,6 +17,8 @@ def dimension(value: Dimension) -> str:
         return str(value)
     text = f"({value.of} + {value.add})" if value.add else value.of
     text = f"{text} // {value.floordiv}" if value.floordiv != 1 else text
+    text = f"{value.times} {text}" if value.times != 1 and value.floordiv == 1 else text
+    text = f"({text}) * {value.times}" if value.times != 1 and value.floordiv != 1 else text
     return f"{text} + {value.plus}" if value.plus else text
 
 
@@ -30,6 +33,7 @@ def port(value: Port) -> str:
     notes = [value.layout, value.dtype] + ([value.range] if value.range != "any" else [])
     notes += ["pooled"] if value.pooled else []
     notes += [f"{value.prefix_tokens} prefix tokens"] if value.prefix_tokens else []
+    notes += [f"sides in steps of {value.multiple_of}"] if value.multiple_of != 1 else []
     return f"{shape} ({', '.join(notes)})" + (f"; seen {seen}" if seen else "")
 
 
@@ -45,7 +49,9 @@ def summary(manifest: Manifest) -> dict[str, str]:
     data, protocol = contract.data, contract.protocol
     rows = {
         "kind": manifest.kind.replace("_", " "),
-        "network": f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.split}",
+        "network": f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.split}"
+        if blueprint.side != "adapter"
+        else described(blueprint),
         "built by": blueprint.library,
         "parameters": f"{manifest.payload.parameters:,}",
         "takes": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.inputs),
@@ -54,6 +60,9 @@ def summary(manifest: Manifest) -> dict[str, str]:
         f"std {_numbers(data.std)}",
         "normalisation": "batch statistics" if protocol.normalisation == "batch" else "none needed",
     }
+    for seen in contract.statistical.features or ():
+        text = f"mean {seen.mean:.4g}, std {seen.std:.4g} on {seen.samples:,} training images"
+        rows["features"] = "; ".join(filter(None, (rows.get("features"), text)))
     if data.labels:
         rows["classes"] = ", ".join(label.name for label in data.labels)
     for anchor in protocol.anchors:
@@ -68,6 +77,9 @@ def _training(training: Mapping[str, object]) -> dict[str, str]:
     data = training.get("data")
     if isinstance(data, Mapping):
         rows["trained on"] = str(data.get("name", ""))
+    residual = training.get("residual")
+    if isinstance(residual, float):
+        rows["fitted by"] = f"{training.get('method')}, {residual:.1%} of the variance left"
     plugins = training.get("plugins")
     if isinstance(plugins, list | tuple):
         rows["regularizers"] = (

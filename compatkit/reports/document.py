@@ -6,6 +6,7 @@ import json
 import math
 import types
 import typing
+from functools import cache
 from typing import Any
 
 import attrs
@@ -117,11 +118,18 @@ def _structure(value: Any, wanted: Any, where: str) -> Any:
             raise FormatError(f"{where}: expected an object, got {_kind(value)}")
         return {name: _structure(one, inner[1], f"{where}.{name}") for name, one in value.items()}
     if attrs.has(wanted):
-        hints = typing.get_type_hints(wanted)
-        names = tuple(field.name for field in attrs.fields(wanted))
-        _expect_fields(value, names, where)
-        return wanted(**{name: _structure(value[name], hints[name], f"{where}.{name}") for name in names})
+        hints = _hints(wanted)
+        _expect_fields(value, tuple(hints), where)
+        return wanted(
+            **{name: _structure(value[name], kind, f"{where}.{name}") for name, kind in hints.items()}
+        )
     return _scalar(value, wanted, where)
+
+
+@cache  # evaluating annotations takes longer than reading a cell
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in attrs.fields(kind)}
 
 
 def _tuple(value: Any, inner: tuple[Any, ...], where: str) -> tuple[Any, ...]:

@@ -209,7 +209,7 @@ def _legend_lines(matrix: Matrix, per_line: float) -> list[str]:
 
 
 def _meaning(one: Verdict) -> str:
-    return {"own": "own pair (outlined)", "chance": "at chance (incompatible)"}.get(one.key, one.word)
+    return {"own": "own pair (outlined)", "chance": "incompatible (at chance)"}.get(one.key, one.word)
 
 
 def _box(

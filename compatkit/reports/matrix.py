@@ -13,7 +13,7 @@ import attrs
 
 from compatkit.errors import UnknownName, UsageError
 from compatkit.evaluation.cells import Cell, Figure, Part
-from compatkit.reports.writing import write
+from compatkit.reports.writing import kept, write
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -124,7 +124,7 @@ class Matrix:
         """
         from compatkit.reports.markdown import render
 
-        return _kept(render(self), path)
+        return kept(render(self), path)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return one line a pair with every figure, and write it where a path is given.
@@ -134,7 +134,7 @@ class Matrix:
         """
         from compatkit.reports.spreadsheet import render
 
-        return _kept(render(self), path)
+        return kept(render(self), path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return everything as JSON that ``from_json`` reads back, and write it where a path is given.
@@ -144,7 +144,7 @@ class Matrix:
         """
         from compatkit.reports.document import render
 
-        return _kept(render(self), path)
+        return kept(render(self), path)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Matrix:
@@ -170,12 +170,6 @@ class Matrix:
         from compatkit.reports.terminal import render
 
         return render(self)
-
-
-def _kept(text: str, path: str | os.PathLike[str] | None) -> str:
-    if path is not None:
-        write(path, text)
-    return text
 
 
 def _references(parts: tuple[Part, ...], what: str) -> set[str]:

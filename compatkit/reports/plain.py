@@ -131,7 +131,7 @@ def _notes(matrix: Matrix) -> Iterator[str]:
         return
     yield (
         "Accuracy on the common classes with its 95 % Wilson interval. recovered = (accuracy - chance) / "
-        "(bound - chance). At chance is what the paper calls incompatible."
+        "(bound - chance). Incompatible, as in the paper: measured at chance."
     )
 
 

@@ -22,6 +22,8 @@ STYLES = {
     "perfect": "bold green",
     "compatible": "green",
     "undecided": "yellow",
+    "promised": "cyan",
+    "unproven": "yellow",
     "chance": "red",
     "stale": "dim",
     "ungraded": "default",

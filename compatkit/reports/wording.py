@@ -1,4 +1,4 @@
-"""Words, marks and numbers that every format of a matrix shares, so that none says it differently."""
+"""Words, marks and numbers that every report shares, so that none says it differently."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from compatkit.evaluation.cells import Cell, Figure
+from compatkit.verdict import Word
 
 MINUS = "\N{MINUS SIGN}"
 DASH = "\N{EN DASH}"
@@ -17,7 +18,7 @@ SHORT_DIGEST = 12
 
 @attrs.frozen
 class Verdict:
-    """What a cell says in one word.
+    """What a cell of a matrix, or the check of a pair, says in one word.
 
     Attributes:
         key: Stable name, also the class of a cell on the page.
@@ -64,17 +65,33 @@ _ALL = (
     ),
     Verdict(
         "chance",
-        "at chance",
+        "incompatible",
         "○",
         "-",
-        "No better than always guessing the most frequent common class: "
-        "incompatible in the sense of Gygli, Uijlings and Ferrari (2021).",
+        "Measured at chance, no better than always guessing the most frequent common class: "
+        "the sense of Gygli, Uijlings and Ferrari (2021).",
+    ),
+    Verdict(
+        "promised",
+        "promised",
+        "◇",
+        "p",
+        "Not measured. Both were trained against the same auxiliary head: a reason to expect that they fit.",
+        False,
+    ),
+    Verdict(
+        "unproven",
+        "unproven",
+        "≟",
+        "u",
+        "Wired directly, but not measured, and without an auxiliary head in common.",
+        False,
     ),
     Verdict("stale", "stale", "◌", "~", "Measured before the metric changed. Measure again."),
     Verdict("ungraded", "not graded", "▫", " ", "Measured, but the figures were given no grade."),
     Verdict(
         "adapter",
-        "needs adapter",
+        "adaptable",
         "⇄",
         "a",
         "The parts cannot be wired as they are. An adapter would fit them.",
@@ -99,6 +116,7 @@ _ALL = (
     ),
 )
 VERDICTS: dict[str, Verdict] = {one.key: one for one in _ALL}
+_BY_WORD = {one.word: one for one in _ALL}
 
 
 def verdict(cell: Cell | None) -> Verdict:
@@ -116,6 +134,11 @@ def verdict(cell: Cell | None) -> Verdict:
     said = " ".join((cell.reason, *cell.findings)).lower()
     disjoint = not cell.common and ("common" in cell.reason or "labels-disjoint" in said)
     return VERDICTS["disjoint" if disjoint else "missing"]
+
+
+def of_word(word: Word) -> Verdict:
+    """Return mark, sign and meaning of the word of a check."""
+    return _BY_WORD[word]
 
 
 def visible(text: str) -> str:
@@ -140,6 +163,11 @@ def clip(text: str, width: int, gap: str = "…") -> str:
         return text
     left = (width - len(gap) + 1) // 2
     return text[:left] + gap + text[len(text) - (width - len(gap) - left) :]
+
+
+def many(pairs: int) -> str:
+    """Return ``1 pair`` or ``12,000 pairs``."""
+    return f"{pairs:,} pair" + ("" if pairs == 1 else "s")
 
 
 def share(value: float, digits: int = 3) -> str:

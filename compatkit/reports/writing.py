@@ -42,6 +42,17 @@ def write(path: str | os.PathLike[str], content: bytes | str) -> Path:
     return target
 
 
+def kept(text: str, path: str | os.PathLike[str] | None) -> str:
+    """Return ``text``, having written it where a path is given.
+
+    Raises:
+        EnvironmentFailure: As for ``write``.
+    """
+    if path is not None:
+        write(path, text)
+    return text
+
+
 def _is_stream(target: Path) -> bool:
     try:
         mode = target.stat().st_mode

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from compatkit.adapters.blueprints import Plan, build_pair, plan, prove, with_classes
 from compatkit.contract import Blueprint, Data
 from compatkit.data.classes import label
-from compatkit.errors import UsageError
+from compatkit.errors import CutError, UsageError
 from compatkit.evaluation.preprocessing import prepare
 from compatkit.registry.tensorfile import state_digest
 from compatkit.training.context import TaskState
@@ -90,8 +90,17 @@ def _plan(task: Task) -> tuple[Plan, Data]:
     channels = task.kwargs.get("in_chans", 1 if task.data.train.channels == "L" else 3)
     if channels not in (1, 3):
         raise UsageError(f"Task {task.name!r}: in_chans must be 1 (grey) or 3 (RGB), got {channels!r}.")
-    kwargs = {**task.kwargs, "in_chans": channels, "num_classes": len(task.data.train.classes)}
-    planned = plan(task.backbone, task.split, kwargs=kwargs, size=task.size)
+    kwargs = {**task.kwargs, "num_classes": len(task.data.train.classes)}
+    if channels != 3 or task.builder == "timm":  # other builders need not know the argument
+        kwargs["in_chans"] = channels
+    planned = plan(task.backbone, task.split, kwargs=kwargs, size=task.size, builder=task.builder)
+    crossing = planned.extractor.cut_outputs
+    if crossing != 1:
+        raise CutError(
+            f"Task {task.name!r}: {crossing} tensors cross {task.split!r} of {task.backbone}; training needs a split "
+            "point where one does, as auxiliary heads take one. `compatkit cuts` lists them.",
+            subject=task.split,
+        )
     size = task.size or planned.input.size
     data = Data(
         size,

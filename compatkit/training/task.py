@@ -41,6 +41,7 @@ class Task:
         data: Training and test images with class names.
         backbone: Model name, for example ``"resnet20_cifar"`` or any timm model.
         split: Split point, a module path such as ``"layer2"``, or ``"forward_features"``.
+        builder: Who builds it: ``"timm"`` (ours included), ``"torchvision"``, or a plugin.
         kwargs: Further keyword arguments of the backbone (JSON values).
         size: Height and width in pixels (one number for both); the backbone's own by default.
         weights: Where to start from: None (random), ``"pretrained"`` (timm's), the path of a safetensors
@@ -52,6 +53,7 @@ class Task:
     data: DataSet
     backbone: str
     split: str
+    builder: str = attrs.field(default="timm", kw_only=True)
     kwargs: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
     size: tuple[int, int] | None = attrs.field(
         default=None,

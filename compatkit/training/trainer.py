@@ -222,6 +222,7 @@ def _describe(state: TaskState) -> dict[str, Any]:
     return {
         "name": task.name,
         "backbone": task.backbone,
+        "builder": task.builder,
         "split": task.split,
         "kwargs": dict(state.extractor_blueprint.kwargs),
         "size": list(state.data.size),

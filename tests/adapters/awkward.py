@@ -121,9 +121,106 @@ class Drops(Tiny):
         return nn.functional.dropout(x + torch.tensor([0.25]), 0.3, self.training)
 
 
+class Tokens(Tiny):
+    """Height and width, taken before the second layer, are needed to make a map of its tokens again."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.mix = nn.Linear(6, 6)
+
+    def middle(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        height, width = x.shape[2], x.shape[3]
+        x = self.mix(x.flatten(2).transpose(1, 2))
+        return self.second(x.transpose(1, 2).reshape(x.shape[0], 6, height, width))
+
+
+class Rotary(Tiny):
+    """An embedding made from the image's size and a buffer is added on both sides."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.register_buffer("period", torch.tensor([3.0]), persistent=False)
+
+    def middle(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        wave = torch.sin(torch.arange(x.shape[3]) / self.period)
+        return self.second(x + wave) + wave
+
+
+class Unpacks(Tiny):
+    """A size is unpacked with a star, and code branches on it."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        size = x.shape[2:]
+        if size[0] > 4:
+            x = x * 2
+        return self.second(x.flatten(2)[:, :, : size[0] * size[1]].reshape(x.shape[0], 6, *size))
+
+
+class Many(Tiny):
+    """Nine tensors cross."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.copies = Copies()
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.second(sum(self.copies(self.first(x))))  # type: ignore[arg-type]
+
+
+class Copies(nn.Module):
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [x * index for index in range(9)]
+
+
+class Bias(Tiny):
+    """What one module makes of its own parameters is used on both sides."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.bias = Parameters()
+
+    def middle(self, x: Tensor) -> Tensor:
+        bias = self.bias()
+        return self.second(self.first(x) + bias) + bias
+
+
+class Parameters(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.linspace(0, 1, 6).reshape(6, 1, 1))
+
+    def forward(self) -> Tensor:
+        return self.values.sin()
+
+
+class Changed(Tiny):
+    """The second layer takes a list and changes it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pair = Both()
+        self.stage = Stage()
+
+    def middle(self, x: Tensor) -> Tensor:
+        a, b = self.stage(list(self.pair(self.first(x))))
+        return self.second(a) + b
+
+
+class Stage(nn.Module):
+    def forward(self, values: list[Tensor]) -> list[Tensor]:
+        values[0] = values[0] + values[1]
+        return values
+
+
 NETWORKS: dict[str, type[Tiny]] = {
     kind.__name__.lower(): kind
-    for kind in (Tiny, Skips, Image, Sizes, Twice, Tuples, Tied, Branches, InPlace, Drops)
+    for kind in (
+        *(Tiny, Skips, Image, Sizes, Twice, Tuples, Tied, Branches, InPlace, Drops),
+        *(Tokens, Rotary, Unpacks, Many, Bias, Changed),
+    )
 }
 
 

@@ -68,7 +68,7 @@ def test_probes_agree_within_the_tolerance_only():
     far = attrs.evolve(found, sketch=tuple(value * (1 + 5e-3) for value in found.sketch))
     assert same_probe(found, near)
     assert not same_probe(found, far)
-    assert not same_probe(found, attrs.evolve(found, shape=(3, 4)))
+    assert not same_probe(found, attrs.evolve(found, shapes=((3, 4),)))
     assert not same_probe(found, attrs.evolve(found, input="hash-2"))
 
 

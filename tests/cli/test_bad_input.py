@@ -210,7 +210,7 @@ def test_a_device_that_is_not_there(run: Any) -> None:
         (["resnet20_cifar", "--at", "layer2", "--pretrained"], "no pretrained weights"),
         (["resnet20_cifar", "--at", "layer2", "--publish", "../up"], "is not valid"),
         (["resnet20_cifar", "--at", "layer2", "--publish", ""], "is not valid"),
-        (["resnet20_cifar", "--publish", "a"], "needs --at"),
+        (["resnet20_cifar", "--publish", "a"], "Missing option '--at'"),
         (["../../etc", "--at", "x"], "etc"),
     ],
 )

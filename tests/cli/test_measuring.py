@@ -88,7 +88,7 @@ def test_a_head_is_at_chance_by_exit_code_1(run: Any, monkeypatch: Any) -> None:
 
     monkeypatch.setattr(Registry, "matrix", at_chance)
     said = run("recombine", LEFT, RIGHT)
-    assert said.code == 1 and "at chance" in said.out
+    assert said.code == 1 and "incompatible" in said.out
 
 
 def test_images_without_a_common_class_are_told_by_exit_code_1(run: Any, parts: Path) -> None:

@@ -1,4 +1,4 @@
-"""init, ls, show, check, plugins: what they print for people and programs, where the registry comes from."""
+"""init, ls, show, plugins: what they print for people and programs, where the registry comes from."""
 
 from __future__ import annotations
 
@@ -92,25 +92,6 @@ def test_show_tells_what_a_head_takes_gives_and_was_trained_against(run: Any) ->
     found = run("show", "digits/left.head@^1", "--json").json
     assert found["version"] == "1.0.0" and found["manifest"]["kind"] == "head"
     assert found["manifest"]["parents"][0]["relation"] == "trained_with"
-
-
-@pytest.mark.usefixtures("parts")
-def test_check_answers_by_exit_code_and_tells_why(run: Any) -> None:
-    said = run("check", "digits/left.extractor", "digits/right.head")
-    assert said.code == 0
-    assert said.out.startswith("promised: wiring direct, promise shared-head, evidence none\n")
-    assert "promises  head-shared (protocol)" in said.out
-    assert max(map(len, said.out.splitlines())) <= 100
-    asked = run("check", "digits/left.extractor", "digits/right.head", "--require", "compatible", "--json")
-    assert asked.code == 1 and asked.json["satisfied"] is False and asked.json["word"] == "promised"
-    promised = run("check", "digits/left.extractor", "digits/right.head", "--require", "shared-head")
-    assert promised.code == 0
-
-
-@pytest.mark.usefixtures("parts")
-def test_check_wants_the_extractor_first(run: Any) -> None:
-    said = run("check", "digits/left.head", "digits/left.extractor")
-    assert said.code == 2 and "Pass the extractor first, then the head" in said.err
 
 
 def test_plugins_lists_what_is_installed(run: Any) -> None:

@@ -26,17 +26,6 @@ def test_resnet18_at_layer3(run: Any, tmp_path: Path, untouched: Any) -> None:
     assert max(map(len, said.out.splitlines())) <= 100
 
 
-def test_without_a_point_the_points_are_listed(run: Any) -> None:
-    said = run("split", "resnet20_cifar")
-    assert (
-        said.code == 0
-        and "  layer2\n" in said.out
-        and "next: compatkit split resnet20_cifar --at" in said.out
-    )
-    points = run("split", "resnet20_cifar", "--json").json["split_points"]
-    assert points[0] == "forward_features" and points.index("layer1") < points.index("layer2")
-
-
 def test_parts_are_published_and_make_the_network_again(run: Any, tmp_path: Path) -> None:
     root = tmp_path / "parts"
     words = "split", "resnet20_cifar", "--at", "layer2", "--kwargs", '{"num_classes": 7}', "--registry", root
@@ -72,7 +61,7 @@ def test_nothing_is_downloaded_unless_asked(monkeypatch: Any) -> None:
     assert VARIABLE not in os.environ
     with offline(unless=True):
         assert VARIABLE not in os.environ
-    with pytest.raises(EnvironmentFailure, match="--download lets timm fetch them"), offline(unless=False):
+    with pytest.raises(EnvironmentFailure, match="--download fetches them"), offline(unless=False):
         raise EnvironmentFailure("The pretrained weights of 'x' could not be fetched or read: offline.")
 
 

@@ -58,3 +58,25 @@ def test_two_classes_that_mean_the_same_are_ambiguous():
         common(["car"], ["automobile", "auto"])
     with pytest.raises(DataError, match="'car' means the same as both"):
         common(["automobile", "auto"], ["car"])
+
+
+def test_two_classes_of_one_name_are_refused_even_where_nobody_asks_for_them():
+    with pytest.raises(DataError, match=r"have one name: number 1, 'Big cat', and number 3, 'big_cat'"):
+        common(["Big cat", "dog", "big_cat"], ["bird"])
+    with pytest.raises(DataError, match="Two of the second classes"):
+        common(["bird"], [label("crane"), label("crane")])
+
+
+def test_matching_is_the_same_as_comparing_each_with_each():
+    """With names and synonyms that overlap in every way that is not ambiguous."""
+    left = [Label("a", ("b",)), Label("car"), Label("one"), Label("x y"), Label("lonely")]
+    right = [Label("X_Y"), Label("1"), Label("q", ("B",)), Label("AUTO", ("p",)), Label("alone")]
+
+    def names(one: Label) -> set[str]:
+        given = [one.name, *one.same_as]
+        return {spelled.lower().replace("_", " ") for name in given for spelled in (name, *same_as(name))}
+
+    slow = [
+        (i, j) for i, mine in enumerate(left) for j, theirs in enumerate(right) if names(mine) & names(theirs)
+    ]
+    assert common(left, right) == slow == [(0, 2), (1, 3), (2, 1), (3, 0)]

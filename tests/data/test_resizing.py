@@ -1,4 +1,4 @@
-"""Resizing is bilinear with antialiasing: against a slow reference, torch and Pillow."""
+"""Resizing is antialiased: against a slow reference, torch, Pillow, and timm's own transform for evaluation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from timm.data import create_transform
 
 from compatkit.data.dataset import Split
-from compatkit.data.separable import bilinear, gaussian, resized
+from compatkit.data.resizing import resized, scaled_size, weights
+from compatkit.data.separable import gaussian
 from compatkit.errors import DataError
 
 SIZES = [((28, 28), (32, 32)), ((28, 28), (16, 16)), ((8, 8), (16, 16)), ((9, 7), (5, 11)), ((4, 4), (1, 1))]
@@ -64,10 +66,53 @@ def test_agrees_with_torch_and_pillow(source, target):
         assert np.abs(mine - other).max() <= 1
 
 
+@pytest.mark.parametrize("name", ["nearest", "bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize(("source", "target"), SIZES)
+def test_every_interpolation_agrees_with_pillow(name, source, target):
+    images, kernel = noise(*source, channels=3), getattr(Image.Resampling, name.upper())
+    for image, mine in zip(images, resized(images, target, name).astype(int), strict=True):
+        # In two steps, because Pillow itself may take the rows first.
+        other = Image.fromarray(image).resize((target[1], source[0]), kernel).resize(target[::-1], kernel)
+        assert np.abs(mine - np.asarray(other).astype(int)).max() <= (0 if name == "nearest" else 1)
+
+
+CROPS = [
+    (name, mode, *sides)
+    for name in ("bilinear", "bicubic")
+    for mode in ("center", "squash")
+    for sides in (((32, 32), (24, 24)), ((40, 29), (24, 24)), ((28, 31), (24, 20)), ((9, 14), (16, 16)))
+    # Where the sides are scaled by different factors, Pillow may take the rows first, with other overshoots.
+    if (name, mode) != ("bicubic", "squash") or sides[0][0] == sides[0][1]
+]
+
+
+@pytest.mark.parametrize("crop_pct", [0.875, 0.95, 1.0, 1.15])
+@pytest.mark.parametrize(("name", "mode", "source", "size"), CROPS)
+def test_the_crop_agrees_with_timm(name, mode, source, size, crop_pct):
+    """Within 1 of 255: timm resizes with Pillow, which rounds after each direction."""
+    images = noise(*source, channels=3, count=2)
+    transform = create_transform(
+        (3, *size), interpolation=name, crop_pct=crop_pct, crop_mode=mode, mean=(0, 0, 0), std=(1, 1, 1)
+    )
+    for image, mine in zip(images, resized(images, size, name, crop_pct, mode), strict=True):
+        theirs = transform(Image.fromarray(image)).permute(1, 2, 0).numpy() * 255
+        assert theirs.shape == mine.shape
+        assert np.abs(mine - theirs).max() <= 1 + 1e-3
+
+
+def test_the_size_before_the_crop_by_hand():
+    # 224 / 0.875 = 256: the shorter side becomes 256, and 375 x 500 becomes 256 x 341.
+    assert scaled_size((375, 500), (224, 224), 0.875, "center") == (256, 341)
+    assert scaled_size((375, 500), (224, 224), 0.875, "squash") == (256, 256)
+    assert scaled_size((375, 500), (224, 224), 1.0, "squash") == (224, 224)
+
+
 def test_rows_of_weights_sum_to_one():
-    for weights in (bilinear(28, 32), bilinear(32, 7), gaussian(9, 0.8), gaussian(3, 5.0)):
-        np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
-        assert (weights >= 0).all()
+    for made in (weights(28, 32, "bilinear"), weights(32, 7, "nearest"), gaussian(9, 0.8), gaussian(3, 5.0)):
+        np.testing.assert_allclose(made.sum(axis=1), 1, rtol=1e-6)
+        assert (made >= 0).all()
+    for name in ("bicubic", "lanczos"):
+        np.testing.assert_allclose(weights(28, 33, name).sum(axis=1), 1, rtol=1e-6)
 
 
 def test_constant_images_stay_constant():
@@ -93,3 +138,11 @@ def test_a_size_that_is_none_is_refused(size):
     split = Split(noise(4, 6), np.array([0, 0, 0]), ("a",), "s/train")
     with pytest.raises(DataError, match=r"s/train: a size is \(height, width\)"):
         split.resized(size)
+
+
+def test_an_interpolation_or_a_crop_that_is_none_is_refused():
+    split = Split(noise(4, 6), np.array([0, 0, 0]), ("a",), "s/train")
+    with pytest.raises(DataError, match=r"s/train: images are resized by bilinear, .*'hamming'"):
+        split.resized((2, 2), interpolation="hamming")
+    with pytest.raises(DataError, match=r"a share above 0; asked for are 'bilinear' and 0\.0"):
+        split.resized((2, 2), crop_pct=0.0)

@@ -42,6 +42,14 @@ def test_channels_are_converted_before_the_size() -> None:
     assert prepare(split((3, 10, 12, 1)), RGB).images.shape == (3, 3, 8, 8)
 
 
+def test_interpolation_and_crop_are_those_of_the_contract() -> None:
+    noise = split((2, 12, 10, 3))
+    data = attrs.evolve(RGB, interpolation="bicubic", crop_pct=0.8, crop_mode="center")
+    found = prepare(noise, data).images.permute(0, 2, 3, 1).numpy()
+    # 8 / 0.8 = 10: the shorter side is 10 already, so the middle 8 x 8 pixels are cut out as they are.
+    assert np.array_equal(found, noise.images[:, 2:10, 1:9])
+
+
 def test_normalise_subtracts_the_mean_and_divides_by_the_deviation() -> None:
     images = prepare(split((5, 8, 8, 3)), RGB).images
     found = normalise(images, RGB)
@@ -58,5 +66,5 @@ def test_what_does_not_go_together_is_refused() -> None:
         normalise(images, RGB)
     with pytest.raises(DataError, match="above 0"):
         normalise(images, attrs.evolve(GREY, std=(0.0,)))
-    with pytest.raises(DataError, match="bicubic"):
-        prepare(split((2, 8, 8, 1)), attrs.evolve(GREY, interpolation="bicubic"))
+    with pytest.raises(DataError, match="hamming"):
+        prepare(split((2, 8, 8, 1)), attrs.evolve(GREY, interpolation="hamming"))

@@ -6,17 +6,31 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from components import FEATURES, extractor, head, labels, loaded
+from components import (
+    FEATURES,
+    GREY,
+    extractor,
+    head,
+    initial,
+    labels,
+    loaded,
+    sha256,
+    shared,
+)
 from evaluation.networks import Classes, Features
 from torch import nn
 
+from compatkit.adaptation import project
 from compatkit.compatibility import check
+from compatkit.contract import Protocol
 from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
+from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.normalisation import batches, reestimate
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.evaluation.recombination import Recombination
+from compatkit.registry.manifest import Parent
 
 
 @pytest.fixture
@@ -45,6 +59,15 @@ def pixels(left: LoadedPart, images: Split) -> torch.Tensor:
 
 def state(module: nn.Module) -> list[bytes]:
     return [value.numpy().tobytes() for value in module.state_dict().values()]
+
+
+def adapter(left: LoadedPart, right: LoadedPart, module: nn.Module, strange: str = "") -> Adapter:
+    """Return a projection made for two parts, or with one parent (``strange``) of another pair."""
+    given, taken = left.manifest.contract.structural.outputs, right.manifest.contract.structural.inputs
+    known = {"adapts": left.digest, "targets": right.trained_with}
+    known |= {strange: sha256("another")} if strange else {}
+    parents = tuple(Parent(relation, digest) for relation, digest in known.items() if digest)
+    return Adapter(project(given[0], 6, False, (8, 8)), module, given, taken, GREY, parents)
 
 
 def test_running_is_the_head_after_the_extractor(left: LoadedPart, right: LoadedPart, images: Split) -> None:
@@ -126,17 +149,48 @@ def test_adapters_stand_between(left: LoadedPart) -> None:
     with pytest.raises(IncompatibleError, match="project") as caught:
         Recombination.of(left, right, report)
     assert caught.value.subject is report
-    project = nn.Conv2d(4, 6, 1)
-    model = Recombination.of(left, right, report, adapters=[project]).eval()
+    bridge = nn.Conv2d(4, 6, 1)
+    between = adapter(left, right, bridge)
+    model = Recombination.of(left, right, report, adapters=[between])
     x = torch.randn(3, 1, 8, 8)
-    assert torch.equal(model(x), right.module(project(left.module(x))))
+    assert torch.equal(model(x), right.module(bridge(left.module(x))))
+    assert model.contract.adapters == (between.blueprint,)
+    assert "project: 1x1 convolution from 4 to 6 channels" in repr(model)
+    (note,) = [one for one in model.report.findings if one.code == "adapter-inserted"]
+    assert (note.severity, model.report.wiring) == ("informs", "needs-adapter")
+
+
+@pytest.mark.parametrize("strange", ["adapts", "targets"])
+def test_an_adapter_that_was_fitted_for_other_parts_is_warned_of(left: LoadedPart, strange: str) -> None:
+    wide = attrs.evolve(FEATURES, shape=("N", 6, "h", "w"))
+    right = loaded("b.head", head(wide), nn.Identity(), trained_with=left)
+    between = adapter(left, right, nn.Conv2d(4, 6, 1), strange=strange)
+    model = Recombination.of(left, right, check(left.manifest, right.manifest), adapters=[between])
+    (note,) = [one for one in model.report.findings if one.code == "adapter-inserted"]
+    assert note.severity == "warns" and "fitted for other parts" in note.came
+
+
+def test_the_contract_is_of_the_whole(left: LoadedPart, right: LoadedPart) -> None:
+    """Images as the extractor wants them, classes and outputs of the head, and what either asks for."""
+    mine = attrs.evolve(
+        left, manifest=extractor(anchors=(initial("one"), shared("dcc")), normalisation="none")
+    )
+    model = Recombination.of(mine, right, check(mine.manifest, right.manifest))
+    whole = model.contract
+    assert whole.structural.inputs == mine.manifest.contract.structural.inputs
+    assert whole.structural.outputs == right.manifest.contract.structural.outputs
+    assert whole.data == attrs.evolve(mine.manifest.contract.data, labels=labels("0", "1", "2"))
+    assert whole.protocol == Protocol("batch", (initial("one"), shared("dcc")))
+    assert whole.adapters == () and model.data.labels is None
 
 
 def test_what_cannot_be_wired_is_refused_with_adapters_too(left: LoadedPart, right: LoadedPart) -> None:
     vector = attrs.evolve(FEATURES, shape=("N", 4), layout="NC")
     flat = attrs.evolve(left, manifest=extractor(vector))
     with pytest.raises(IncompatibleError):
-        Recombination.of(flat, right, check(flat.manifest, right.manifest), adapters=[nn.Identity()])
+        Recombination.of(
+            flat, right, check(flat.manifest, right.manifest), adapters=[adapter(flat, right, nn.Identity())]
+        )
 
 
 def test_policies_and_images_must_go_together(left: LoadedPart, right: LoadedPart, images: Split) -> None:

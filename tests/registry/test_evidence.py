@@ -76,3 +76,13 @@ def test_files_that_are_no_pointers_are_left_alone(store: Store) -> None:
     (pointer.parent / ".DS_Store").write_text("x")
     (pointer.parent.parent / "stray").write_text("x")
     assert len(store.evidence.results(LEFT, RIGHT)) == 1
+
+
+def test_partners_are_all_heads_that_were_measured_with_an_extractor(store: Store) -> None:
+    assert store.evidence.partners(LEFT) == set()
+    store.evidence.record(LEFT, RIGHT, {}, dumps({"accuracy": 0.5}))
+    store.evidence.record(LEFT, OTHER, {}, dumps({"accuracy": 0.6}))
+    (store.root / "evidence" / ("a" * 64) / "stray").write_text("x")
+    (store.root / "evidence" / ("a" * 64) / "folder").mkdir()
+    assert store.evidence.partners(LEFT) == {RIGHT, OTHER}
+    assert store.evidence.partners(RIGHT) == set()

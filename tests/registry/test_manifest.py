@@ -41,9 +41,9 @@ DOCUMENTED: dict[str, Any] = json.loads(
                                {"kind": "auxiliary_head", "task": "dcc", "digest": "TENSORS",
                                 "classes": [{"name": "0", "same_as": []}]},
                                {"kind": "auxiliary_head", "task": "rotation", "digest": "TENSORS"}]},
-    "statistical": {"features": {"mean": 0.41, "std": 0.72, "per_channel": {"blob": "OTHER", "bytes": 512},
-                                 "samples": 5000},
-                    "probe": {"input": "hash-1", "shape": [2, 1, 32, 32], "sketch": [0.11, 0.93],
+    "statistical": {"features": [{"mean": 0.41, "std": 0.72, "per_channel": {"blob": "OTHER", "bytes": 256},
+                                  "samples": 5000}],
+                    "probe": {"input": "hash-1", "shapes": [[2, 1, 32, 32]], "sketch": [0.11, 0.93],
                               "relative_tolerance": 1e-3, "digest": "value:OTHER"}}
   },
   "training": {"run": {"blob": "OTHER", "bytes": 2048}, "seed": 0, "steps": 2000,
@@ -130,8 +130,6 @@ def replaced(path: str, value: Any) -> bytes:
             r"outputs\[0\]\.shape\[1\]: expected a whole number or text",
         ),
         ("contract.structural.outputs.0.shape.1", True, r"outputs\[0\]\.shape\[1\]"),
-        ("contract.structural.outputs.0.shape.1", -4, "impossible size -4"),
-        ("contract.structural.outputs.0.shape.2.floordiv", 0, "impossible size"),
         ("contract.structural.outputs.0.layout", "CHWN", r"outputs\[0\]\.layout: expected one of 'NCHW'"),
         (
             "contract.structural.outputs.0.measured.32x32.0",
@@ -145,9 +143,9 @@ def replaced(path: str, value: Any) -> bytes:
         ("contract.protocol.anchors.0.digest", BLOB, r"anchors\[0\]\.digest: expected 'tensors:sha256:'"),
         ("contract.statistical.probe.digest", "nonsense", r"probe\.digest: expected 'value:sha256:'"),
         (
-            "contract.statistical.features.per_channel.blob",
+            "contract.statistical.features.0.per_channel.blob",
             "sha256:../x",
-            r"per_channel\.blob: not 'sha256:'",
+            r"per_channel\.blob: expected 'sha256:'",
         ),
         ("training.run.blob", "sha256:12", r"training\.run\.blob: not 'sha256:'"),
         ("training", None, r"m\.training: expected an object"),
@@ -205,11 +203,12 @@ def test_the_walker_finds_every_edge_without_knowing_the_schema():
 
 
 def test_the_function_digest_is_that_of_its_definition():
-    contract = DOCUMENTED["contract"]["data"]
+    stated = DOCUMENTED["contract"]["data"]
+    preprocessing = {key: stated[key] for key in ("size", "channels", "mean", "std", "interpolation")}
     decides = {
         "blueprint": DOCUMENTED["blueprint"],
         "tensors": TENSORS,
-        "preprocessing": {key: contract[key] for key in ("size", "channels", "mean", "std", "interpolation")},
+        "preprocessing": {**preprocessing, "crop_pct": 1.0, "crop_mode": "squash"},
         "labels": None,
     }
     assert function_digest(documented()) == f"value:{digest(dumps(decides))}"
@@ -227,6 +226,7 @@ def test_what_is_about_the_component_keeps_its_function(path: str):
         ("blueprint.kwargs", {"in_chans": 3}),
         ("payload.tensors", "tensors:sha256:" + "d" * 64),
         ("contract.data.mean", [0.5]),
+        ("contract.data.crop_pct", 0.875),
         ("contract.data.labels", [{"name": "0"}]),
     ],
 )

@@ -1,4 +1,7 @@
-"""The least bump: what a change between two components demands; equal shapes are not compatibility."""
+"""The least step: what a change between two components demands, and how publishing holds to it.
+
+Equal shapes are not compatibility.
+"""
 
 from __future__ import annotations
 
@@ -7,129 +10,172 @@ from typing import Any
 
 import attrs
 import pytest
+from changes import (
+    CAR,
+    INITIAL,
+    MAJOR,
+    MINOR,
+    OLD,
+    OTHER,
+    PATCH,
+    SHARED,
+    Make,
+    anchored,
+    weights,
+    with_contract,
+    with_data,
+    with_labels,
+)
 
-from compatkit.contract import Anchor, Label, Protocol, Statistical, Structural
-from compatkit.registry.manifest import About, Edge, Manifest, Payload
-from compatkit.registry.versions import least_bump, reasons
+from compatkit.contract import Anchor, Protocol
+from compatkit.errors import VersionTooSmall
+from compatkit.registry.differences import diff
+from compatkit.registry.manifest import About, Manifest, Payload, from_bytes, to_bytes
+from compatkit.registry.store import Store
 
-SHARED = Anchor("auxiliary_head", "tensors:sha256:" + "1" * 64, "dcc")
-OTHER = Anchor("auxiliary_head", "tensors:sha256:" + "2" * 64, "rotation")
-INITIAL = Anchor("initial_weights", "tensors:sha256:" + "3" * 64)
+TABLE = [
+    pytest.param(bump, level, make, id=f"{bump}: {name}")
+    for bump, rows in (("major", MAJOR), ("minor", MINOR), ("patch", PATCH))
+    for name, (level, make) in rows.items()
+]
 
 
-def payload(fill: str) -> Payload:
-    return Payload(Edge("sha256:" + fill * 64, 10), "tensors:sha256:" + fill * 64, 1, 1)
+@pytest.mark.parametrize(("bump", "level", "make"), TABLE)
+def test_the_change_decides(bump: str, level: str, make: Make) -> None:
+    found = diff(OLD, make(OLD))
+    assert found.bump == bump
+    assert level in {one.level for one in found.changes if one.bump == bump}
+
+
+def test_nothing_changed() -> None:
+    assert diff(OLD, attrs.evolve(OLD)).changes == () and diff(OLD, OLD).bump == "none"
+
+
+def test_normalisation_that_asks_for_more_is_a_break() -> None:
+    plain = with_contract(OLD, protocol=Protocol("none", (SHARED, INITIAL)))
+    assert diff(plain, OLD).bump == "major"
+
+
+def test_classes_named_for_the_first_time_lose_nobody() -> None:
+    assert diff(with_data(OLD, labels=None), OLD).bump == "minor"
+
+
+def test_dropping_one_of_two_heads_is_a_break_even_with_a_frozen_one() -> None:
+    both = anchored(OLD, SHARED, OTHER)
+    assert diff(both, weights(anchored(both, SHARED), SHARED)).bump == "major"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "new weights",
+        "same weights, other network",
+        "same weights, other mean",
+        "same weights, other interpolation",
+    ],
+)
+def test_a_measurement_that_passed_makes_a_new_function_minor(name: str) -> None:
+    found = diff(OLD, MAJOR[name][1](OLD), measured=True)
+    assert found.bump == "minor"
+    assert "whose stated measurement passed" in " ".join(one.reason for one in found.changes)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["label removed", "shared head dropped", "other channels", "images of one size only", "another kind"],
+)
+def test_a_measurement_brings_no_lost_partner_back(name: str) -> None:
+    assert diff(OLD, weights(MAJOR[name][1](OLD)), measured=True).bump == "major"
+
+
+@pytest.mark.parametrize("frozen", ["tensors", {"dcc": SHARED.digest}, [None, 3, [SHARED.digest]], None])
+def test_what_training_says_of_frozen_heads_may_be_anything(frozen: Any) -> None:
+    """It is free JSON; only a list of digests counts."""
+    new = attrs.evolve(weights(OLD), training={"frozen": frozen})
+    assert diff(OLD, new).bump == "major"
+
+
+def test_reasons_name_what_was_lost() -> None:
+    new = with_labels(weights(anchored(OLD, INITIAL)), CAR)
+    reasons = {one.path: one.reason for one in diff(OLD, new).changes}
+    assert reasons["tensors"] == "new weights, without a passed measurement"
+    assert reasons["labels[0].name"] == "output 0 no longer answers to all names of 'plane'"
+    assert reasons["labels[1]"] == "label 'automobile' removed"
+    assert (
+        reasons["anchors[0].digest"]
+        == "the auxiliary head dcc tensors:sha256:111111111111, which parts shared, was dropped"
+    )
+
+
+# Publishing
+
+Draft = Callable[..., Manifest]
 
 
 @pytest.fixture
-def old(manifest_of: Callable[..., Manifest]) -> Manifest:
-    return anchored(manifest_of(payload("a")), SHARED, INITIAL)
+def draft(store: Store, put: Callable[..., Payload]) -> Draft:
+    """Return a manifest with weights of this value, anchored to these heads, some of which did not move."""
+
+    def make(value: int, *anchors: Anchor, frozen: tuple[Anchor, ...] = ()) -> Manifest:
+        training = {"frozen": [anchor.digest for anchor in frozen]}
+        return attrs.evolve(anchored(OLD, *anchors), payload=put(store, value), training=training)
+
+    return make
 
 
-def anchored(manifest: Manifest, *anchors: Anchor) -> Manifest:
-    return with_contract(manifest, protocol=Protocol("batch", anchors))
+def test_a_step_that_is_too_small_is_refused_with_the_reasons_level_by_level(
+    store: Store, draft: Draft
+) -> None:
+    store.publish("a", draft(0, SHARED))
+    new = attrs.evolve(draft(1, OTHER), about=About(title="better"))
+    with pytest.raises(VersionTooSmall) as refused:
+        store.publish("a", new, version="1.1.0")
+    assert str(refused.value) == (
+        "a@1.1.0 is too small a step from 1.0.0: at least 2.0.0 is needed, because (weights) new weights, without a "
+        "passed measurement; (protocol) the auxiliary head dcc tensors:sha256:111111111111, which parts shared, was "
+        "dropped. New weights stay within a major line only if they were trained against the frozen auxiliary head "
+        "of the version before, or were measured. Publish without a version to get the least step, or ask for 2.0.0 "
+        "or more."
+    )
+    assert [str(one) for one in store.versions("a")] == ["1.0.0"]
 
 
-def with_contract(manifest: Manifest, **changes: Any) -> Manifest:
-    return attrs.evolve(manifest, contract=attrs.evolve(manifest.contract, **changes))
+def test_only_what_asks_for_more_than_was_given_is_a_reason(store: Store, draft: Draft) -> None:
+    store.publish("a", draft(0, SHARED))
+    new = attrs.evolve(draft(0, SHARED, OTHER), about=About(title="better"))
+    with pytest.raises(
+        VersionTooSmall, match=r"because \(protocol\) anchor added: the auxiliary head rotation [^;]*$"
+    ):
+        store.publish("a", new, version="1.0.1")
+    assert str(store.publish("a", new, version="1.1.0")) == "a@1.1.0"
 
 
-def with_labels(manifest: Manifest, *labels: Label) -> Manifest:
-    return with_contract(manifest, data=attrs.evolve(manifest.contract.data, labels=labels))
+def test_an_older_line_goes_on_with_weights_for_its_own_frozen_head(store: Store, draft: Draft) -> None:
+    """Compared is what stands just below the number: 1.0.0, whatever came later."""
+    store.publish("a", draft(0, SHARED))
+    store.publish("a", draft(1, OTHER))
+    new = draft(2, SHARED, frozen=(SHARED,))
+    with pytest.raises(VersionTooSmall, match=r"from 1\.0\.0: at least 1\.1\.0 is needed"):
+        store.publish("a", new, version="1.0.1")
+    assert str(store.publish("a", new, version="1.1.0")) == "a@1.1.0"
+    assert str(store.publish("a", draft(3, SHARED, frozen=(SHARED,)))) == "a@3.0.0"  # after the latest, 2.0.0
 
 
-def with_output(manifest: Manifest, **changes: Any) -> Manifest:
-    ports = manifest.contract.structural
-    output = attrs.evolve(ports.outputs[0], **changes)
-    return with_contract(manifest, structural=Structural(ports.inputs, (output,)))
+def test_who_vouches_for_a_measurement_stays_within_the_line(store: Store, draft: Draft) -> None:
+    store.publish("a", draft(0))
+    assert str(store.publish("a", draft(1), measured=True)) == "a@1.1.0"
+    with pytest.raises(VersionTooSmall, match=r"at least 1\.2\.0"):
+        store.publish("a", draft(2), version="1.1.1", measured=True)
+    assert str(store.publish("a", draft(2))) == "a@2.0.0"
 
 
-PLANE, CAR = Label("plane"), Label("automobile", ("car",))
-CHANGES: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
-    "nothing": (lambda old: attrs.evolve(old), "none"),
-    "about": (lambda old: attrs.evolve(old, about=About(title="better")), "patch"),
-    "training record": (lambda old: attrs.evolve(old, training={"seed": 1}), "patch"),
-    "same tensors, other file": (
-        lambda old: attrs.evolve(old, payload=attrs.evolve(old.payload, file=Edge("sha256:" + "f" * 64, 12))),
-        "patch",
-    ),
-    "labels appended": (lambda old: with_labels(old, PLANE, CAR, Label("ship")), "minor"),
-    "another name for a label": (lambda old: with_labels(old, Label("plane", ("airplane",)), CAR), "minor"),
-    "labels reordered": (lambda old: with_labels(old, CAR, PLANE), "major"),
-    "label removed": (lambda old: with_labels(old, PLANE), "major"),
-    "label renamed": (lambda old: with_labels(old, PLANE, Label("car", ("automobile",))), "major"),
-    "other name dropped": (lambda old: with_labels(old, PLANE, Label("automobile")), "major"),
-    "anchor added": (lambda old: anchored(old, SHARED, INITIAL, OTHER), "minor"),
-    "initial weights forgotten": (lambda old: anchored(old, SHARED), "minor"),
-    "shared head dropped": (lambda old: anchored(old, INITIAL), "major"),
-    "statistics measured": (lambda old: with_contract(old, statistical=Statistical({"mean": 0.4})), "minor"),
-    "normalisation asks for less": (
-        lambda old: with_contract(old, protocol=Protocol("none", (SHARED, INITIAL))),
-        "minor",
-    ),
-    "other library": (
-        lambda old: attrs.evolve(old, blueprint=attrs.evolve(old.blueprint, library="timm 1.0.32")),
-        "minor",
-    ),
-    "same weights, other network": (
-        lambda old: attrs.evolve(old, blueprint=attrs.evolve(old.blueprint, kwargs={"act": "gelu"})),
-        "major",
-    ),
-    "measured sizes": (lambda old: with_output(old, measured={"64x64": (32, 32)}), "minor"),
-    "channels": (lambda old: with_output(old, shape=("N", 64, 8, 8)), "major"),
-    "range": (lambda old: with_output(old, range="signed"), "major"),
-    "other mean": (
-        lambda old: with_contract(old, data=attrs.evolve(old.contract.data, mean=(0.5,))),
-        "major",
-    ),
-    "kind": (lambda old: attrs.evolve(old, kind="encoder"), "major"),
-    "new weights, same initial weights": (lambda old: attrs.evolve(old, payload=payload("b")), "major"),
-    "new weights, head shared but not frozen": (
-        lambda old: attrs.evolve(old, payload=payload("b"), training={"frozen": []}),
-        "major",
-    ),
-    "new weights, frozen head": (
-        lambda old: attrs.evolve(old, payload=payload("b"), training={"frozen": [SHARED.digest]}),
-        "minor",
-    ),
-    "new weights, another frozen head": (
-        lambda old: attrs.evolve(
-            anchored(old, SHARED, OTHER), payload=payload("b"), training={"frozen": [OTHER.digest]}
-        ),
-        "major",
-    ),
-    "new weights, frozen head, other ports": (
-        lambda old: attrs.evolve(
-            with_output(old, shape=("N", 64)), payload=payload("b"), training={"frozen": [SHARED.digest]}
-        ),
-        "major",
-    ),
-    "new weights, a frozen head kept, another dropped": (
-        lambda old: attrs.evolve(
-            anchored(old, SHARED), payload=payload("b"), training={"frozen": [SHARED.digest]}
-        ),
-        "minor",
-    ),
-}
-
-
-@pytest.mark.parametrize(("change", "expected"), CHANGES.values(), ids=CHANGES)
-def test_the_change_decides(old: Manifest, change: Callable[[Manifest], Manifest], expected: str):
-    assert least_bump(old, change(old)) == expected
-
-
-def test_normalisation_that_asks_for_more_is_a_break(old: Manifest):
-    plain = with_contract(old, protocol=Protocol("none", (SHARED, INITIAL)))
-    assert least_bump(plain, old) == "major"
-
-
-def test_dropping_one_of_two_heads_is_a_break_even_with_a_frozen_one(old: Manifest):
-    both = anchored(old, SHARED, OTHER)
-    new = attrs.evolve(anchored(both, SHARED), payload=payload("b"), training={"frozen": [SHARED.digest]})
-    assert least_bump(both, new) == "major"
-
-
-def test_reasons_say_what_changed(old: Manifest):
-    new = with_labels(attrs.evolve(old, payload=payload("b")), CAR)
-    assert [bump for bump, _ in reasons(old, new)] == ["patch", "major", "major"]
-    assert "labels were removed" in reasons(old, new)[-1][1]
+def test_the_same_values_written_by_another_program_are_a_patch(store: Store, draft: Draft) -> None:
+    """It may leave out what has a default: other bytes, no difference."""
+    data = to_bytes(draft(0))
+    short = data.replace(b',"extensions":{}', b"")
+    assert short != data and not diff(from_bytes(short), from_bytes(data)).changes
+    digest = store.put_blob(short).blob
+    folder = store.root / "refs" / "a" / "@versions"
+    folder.mkdir(parents=True)
+    (folder / "1.0.0").write_text(f"{digest}\n")
+    assert str(store.publish("a", draft(0))) == "a@1.0.1"

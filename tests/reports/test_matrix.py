@@ -132,9 +132,9 @@ def test_the_word_of_a_cell():
     assert words == [
         "own pair",
         "compatible",
-        "at chance",
+        "incompatible",
         "own pair",
-        "needs adapter",
+        "adaptable",
         "refused",
         "no common class",
         "undecided",
@@ -149,7 +149,7 @@ def test_the_word_of_a_cell():
     )
     assert verdict(broken).word == "not measured"
     failed = attrs.evolve(examples.digits().cells[0], grade="chance")
-    assert verdict(failed).word == "at chance"  # An own pair that learnt nothing says so.
+    assert verdict(failed).word == "incompatible"  # An own pair that learnt nothing says so.
     stale = attrs.evolve(examples.digits().cells[1], grade="stale")
     assert verdict(stale).word == "stale"
 

@@ -10,7 +10,7 @@ import torch
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.errors import FormatError, IntegrityError, PluginError, UsageError
+from compatkit.errors import CutError, FormatError, IntegrityError, PluginError, UsageError
 
 
 def task(name: str = "a", **settings: Any) -> ck.Task:
@@ -125,3 +125,11 @@ def test_several_heads_of_one_name_from_a_registry_are_refused(tmp_path: Path) -
         registry.publish(quick(steps=1, seed=seed).fit([task()], ["dcc"]), prefix=prefix)
     with pytest.raises(UsageError, match=r"means several heads 'dcc'"):
         registry.auxiliary_heads("*/shared.dcc")
+
+
+def test_a_cut_that_several_tensors_cross_is_not_trained():
+    crossing = ck.Task("a", data_set("a"), "crossvit_9_240", "forward_features")
+    with pytest.raises(
+        CutError, match="2 tensors cross 'forward_features' of crossvit_9_240; training needs"
+    ):
+        quick(steps=1).fit([crossing])

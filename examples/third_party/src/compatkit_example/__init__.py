@@ -1,1 +1,1 @@
-"""A regularizer and a metric for compatkit, in a package of their own."""
+"""A regularizer, a metric and a builder of networks for compatkit, in a package of their own."""

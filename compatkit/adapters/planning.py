@@ -1,0 +1,183 @@
+"""Try a cut before anything is built on it: which way works, what crosses, and where a network can be cut at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit.adapters.builders import BUILDERS, create, json_kwargs
+from compatkit.adapters.cutting import approaches_for, cut
+from compatkit.adapters.discovery import CutPoint, tried, watched
+from compatkit.adapters.initialisation import seeded, without_draws
+from compatkit.adapters.inputs import InputSpec, class_layer, config_of, input_of
+from compatkit.adapters.proof import unchanged
+from compatkit.adapters.signals import signal
+from compatkit.contract import Blueprint
+from compatkit.errors import CutError
+
+
+@attrs.frozen
+class Plan:
+    """A cut that was tried and works.
+
+    Attributes:
+        class_layer: Prefixes of the class layer's tensors in the head's state dict, such as ``"fc."``.
+        parameters: Counts of extractor and head.
+    """
+
+    extractor: Blueprint
+    head: Blueprint
+    class_layer: tuple[str, ...]
+    input: InputSpec
+    parameters: tuple[int, int]
+
+
+def plan(
+    model: str,
+    split: str,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    size: tuple[int, int] | None = None,
+    builder: str = "timm",
+) -> Plan:
+    """Try a cut and return the blueprints of both parts.
+
+    Args:
+        model: Name that the builder knows.
+        split: Module path such as ``"layer2"`` or ``"blocks.4"``, or ``"forward_features"``.
+        kwargs: JSON values for the builder.
+        size: Height and width of the images; default: the backbone's own. A backbone of fixed size is built for
+            this size (``img_size``).
+        builder: Key of the table of builders.
+
+    Raises:
+        UnknownName: No such builder, model or split point; the message suggests near ones.
+        UsageError: The arguments do not fit the model.
+        CutError: The network cannot be cut there; the message says what crosses.
+    """
+    whole, given, spec = _whole(builder, model, kwargs or {}, size)
+    library = BUILDERS[builder].library()
+    tried = [
+        Blueprint(builder, library, model, given, split, "extractor", approach, spec.size)
+        for approach in approaches_for(split)
+    ]
+    blueprint, extractor, head = _first(whole, tried)
+    parameters = tuple(
+        sum(parameter.numel() for parameter in part.parameters()) for part in (extractor, head)
+    )
+    layers = tuple(name for name in class_layer(whole) if any(k.startswith(name) for k in head.state_dict()))
+    return Plan(blueprint, attrs.evolve(blueprint, side="head"), layers, spec, (parameters[0], parameters[1]))
+
+
+def cut_points(
+    model: str,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    size: tuple[int, int] | None = None,
+    builder: str = "timm",
+    progress: Callable[[int, int, str], None] | None = None,
+) -> list[CutPoint]:
+    """Return where a network can be cut and where not, in the order of the forward pass.
+
+    Every point where nothing but a module's own output crosses is tried; the others only say what crosses.
+
+    Args:
+        model: Name that the builder knows.
+        kwargs: JSON values for the builder.
+        size: Height and width of the images; default: the backbone's own.
+        builder: Key of the table of builders.
+        progress: Called with done, total and what is tried.
+
+    Raises:
+        UnknownName: No such builder or model.
+    """
+    whole, _, spec = _whole(builder, model, kwargs or {}, size)
+    image = (spec.channels, *spec.size)
+    points = watched(whole, image)
+    found = []
+    for number, point in enumerate(points, 1):
+        if progress is not None:
+            progress(number, len(points), point.name)
+        found.append(tried(whole, image, point) if point.own else point)
+    return found
+
+
+def parts_of(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module]:
+    """Cut a whole network as its blueprint says; return extractor and head."""
+    return cut(whole, blueprint.split, blueprint.approach, (channels_of(blueprint), *blueprint.traced_size))
+
+
+def channels_of(blueprint: Blueprint) -> int:
+    """Return the image channels; a blueprint names them wherever they are not 3."""
+    return int(blueprint.kwargs.get("in_chans", 3))
+
+
+def _whole(
+    builder: str, model: str, kwargs: Mapping[str, Any], size: tuple[int, int] | None
+) -> tuple[nn.Module, dict[str, Any], InputSpec]:
+    """Return a network without initial weights, its keyword arguments, and the images that it takes."""
+    given = json_kwargs(model, kwargs)
+    with seeded(0), without_draws():
+        whole = create(builder, model, given)
+        if size is not None and config_of(whole).get("fixed_input_size") and "img_size" not in given:
+            given["img_size"] = list(size)
+            whole = create(builder, model, given)
+    spec = input_of(whole, given, size)
+    if spec.channels != 3:
+        given["in_chans"] = spec.channels
+    return whole, given, spec
+
+
+def _first(whole: nn.Module, tried: list[Blueprint]) -> tuple[Blueprint, nn.Module, nn.Module]:
+    """Return the first way to cut that works, with its parts.
+
+    Raises:
+        CutError: None works; the last says why.
+    """
+    for blueprint in tried[:-1]:
+        try:
+            return _run(whole, blueprint)
+        except _NotTaken:
+            raise
+        except CutError:
+            continue
+    return _run(whole, tried[-1])
+
+
+class _NotTaken(CutError):
+    """The network does not take such images, however it is cut."""
+
+
+def _run(whole: nn.Module, blueprint: Blueprint) -> tuple[Blueprint, nn.Module, nn.Module]:
+    """Cut and run once; return the blueprint with the count of tensors that cross.
+
+    Raises:
+        CutError: The network does not take such images, or cannot be cut so.
+    """
+    extractor, head = parts_of(whole, blueprint)
+    height, width = blueprint.traced_size
+    with unchanged(extractor, head), torch.no_grad():
+        extractor.eval()
+        head.eval()
+        try:
+            features = extractor(signal((2, channels_of(blueprint), height, width)))
+            given = (features,) if isinstance(features, Tensor) else features
+            several = isinstance(given, tuple) and all(isinstance(one, Tensor) for one in given)
+            if isinstance(features, Tensor) or (several and blueprint.approach != "fx"):
+                head(features)
+                return attrs.evolve(blueprint, cut_outputs=len(given)), extractor, head
+        except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
+            raise _NotTaken(
+                f"{blueprint.model} does not take {channels_of(blueprint)} x {height} x {width} images: {error}. Leave "
+                "size out for its own, or look for an img_size argument.",
+                subject=blueprint.split,
+            ) from error
+    raise CutError(
+        f"{blueprint.split!r} of {blueprint.model} gives a {type(features).__name__}; a cut passes tensors. Split "
+        "at another module.",
+        subject=blueprint.split,
+    )

@@ -1,0 +1,264 @@
+"""Adapters without parameters: they move, average, resize, convert or leave out, and learn nothing.
+
+Arithmetic is done in float32 (float64 stays), and the dtype that came goes on. Each is made for one tensor; in a tuple
+of features it changes the one at ``port`` and passes the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isqrt
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from compatkit.errors import UsageError
+
+DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+AXES = {"NCHW": 4, "NHWC": 4, "NLC": 3, "NC": 2}
+"""Axes of a tensor in each layout."""
+MAPS_AND_TOKENS = ("NCHW", "NHWC", "NLC")
+
+Features = Tensor | tuple[Tensor, ...]
+
+
+class SeamAdapter(nn.Module):
+    """What all adapters have in common.
+
+    Attributes:
+        port: Which tensor of a tuple is changed; None where a single tensor crosses.
+    """
+
+    def __init__(self, port: int | None = None) -> None:
+        super().__init__()
+        self.port = None if port is None else whole_number("port", port, least=0)
+
+    def forward(self, features: Features) -> Features:
+        """Return the features with the one at ``port`` changed; one tensor gives one, a tuple a tuple."""
+        if self.port is None:
+            if not isinstance(features, Tensor):
+                raise UsageError(f"{self} takes one tensor, got a {type(features).__name__}.")
+            return self.adapted(features)
+        return tuple(self.adapted(one) if at == self.port else one for at, one in enumerate(features))
+
+    def adapted(self, features: Tensor) -> Tensor:
+        """Return one tensor changed."""
+        raise NotImplementedError
+
+
+class Cast(SeamAdapter):
+    """Converts to another floating-point type.
+
+    Args:
+        to: ``"float16"``, ``"bfloat16"``, ``"float32"`` or ``"float64"``.
+        port: See ``SeamAdapter``; so for all adapters.
+    """
+
+    def __init__(self, to: str, port: int | None = None) -> None:
+        super().__init__(port)
+        self.dtype = DTYPES[one_of("to", to, DTYPES)]
+
+    def adapted(self, features: Tensor) -> Tensor:
+        """Return the same values in the other type, any shape."""
+        return features.to(self.dtype)
+
+    def extra_repr(self) -> str:
+        """Say which type."""
+        return str(self.dtype)
+
+
+class DropTokens(SeamAdapter):
+    """Leaves out class or register tokens.
+
+    Args:
+        keep: So many tokens in front stay.
+        drop: So many after them are left out.
+        port: See ``SeamAdapter``.
+    """
+
+    def __init__(self, keep: int, drop: int, port: int | None = None) -> None:
+        super().__init__(port)
+        self.keep, self.drop = whole_number("keep", keep, least=0), whole_number("drop", drop, least=1)
+
+    def adapted(self, features: Tensor) -> Tensor:
+        """Return ``(n, tokens - drop, c)`` for ``(n, tokens, c)``."""
+        check_axes("drop-tokens", features, "NLC")
+        rest = features[:, self.keep + self.drop :]
+        return torch.cat([features[:, : self.keep], rest], dim=1) if self.keep else rest
+
+    def extra_repr(self) -> str:
+        """Say which tokens."""
+        return f"keep={self.keep}, drop={self.drop}"
+
+
+class Pool(SeamAdapter):
+    """Averages over the positions. Class and register tokens are no positions and are left out.
+
+    A head that reads the class token takes another meaning of it than the average of the patches: such a pair is
+    wired, and no more than that.
+
+    Args:
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"``.
+        to: ``"NC"`` gives a vector; the others give a map of one position, or one token.
+        prefix_tokens: Class and register tokens in front.
+        port: See ``SeamAdapter``.
+    """
+
+    def __init__(self, layout: str, to: str, prefix_tokens: int = 0, port: int | None = None) -> None:
+        super().__init__(port)
+        self.layout, self.to_layout = one_of("layout", layout, MAPS_AND_TOKENS), one_of("to", to, AXES)
+        self.prefix_tokens = whole_number("prefix_tokens", prefix_tokens, least=0)
+
+    def adapted(self, features: Tensor) -> Tensor:
+        """Return ``(n, c)``, or one position of a map or of tokens."""
+        check_axes("pool", features, self.layout)
+        axes = {"NCHW": (2, 3), "NHWC": (1, 2), "NLC": (1,)}[self.layout]
+        values = features[:, self.prefix_tokens :] if self.layout == "NLC" else features
+        vector = values.mean(dim=axes, dtype=wide_type(features)).to(features.dtype)
+        if self.to_layout == "NCHW":
+            return vector[:, :, None, None]
+        return {"NHWC": vector[:, None, None], "NLC": vector[:, None], "NC": vector}[self.to_layout]
+
+    def extra_repr(self) -> str:
+        """Say from what to what."""
+        return f"{self.layout} to {self.to_layout}"
+
+
+class Resize(SeamAdapter):
+    """Brings a map, or the patches among tokens, to other sides; class and register tokens stay.
+
+    Where both sides shrink by whole factors each position is the plain average of the block that it covers;
+    otherwise bilinear interpolation with antialiasing, corners not aligned. Nothing leaves the range of the values.
+
+    Args:
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"``.
+        size: Height and width in positions that come out.
+        sides: Height and width that tokens form; None where they form a square.
+        prefix_tokens: Class and register tokens in front.
+        port: See ``SeamAdapter``.
+    """
+
+    def __init__(
+        self,
+        layout: str,
+        size: Sequence[int],
+        sides: Sequence[int] | None = None,
+        prefix_tokens: int = 0,
+        port: int | None = None,
+    ) -> None:
+        super().__init__(port)
+        self.layout = one_of("layout", layout, MAPS_AND_TOKENS)
+        self.size, self.sides = (
+            two_counts("size", size),
+            None if sides is None else two_counts("sides", sides),
+        )
+        self.prefix_tokens = whole_number("prefix_tokens", prefix_tokens, least=0)
+
+    def adapted(self, features: Tensor) -> Tensor:
+        """Return the features with ``size[0] * size[1]`` positions, in the layout that came."""
+        check_axes("resize", features, self.layout)
+        if self.layout == "NCHW":
+            return self._resized(features)
+        if self.layout == "NHWC":
+            return self._resized(features.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        prefix, patches = features[:, : self.prefix_tokens], features[:, self.prefix_tokens :]
+        maps = patches.unflatten(1, _grid(patches, self.sides)).permute(0, 3, 1, 2)
+        return torch.cat([prefix, self._resized(maps).flatten(2).transpose(1, 2)], dim=1)
+
+    def _resized(self, maps: Tensor) -> Tensor:
+        wide, size = maps.to(wide_type(maps)), self.size
+        if all(came % wanted == 0 for came, wanted in zip(maps.shape[2:], size, strict=True)):
+            return F.adaptive_avg_pool2d(wide, size).to(maps.dtype)
+        return F.interpolate(wide, size=list(size), mode="bilinear", antialias=True).to(maps.dtype)
+
+    def extra_repr(self) -> str:
+        """Say to which sides."""
+        return f"{self.layout}, {self.size[0]}x{self.size[1]}"
+
+
+class Permute(SeamAdapter):
+    """Moves the axes between maps and tokens; positions are counted row by row.
+
+    Args:
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"NLC"`` without class and register tokens.
+        to: Another of them.
+        sides: Height and width that tokens form; None where they form a square.
+        port: See ``SeamAdapter``.
+    """
+
+    def __init__(
+        self, layout: str, to: str, sides: Sequence[int] | None = None, port: int | None = None
+    ) -> None:
+        super().__init__(port)
+        self.layout, self.to_layout = (
+            one_of("layout", layout, MAPS_AND_TOKENS),
+            one_of("to", to, MAPS_AND_TOKENS),
+        )
+        self.sides = None if sides is None else two_counts("sides", sides)
+
+    def adapted(self, features: Tensor) -> Tensor:
+        """Return the same values in the other layout."""
+        check_axes("permute", features, self.layout)
+        last = features.permute(0, 2, 3, 1) if self.layout == "NCHW" else features
+        if self.to_layout == "NLC":
+            return last if self.layout == "NLC" else last.flatten(1, 2)
+        last = last.unflatten(1, _grid(last, self.sides)) if self.layout == "NLC" else last
+        return last.permute(0, 3, 1, 2) if self.to_layout == "NCHW" else last
+
+    def extra_repr(self) -> str:
+        """Say from what to what."""
+        return f"{self.layout} to {self.to_layout}"
+
+
+def _grid(tokens: Tensor, sides: tuple[int, int] | None) -> tuple[int, int]:
+    """Return the sides that tokens form: those given, or a square's."""
+    count = tokens.shape[1]
+    height, width = sides or (isqrt(count), isqrt(count))
+    if height * width != count:
+        raise UsageError(
+            f"{count} tokens came, which form no map of {height}x{width} positions. Give images of the size that the "
+            "adapter was made for; class and register tokens must be dropped before."
+        )
+    return height, width
+
+
+def check_axes(name: str, features: Tensor, layout: str) -> None:
+    """Raise a UsageError where features have another count of axes than ``layout``."""
+    if features.ndim != AXES[layout]:
+        raise UsageError(
+            f"The adapter {name} takes features {layout}, got the shape {tuple(features.shape)}."
+        )
+
+
+def wide_type(features: Tensor) -> torch.dtype:
+    """Return the dtype to compute in."""
+    return torch.promote_types(features.dtype, torch.float32)
+
+
+def one_of(name: str, value: str, known: Mapping[str, object] | Sequence[str]) -> str:
+    """Return ``value`` if it is one of ``known``, else raise a UsageError."""
+    if not isinstance(value, str) or value not in known:
+        raise UsageError(f"{name} of an adapter is one of {', '.join(known)}, not {value!r}.", subject=value)
+    return value
+
+
+def two_counts(name: str, value: Sequence[int]) -> tuple[int, int]:
+    """Return two whole numbers from 1, else raise a UsageError."""
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise UsageError(f"{name} of an adapter are two whole numbers, not {value!r}.", subject=value)
+    return whole_number(name, value[0], least=1), whole_number(name, value[1], least=1)
+
+
+def whole_number(name: str, value: int, *, least: int) -> int:
+    """Return a whole number from ``least``, else raise a UsageError."""
+    if type(value) is not int or value < least:
+        raise UsageError(
+            f"{name} of an adapter is a whole number from {least}, not {value!r}.", subject=value
+        )
+    return value

@@ -1,0 +1,190 @@
+"""torchvision's image classifiers, each with a configuration as timm's models carry one.
+
+What a network was made for is read from the metadata of its default weights, which needs no download.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from torch import Tensor, nn
+from torch.hub import get_dir
+from torchvision import __version__, models
+from torchvision.models import get_model_builder, get_model_weights, list_models
+
+from compatkit.adapters.weights import load_whole
+from compatkit.errors import EnvironmentFailure, UsageError
+
+BARRED = frozenset({"progress"})
+"""Keyword arguments of torchvision that describe no network, beside those for weights, which nobody takes."""
+OFFLINE = "HF_HUB_OFFLINE"
+"""The variable of the environment by which timm's weights are kept from the network; it counts here too."""
+
+_AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
+_OLD_DENSE = re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.(?=[12]\.)")
+
+
+class MNASNet(models.MNASNet):
+    """torchvision's, taking a state dict without version as one of today's: safetensors keeps no version."""
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Mapping[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        stated = {"version": self._version, **local_metadata}
+        super()._load_from_state_dict(state_dict, prefix, stated, *args, **kwargs)
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """Return the names of torchvision's classifiers, without those for detection, video and so on."""
+    return tuple(list_models(module=models))
+
+
+def knows(model: str) -> bool:
+    """Tell whether it is one of these classifiers."""
+    return model in names()
+
+
+def library() -> str:
+    """Return what a blueprint records, for example ``"torchvision 0.29.1"``, without the kind of wheel (``+cpu``)."""
+    return f"torchvision {__version__.partition('+')[0]}"
+
+
+def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """Build a classifier with random weights, or with torchvision's default ones where asked.
+
+    GoogLeNet and Inception are built without auxiliary outputs (in train mode these give a named tuple in place of
+    the logits) and without ``transform_input``: images normalised by mean and std .5 take its place, as the
+    configuration says. A Vision Transformer and MaxViT take ``img_size`` as timm's do.
+
+    Raises:
+        UsageError: The model does not take these keyword arguments, or images of other than 3 channels are asked for.
+        CutError: The pretrained weights are of another shape.
+        EnvironmentFailure: Pretrained weights could not be fetched or read.
+    """
+    given = _arguments(model, kwargs)
+    try:
+        network = get_model_builder(model)(weights=None, **given)
+    except Exception as error:
+        said = ", ".join(f"{name}={value!r}" for name, value in kwargs.items()) or "no arguments"
+        raise UsageError(
+            f"torchvision does not build {model!r} with {said}: {type(error).__name__}: {error}",
+            subject=model,
+        ) from error
+    if isinstance(network, models.MNASNet):
+        network.__class__ = MNASNet
+    vars(network)["pretrained_cfg"] = _configuration(model, network, given)
+    if pretrained:
+        load_whole(network, _fetched(model, network), model)
+    return network
+
+
+def _arguments(model: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return torchvision's own keyword arguments."""
+    given = dict(kwargs)
+    if (channels := given.pop("in_chans", 3)) != 3:
+        raise UsageError(
+            f"{model}: torchvision's classifiers take RGB images, in_chans=3; got {channels!r}. Give the images three "
+            "channels, or take a backbone of timm, which builds the first layer for any count.",
+            subject=model,
+        )
+    classes = given.get("num_classes", 1000)
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
+        raise UsageError(
+            f"{model}: num_classes must be a whole number from 1, got {classes!r}.", subject=model
+        )
+    if model in _AUXILIARY:
+        if given.setdefault("aux_logits", False):
+            raise UsageError(
+                f"{model}: with aux_logits the network gives a named tuple in train mode, not logits. It is built "
+                "without auxiliary outputs; leave aux_logits out.",
+                subject=model,
+            )
+        given.setdefault("init_weights", True)  # torchvision's default, which warns unless it is said
+    if model.startswith(("vit_", "maxvit")):
+        height, width = _sides(model, given.pop("img_size", _weights(model).meta["min_size"]))
+        if model.startswith("maxvit"):
+            given.setdefault("input_size", (height, width))
+        elif height == width:
+            given.setdefault("image_size", height)
+        else:
+            raise UsageError(
+                f"{model}: torchvision builds it for square images; got {height} x {width}.", subject=model
+            )
+    return given
+
+
+def _sides(model: str, size: Any) -> tuple[int, int]:
+    """Return height and width from timm's ``img_size``: one number, or two."""
+    sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
+    if len(sides) == 2 and all(type(side) is int and side > 0 for side in sides):
+        return sides
+    raise UsageError(
+        f"{model}: img_size is one whole number or two (height, width), got {size!r}.", subject=model
+    )
+
+
+def _configuration(model: str, network: nn.Module, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the network was made for, with the names that timm's ``pretrained_cfg`` has."""
+    made_for = _weights(model).transforms()
+    crop, resized = made_for.crop_size[0], made_for.resize_size[0]
+    mean, std = tuple(made_for.mean), tuple(made_for.std)
+    if model in _AUXILIARY and not given.get("transform_input"):
+        mean, std = (0.5,) * 3, (0.5,) * 3
+    own = getattr(network, "image_size", None) or given.get("input_size") or crop
+    height, width = (own, own) if isinstance(own, int) else own
+    classes = int(given.get("num_classes", 1000))
+    return {
+        "architecture": model,
+        "num_classes": classes,
+        "input_size": (3, height, width),
+        "fixed_input_size": model.startswith(("vit_", "maxvit")),
+        "interpolation": made_for.interpolation.value,
+        "crop_pct": crop / resized,
+        "crop_mode": "center",
+        "mean": mean,
+        "std": std,
+        "classifier": _class_layer(network, classes),
+    }
+
+
+def _class_layer(network: nn.Module, classes: int) -> str | None:
+    """Return the path of the last layer that gives one number a class."""
+    for path, module in reversed(list(network.named_modules())):
+        width = module.out_features if isinstance(module, nn.Linear) else None
+        width = module.out_channels if isinstance(module, nn.Conv2d) else width
+        if width == classes:
+            return path
+    return None
+
+
+def _weights(model: str) -> Any:
+    return get_model_weights(model)["DEFAULT"]
+
+
+def _fetched(model: str, network: nn.Module) -> dict[str, Tensor]:
+    """Return torchvision's default weights under today's names; fetched where the cache lacks them."""
+    weights, own = _weights(model), network.state_dict()
+    cached = Path(get_dir()) / "checkpoints" / PurePosixPath(weights.url).name
+    try:
+        if os.environ.get(OFFLINE, "").upper() in ("1", "ON", "YES", "TRUE") and not cached.exists():
+            raise FileNotFoundError(f"{cached.name} is not in the cache, and {OFFLINE} is set")
+        # Never more than tensors: what a checkpoint pickles besides is refused.
+        stored = weights.get_state_dict(
+            progress=False, check_hash=True, map_location="cpu", weights_only=True
+        )
+        given = {_OLD_DENSE.sub(r"\1", name): value for name, value in stored.items()}
+    except Exception as error:
+        raise EnvironmentFailure(
+            f"The pretrained weights of {model!r} could not be fetched or read: {error}. Connect to the network, or "
+            f"put {cached.name} into torch's cache first.",
+            subject=model,
+        ) from error
+    auxiliary = _AUXILIARY.get(model, ())
+    counts = {name: value for name, value in own.items() if name.endswith("num_batches_tracked")}
+    return counts | {name: value for name, value in given.items() if not name.startswith(auxiliary)}

@@ -1,0 +1,173 @@
+"""Fit an adapter: from an extractor's features to those of the extractor that the head was trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit.adapters.seam import build_adapter
+from compatkit.components import load
+from compatkit.contract import Blueprint, Port
+from compatkit.data.split import Split
+from compatkit.errors import IncompatibleError, NotFound
+from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
+from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.normalisation import batches, evaluation_mode
+from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.ridge import NormalEquations, usual_strength
+from compatkit.ports import by
+from compatkit.registry.manifest import Parent
+from compatkit.registry.names import Reference
+from compatkit.registry.store import Store
+
+BATCH = 64
+"""Images at once while fitting; nothing depends on it but memory."""
+
+
+@attrs.frozen(eq=False)
+class Place:
+    """A place between extractor and head, with the adapter that is to stand there.
+
+    Attributes:
+        given: The adapter where it is at hand; None where it is built, or fitted.
+    """
+
+    blueprint: Blueprint
+    takes: tuple[Port, ...]
+    gives: tuple[Port, ...]
+    given: Adapter | None = None
+
+
+def fit_projection(
+    place: Place,
+    extractor: LoadedPart,
+    own: LoadedPart,
+    data: Split,
+    *,
+    before: Sequence[Adapter] = (),
+    strength: float | None = None,
+) -> Adapter:
+    """Fit ``project``: ridge regression from an extractor's features to those of the head's own extractor.
+
+    Both run in eval mode on the same images, each with its own preprocessing. Every position of every image is one
+    sample.
+
+    Args:
+        place: Where it stands.
+        extractor: Gives the features.
+        own: The extractor that the head was trained with.
+        data: Images; their classes are not used.
+        before: Adapters that the features pass before this one.
+        strength: Of the regularisation, above 0; None takes .1 up to 100 images and .01 beyond.
+
+    Raises:
+        IncompatibleError: The features of the two cannot be paired position by position.
+        DataError: The features are not finite, or do not change.
+    """
+    used = usual_strength(len(data)) if strength is None else strength
+    _check_pairing(place, own)
+    index, layout = int(place.blueprint.kwargs.get("port", 0)), place.blueprint.kwargs["layout"]
+    equations = NormalEquations()
+    steps = [one.module for one in before]
+    with evaluation_mode(extractor.module), evaluation_mode(own.module), torch.no_grad():
+        images = zip(_images(extractor, data), _images(own, data), strict=True)
+        for mine, theirs in images:
+            features: Any = extractor.module(mine)
+            for step in steps:
+                features = step(features)
+            given, target = _tensor(features, index), _tensor(own.module(theirs), index)
+            _check_positions(given, target, layout, extractor, own)
+            equations.add(_rows(given, layout), _rows(target, layout))
+    fitted = equations.solve(used)
+    state = {"weight": fitted.weight.T.float().contiguous(), "bias": fitted.bias.float()}
+    facts = {
+        "method": "ridge",
+        "data": {"name": data.name, "digest": data.digest, "images": len(data)},
+        "samples": fitted.samples,
+        "strength": used,
+        "residual": fitted.residual,
+    }
+    made = standing(place, build_adapter(place.blueprint, state), extractor)
+    return attrs.evolve(made, parents=(*made.parents, Parent(TARGETS, own.digest)), training=facts)
+
+
+def own_extractor(store: Store, head: LoadedPart) -> LoadedPart:
+    """Return the extractor that a head was trained with.
+
+    Raises:
+        IncompatibleError: The head names none, or it is not in this registry.
+    """
+    why = "its manifest names none"
+    if head.trained_with is not None:
+        beside = f"{head.reference.split('@')[0].removesuffix('.head')}.extractor"
+        for name in sorted(store.names(), key=lambda one: (one != beside, one)):
+            try:
+                return load(store, store.resolve(Reference(name, digest=head.trained_with)))
+            except NotFound:
+                continue
+        why = f"{head.trained_with} is not in this registry"
+    raise IncompatibleError(
+        f"An adapter for {head.reference} is fitted to the features of the extractor that the head was trained with; "
+        f"{why}. Publish that extractor here, or take a published adapter."
+    )
+
+
+def standing(place: Place, module: nn.Module, extractor: LoadedPart) -> Adapter:
+    """Return a module in its place, as made for this extractor."""
+    data = attrs.evolve(extractor.manifest.contract.data, labels=None)
+    parents = (Parent(ADAPTS, extractor.digest),)
+    return Adapter(place.blueprint, module, place.takes, place.gives, data, parents)
+
+
+def _check_pairing(place: Place, own: LoadedPart) -> None:
+    """Refuse a head whose own extractor gives features of another layout than those to be paired with them.
+
+    Raises:
+        IncompatibleError: The layouts differ.
+    """
+    outputs, index = own.manifest.contract.structural.outputs, int(place.blueprint.kwargs.get("port", 0))
+    mine, theirs = place.takes[index].layout, outputs[index].layout if index < len(outputs) else "no such"
+    if mine != theirs:
+        raise IncompatibleError(
+            f"{own.reference} gives {theirs} features, where {mine} are expected to fit an adapter to; the head was "
+            "made for other features than those of the extractor that its manifest names."
+        )
+
+
+def _check_positions(
+    given: Tensor, target: Tensor, layout: str, extractor: LoadedPart, own: LoadedPart
+) -> None:
+    """Refuse features that do not pair up, position by position.
+
+    Raises:
+        IncompatibleError: They have other positions.
+    """
+    axes = slice(2, None) if layout == "NCHW" else slice(1, -1)
+    came, wanted = tuple(given.shape[axes]), tuple(target.shape[axes])
+    if came != wanted:
+        raise IncompatibleError(
+            f"Features of {extractor.reference} ({by(came)} positions) cannot be paired with those of {own.reference} "
+            f"({by(wanted)} positions): the grid that tokens form is not known. Take images whose tokens form a grid "
+            "of their proportions."
+        )
+
+
+def _images(part: LoadedPart, split: Split) -> Iterator[Tensor]:
+    data = part.manifest.contract.data
+    examples = prepare(split, data)
+    for positions in batches(len(examples), BATCH, None):
+        yield normalise(examples.images[positions], data)
+
+
+def _tensor(features: Any, index: int) -> Tensor:
+    return features if isinstance(features, Tensor) else features[index]
+
+
+def _rows(features: Tensor, layout: str) -> Tensor:
+    """Return one sample a position, ``(m, c)``."""
+    last = features.permute(0, 2, 3, 1) if layout == "NCHW" else features
+    return last.reshape(-1, last.shape[-1])

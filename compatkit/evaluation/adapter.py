@@ -1,0 +1,58 @@
+"""An adapter with its module: what stands between an extractor and a head, and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from torch import nn
+
+from compatkit.adaptation import described
+from compatkit.contract import Blueprint, Data, Port
+from compatkit.registry.manifest import Parent
+
+ADAPTS = "adapts"
+"""Relation to the extractor that an adapter was made for."""
+TARGETS = "targets"
+"""Relation to the extractor whose features an adapter was fitted to give."""
+
+
+@attrs.frozen(eq=False)
+class Adapter:
+    """One step from an extractor's features to what a head takes.
+
+    Attributes:
+        blueprint: Rebuilds the module.
+        module: With its weights, in eval mode.
+        takes: Ports before it.
+        gives: Ports behind it.
+        data: Images that the ports were derived for.
+        parents: The extractor it was made for and, where it was fitted, the extractor it imitates.
+        training: What it was fitted on, as JSON values: ``method``, ``data`` (name, digest, count of ``images``),
+            ``samples``, ``strength`` and ``residual`` (share of the variance left); empty where nothing was fitted.
+        reference: ``name@version`` where it was loaded from a registry.
+    """
+
+    blueprint: Blueprint
+    module: nn.Module
+    takes: tuple[Port, ...]
+    gives: tuple[Port, ...]
+    data: Data
+    parents: tuple[Parent, ...] = ()
+    training: Mapping[str, Any] = attrs.field(factory=dict)
+    reference: str | None = None
+
+    def parent(self, relation: str) -> str | None:
+        """Return the digest of the parent of this relation, or None."""
+        return next((one.component for one in self.parents if one.relation == relation), None)
+
+    def __str__(self) -> str:
+        text = described(self.blueprint)
+        if self.training:
+            data = self.training["data"]
+            text = (
+                f"{text.removesuffix(', fitted on unlabelled images')}, fitted on {data['images']} images of "
+                f"{data['name']} ({self.training['residual']:.1%} of the variance left)"
+            )
+        return f"{text} [{self.reference}]" if self.reference else text

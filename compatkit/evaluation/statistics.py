@@ -1,0 +1,136 @@
+"""The statistical level: mean and standard deviation of every feature channel, in one pass over images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from compatkit.contract import Data, FeatureStatistics, Port
+from compatkit.data.dataset import Split
+from compatkit.errors import CutError, IntegrityError
+from compatkit.evaluation.normalisation import evaluation_mode
+from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.registry.canonical import digest
+from compatkit.registry.channels import channel_bytes
+
+SAMPLES = 5000
+"""Images that are looked at unless more or fewer are asked for."""
+
+Floats = NDArray[np.float64]
+
+
+@attrs.frozen(eq=False)
+class Moments:
+    """Count, mean and sum of squared deviations of every channel of one port, in float64.
+
+    Attributes:
+        images: Count of images.
+        count: Count of values in each channel.
+        mean: ``(C,)``.
+        squares: ``(C,)``, of the deviations from the mean.
+        fixed: Whether the width is the same for all images, so that the channels can be told apart.
+    """
+
+    images: int
+    count: int
+    mean: Floats
+    squares: Floats
+    fixed: bool = True
+
+    @classmethod
+    def of(cls, features: Tensor, port: Port, images: int) -> Moments:
+        """Return the moments of one batch, whatever its layout.
+
+        Raises:
+            IntegrityError: The features are not finite.
+        """
+        axis = 1 if port.layout in ("NCHW", "NC") else -1
+        values = features.detach().to("cpu", torch.float64).movedim(axis, -1)
+        flat = values.reshape(-1, values.shape[-1])
+        mean = flat.mean(dim=0)
+        squares = (flat - mean).square().sum(dim=0)
+        if not bool(torch.isfinite(squares).all()):
+            raise IntegrityError(
+                f"The features at {port.name!r} are not finite on images like those that it was trained on; the "
+                "component is not published. Train again with a lower learning rate or in float32."
+            )
+        return cls(images, len(flat), mean.numpy(), squares.numpy(), isinstance(port.channels, int))
+
+    def merged(self, other: Moments) -> Moments:
+        """Return the moments of both together (Chan, Golub and LeVeque 1979)."""
+        count = self.count + other.count
+        shift = other.mean - self.mean
+        mean = self.mean + shift * (other.count / count)
+        squares = self.squares + other.squares + shift**2 * (self.count * other.count / count)
+        return Moments(self.images + other.images, count, mean, squares, self.fixed and other.fixed)
+
+    @property
+    def blob(self) -> bytes | None:
+        """What ``per_channel`` names; None where the width is not fixed."""
+        return channel_bytes(self.mean, np.sqrt(self.squares / self.count)) if self.fixed else None
+
+    def statistics(self) -> FeatureStatistics:
+        """Return what a contract states; its blob must be put into the registry."""
+        mean = float(self.mean.mean())
+        variance = float((self.squares / self.count + (self.mean - mean) ** 2).mean())
+        blob = self.blob
+        edge: dict[str, Any] | None = None if blob is None else {"blob": digest(blob), "bytes": len(blob)}
+        return FeatureStatistics(mean, variance**0.5, self.images, edge)
+
+
+def feature_moments(
+    extractor: nn.Module,
+    ports: Sequence[Port],
+    split: Split,
+    data: Data,
+    *,
+    samples: int = SAMPLES,
+    batch_size: int = 64,
+) -> tuple[Moments, ...]:
+    """Run images through an extractor, in eval mode with its stored statistics, and return each port's moments.
+
+    The images are evenly spaced over the split: positions ``i * len(split) // n`` for i from 0 to n - 1, so that sets
+    sorted by class are covered too, and the same images are taken always. They are prepared batch by batch, so that
+    memory does not grow with their count.
+
+    Args:
+        extractor: Runs where it is; its mode and buffers are as before.
+        ports: Its outputs.
+        split: Training images.
+        data: Preprocessing.
+        samples: Largest count of images.
+        batch_size: Images in a batch; no result depends on it but by rounding.
+
+    Raises:
+        CutError: The extractor gives another count of tensors than there are ports.
+        IntegrityError: The features are not finite.
+    """
+    device = next((tensor.device for tensor in extractor.state_dict().values()), torch.device("cpu"))
+    count = min(samples, len(split))
+    positions = np.arange(count) * len(split) // count
+    total: list[Moments] = []
+    with evaluation_mode(extractor), torch.no_grad(), _exact(device):
+        for start in range(0, count, batch_size):
+            chosen = split.take(positions[start : start + batch_size])
+            images = normalise(prepare(chosen, data).images, data, device=device)
+            out = extractor(images)
+            features = tuple(out) if isinstance(out, tuple | list) else (out,)
+            if len(features) != len(ports):
+                raise CutError(f"{len(ports)} feature ports were expected, {len(features)} tensors came out.")
+            found = [Moments.of(one, port, len(chosen)) for one, port in zip(features, ports, strict=True)]
+            total = [a.merged(b) for a, b in zip(total, found, strict=True)] if total else found
+    return tuple(total)
+
+
+def _exact(device: torch.device) -> AbstractContextManager[None]:
+    """float32 without TF32 shortcuts in convolutions."""
+    if device.type != "cuda":
+        return nullcontext()
+    return torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False)

@@ -1,0 +1,140 @@
+"""Three levels of a check: images (data), what both were trained against (protocol), what was measured (empirical)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from compatkit.contract import Anchor, Data, Protocol
+from compatkit.evaluation.cells import Cell, Grade
+from compatkit.labels import names
+from compatkit.verdict import EQUAL_SHAPES, Finding, Promise, Report
+
+IMAGES = ("size", "channels", "mean", "std")
+
+
+def input_findings(given: Data, trained: Data) -> Iterator[Finding]:
+    """Yield how the extractor's images differ from those that the head was trained on."""
+    differing = [name for name in IMAGES if getattr(given, name) != getattr(trained, name)]
+    if differing:
+        yield Finding(
+            "input-differs",
+            "data",
+            "informs",
+            "; ".join(f"{name} {_value(getattr(trained, name))}" for name in differing),
+            "; ".join(f"{name} {_value(getattr(given, name))}" for name in differing),
+            "images that the head was trained on, images of the extractor",
+            "none needed: the extractor's own preprocessing is used",
+        )
+
+
+def protocol_findings(left: Protocol, right: Protocol) -> Iterator[Finding]:
+    """Yield whose statistics batch normalisation needs, and every anchor that both were trained against."""
+    sides = [name for name, one in (("extractor", left), ("head", right)) if one.normalisation == "batch"]
+    if sides:
+        yield Finding(
+            "normalisation-needed",
+            "protocol",
+            "informs",
+            "statistics of the images that the pair runs on",
+            "statistics of the images that each part was trained on",
+            f"batch normalisation in the {' and the '.join(sides)}",
+            "normalisation batch (batches of the extractor's images), or reestimate (unlabelled images of the "
+            "extractor's own data)",
+        )
+    known = {(one.kind, one.digest) for one in left.anchors}
+    for one in right.anchors:
+        if (one.kind, one.digest) in known:
+            yield _anchor(one)
+
+
+def promise_of(codes: Iterable[str]) -> Promise:
+    """Return the best that protocol findings with such codes promise."""
+    found = set(codes)
+    if "head-shared" in found:
+        return "shared-head"
+    return "shared-init" if "initial-weights-shared" in found else "none"
+
+
+def newest(cells: Sequence[Cell]) -> Grade:
+    """Return the grade of the newest measurement that is not stale; of the newest, if all are."""
+    grades: list[Grade] = [cell.grade for cell in cells if cell.restricted is not None]
+    fresh: list[Grade] = [grade for grade in grades if grade != "stale"]
+    found = fresh or grades
+    return found[-1] if found else "none"
+
+
+def empirical_findings(answers: Report, cells: Sequence[Cell]) -> Iterator[Finding]:
+    """Yield the figures of a pair, and that it is unproven where only its shapes speak for it.
+
+    Args:
+        answers: Wiring, promise and evidence; its findings are not looked at.
+        cells: Measured cells of this pair, oldest first.
+    """
+    for cell in cells:
+        if cell.restricted is not None:
+            yield _measured(cell)
+    if answers.unproven:
+        came = "only shared initial weights" if answers.promise == "shared-init" else "neither"
+        if answers.evidence == "stale":
+            came = "only figures from before the metric changed"
+        yield Finding(
+            "unproven",
+            "empirical",
+            "warns",
+            "a measured accuracy, or a shared auxiliary head",
+            f"{came}; {EQUAL_SHAPES.rstrip('.').lower()}",
+            "this extractor with this head",
+            "compatkit matrix EXTRACTOR HEAD",
+        )
+
+
+def _anchor(shared: Anchor) -> Finding:
+    if shared.kind == "initial_weights":
+        return Finding(
+            "initial-weights-shared",
+            "protocol",
+            "informs",
+            f"initial weights {_short(shared.digest)}",
+            "the same",
+            "head and extractor",
+            "alone never a promise: training moves the networks apart again; measure the pair",
+        )
+    classes = f" ({names(shared.classes)})" if shared.classes else ""
+    return Finding(
+        "head-shared",
+        "protocol",
+        "promises",
+        f"trained against the auxiliary head {shared.task or 'without a name'} {_short(shared.digest)}",
+        f"the same{classes}",
+        "head and extractor",
+    )
+
+
+def _measured(cell: Cell) -> Finding:
+    came = "no figure"
+    if (figure := cell.restricted) is not None:
+        came = f"{figure.accuracy:.3f} [{figure.low:.3f}, {figure.high:.3f}] on {figure.count} images"
+    if cell.recovered is not None:
+        came += f", recovered {cell.recovered:.3f}"
+    bound = f"bound {cell.bound.accuracy:.3f}" if cell.bound is not None else "no bound measured"
+    chance = f"chance {cell.chance:.3f}" if cell.chance is not None else "chance not known"
+    policy = cell.settings.get("policy", "unknown")
+    return Finding(
+        "evidence",
+        "empirical",
+        "warns" if cell.grade in ("chance", "stale") else "informs",
+        f"{chance}, {bound}",
+        f"{came}: {cell.grade}",
+        f"this extractor with this head, normalisation {policy}, data {cell.settings.get('data', 'unknown')}",
+        "measure again: the metric has changed since" if cell.grade == "stale" else "",
+    )
+
+
+def _short(digest: str) -> str:
+    return digest[: digest.rfind(":") + 13]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(f"{one:.4g}" if isinstance(one, float) else str(one) for one in value)
+    return str(value)

@@ -1,0 +1,132 @@
+"""Pairs in a registry: which components patterns mean, what was measured of them, and the check of all pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from compatkit.compatibility import EXTRACTORS, HEADS
+from compatkit.errors import FormatError, NotFound
+from compatkit.evaluation.cells import METRIC_VERSION, Cell
+from compatkit.registry.channels import channel_statistics
+from compatkit.registry.manifest import Manifest, function_digest
+from compatkit.registry.names import Reference
+from compatkit.registry.resolving import is_pattern
+from compatkit.registry.store import Store
+from compatkit.reports.document import parse_cell
+from compatkit.reports.verdicts import Verdicts
+from compatkit.statistical import Blobs, ChannelFigures
+from compatkit.verdicts import check_all
+
+if TYPE_CHECKING:
+    from compatkit.contract import Data
+
+Wanted = Sequence[str | Reference]
+Components = dict[str, Manifest]
+"""By pinned reference."""
+
+
+def check_pairs(store: Store, extractors: Wanted, heads: Wanted, *, data: Data | None = None) -> Verdicts:
+    """Compare every extractor with every head, with what was measured of them; reads each manifest once.
+
+    Args:
+        store: Where they are.
+        extractors: References and patterns; patterns pass over what is no extractor.
+        heads: The same; patterns pass over what is no head.
+        data: As for ``check``.
+
+    Raises:
+        NotFound: A reference points at nothing, or a pattern matches no extractor, or no head.
+        UsageError: A reference that is no pattern is no extractor, or no head.
+        DataError: As for ``check_all``.
+        IntegrityError: A manifest, a result or statistics are damaged.
+    """
+    read: dict[str, Manifest] = {}
+    lefts = _chosen(store, extractors, EXTRACTORS, read)
+    rights = _chosen(store, heads, HEADS, read)
+    known, channels = measured(store, lefts, rights), _channels(store, lefts, rights)
+    return check_all(lefts, rights, data=data, evidence=known, channels=channels)
+
+
+def measured(
+    store: Store, extractors: Mapping[str, Manifest], heads: Mapping[str, Manifest]
+) -> dict[tuple[str, str], list[Cell]]:
+    """Return what was measured of every pair, oldest first; stale where the metric has changed since.
+
+    Args:
+        store: Where they are.
+        extractors: By reference.
+        heads: By reference.
+
+    Returns:
+        Cells by references of extractor and head; nothing for pairs that were never measured.
+    """
+    functions: dict[str, list[str]] = {}
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for extractor, manifest in extractors.items():
+        function = function_digest(manifest)
+        partners = store.evidence.partners(function)
+        if partners and not functions:
+            for head, one in heads.items():
+                functions.setdefault(function_digest(one), []).append(head)
+        for partner in partners & functions.keys():
+            cells = [_fresh_or_stale(parse_cell(one)) for one in store.evidence.results(function, partner)]
+            found |= {(extractor, head): cells for head in functions[partner]}
+    return found
+
+
+def _fresh_or_stale(cell: Cell) -> Cell:
+    return (
+        cell if cell.settings.get("metric_version") == METRIC_VERSION else attrs.evolve(cell, grade="stale")
+    )
+
+
+def _chosen(store: Store, wanted: Wanted, kinds: Sequence[str], read: dict[str, Manifest]) -> Components:
+    """Return the manifests of what is wanted; ``read`` keeps those that were read, by digest."""
+    chosen: Components = {}
+    for one in wanted:
+        references = [store.resolve(one)] if isinstance(one, Reference) else store.select(one)
+        pattern = isinstance(one, str) and is_pattern(one)
+        others: list[str] = []
+        for reference in references:
+            digest = str(reference.digest)
+            if digest not in read:
+                read[digest] = store.manifest(reference)
+            if pattern and read[digest].kind not in kinds:
+                others.append(read[digest].kind)
+            else:
+                chosen[str(reference)] = read[digest]
+        if len(others) == len(references):
+            raise NotFound(
+                f"{str(one)!r} matches {len(others)} components, none of kind {' or '.join(kinds)}: they are of kind "
+                f"{' and '.join(sorted(set(others)))}.",
+                subject=one,
+            )
+    return chosen
+
+
+def _channels(store: Store, lefts: Components, rights: Components) -> Blobs:
+    """Read the statistics of the channels, unless a whole side has none to compare them with."""
+    sides = [_blobs(side) for side in (lefts, rights)]
+    if not all(sides):
+        return {}
+    return {blob: _read(store, blob, name) for blob, name in (sides[0] | sides[1]).items()}
+
+
+def _read(store: Store, blob: str, name: str) -> ChannelFigures:
+    try:
+        return ChannelFigures(*channel_statistics(store.read_blob(blob)))
+    except FormatError as error:
+        raise FormatError(f"{name}: {error}", subject=name) from error
+
+
+def _blobs(components: Components) -> dict[str, str]:
+    """Return the digests of the statistics of the channels, each with a component that names it."""
+    return {
+        one.per_channel["blob"]: name
+        for name, manifest in components.items()
+        for one in manifest.contract.statistical.features or ()
+        if one.per_channel is not None
+    }

@@ -1,0 +1,93 @@
+"""What a port says at a given image size: sizes, the grid that tokens form, whole shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isqrt
+
+from compatkit.contract import Dimension, Port, Scaled
+from compatkit.errors import UsageError
+
+Sides = tuple[int, int]
+"""Height and width, in pixels or in positions."""
+
+
+def channel_axis(port: Port) -> int:
+    """Return the axis of the channels: the second, or the last."""
+    return 1 if port.layout in ("NCHW", "NC") else len(port.shape) - 1
+
+
+def spatial_at(port: Port, size: Sides) -> tuple[int, ...] | None:
+    """Return the sizes at a port, prefix tokens taken off, for images of ``size``; None if unknown."""
+    seen = port.measured.get(f"{size[0]}x{size[1]}")
+    if seen is None:
+        found = [resolved(one, size) for one in port.spatial]
+        if not all(isinstance(one, int) for one in found):
+            return None
+        seen = tuple(one for one in found if isinstance(one, int))
+    return (seen[0] - port.prefix_tokens,) if port.layout == "NLC" and len(seen) == 1 else tuple(seen)
+
+
+def grid_at(port: Port, size: Sides) -> Sides | None:
+    """Return height and width in positions for images of ``size``; None if unknown, see ``grid``."""
+    seen = spatial_at(port, size)
+    return None if seen is None else grid(seen, size)
+
+
+def grid(seen: Sequence[int], size: Sides) -> Sides | None:
+    """Return height and width of what ``spatial_at`` gave for images of ``size``.
+
+    Tokens form a grid of the images' own proportions, as patches of them do; a count that gives no such grid
+    leaves it unknown.
+    """
+    if len(seen) == 2:
+        return seen[0], seen[1]
+    if len(seen) != 1 or seen[0] < 1:
+        return None
+    height = isqrt(seen[0] * size[0] // size[1])
+    width = seen[0] // height if height else 0
+    return (height, width) if height * width == seen[0] and height * size[1] == width * size[0] else None
+
+
+def tensor_shape(port: Port, size: Sides, batch: int) -> tuple[int, ...]:
+    """Return the shape of a tensor at a port for ``batch`` images of ``size``.
+
+    Raises:
+        UsageError: A size of the port is not known for such images.
+    """
+    shape = [batch if one == "N" else resolved(one, size, batch) for one in port.shape]
+    for axis, length in zip(port.spatial_axes, port.measured.get(f"{size[0]}x{size[1]}", ()), strict=False):
+        shape[axis] = length
+    if not all(isinstance(one, int) for one in shape):
+        raise UsageError(
+            f"The shape at port {port.name!r}, {port.shape}, is not known for images of {by(size)}; only for "
+            f"{', '.join(port.measured) or 'none'}.",
+            subject=port,
+        )
+    return tuple(one for one in shape if isinstance(one, int))
+
+
+def resolved(one: Dimension, size: Sides, batch: int | None = None) -> Dimension:
+    """Return a dimension for images of ``size``, and for ``batch`` of them; what stays unknown stays as it is."""
+    if not isinstance(one, Scaled):
+        return one
+    known = {"H": size[0], "W": size[1], "N": batch}.get(one.of)
+    return one if known is None else one.at(known)
+
+
+def agree(given: Dimension, asked: Dimension) -> bool:
+    """Return whether a dimension can be what is asked for; one that is not known before a run may be anything."""
+    free = isinstance(given, str) or isinstance(asked, str)
+    return given == asked or (free and "N" not in (given, asked))
+
+
+def shown(one: Dimension) -> str:
+    """Return a dimension in one word, as a formula where it follows another."""
+    if not isinstance(one, Scaled):
+        return str(one)
+    return f"({one.of} + {one.add}) // {one.floordiv} * {one.times} + {one.plus}"
+
+
+def by(sizes: Sequence[int]) -> str:
+    """Return ``"4x4"``."""
+    return "x".join(map(str, sizes))

@@ -1,0 +1,115 @@
+"""How two sets of weights differ, tensor by tensor; no module is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@attrs.frozen
+class Form:
+    """A tensor without its values: torch's name of its dtype, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {'x'.join(map(str, self.shape)) or 'scalar'}"
+
+
+@attrs.frozen
+class TensorChange:
+    """A tensor that is not the same on both sides.
+
+    Attributes:
+        before: None where it was added.
+        after: None where it was removed.
+        values: How many values differ, by their bits (by their value where the dtype changed); None where there is
+            nothing to compare value by value.
+        largest: The largest absolute difference, in float64; None where a difference is not finite, or as above.
+    """
+
+    name: str
+    before: Form | None
+    after: Form | None
+    values: int | None = None
+    largest: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return attrs.asdict(self)
+
+    @property
+    def form(self) -> str:
+        """Dtype and shape for people, and what became of them."""
+        if self.before is None:
+            return f"added {self.after}"
+        if self.after is None:
+            return f"removed {self.before}"
+        return str(self.after) if self.before == self.after else f"{self.before} -> {self.after}"
+
+    @property
+    def distance(self) -> str:
+        """The largest difference for people; empty where nothing was compared."""
+        if self.values is None:
+            return ""
+        return "not finite" if self.largest is None else f"{self.largest:.3g}"
+
+    def __str__(self) -> str:
+        differ = "" if self.values is None else f", {self.values} values differ, at most by {self.distance}"
+        return f"{self.name}: {self.form}{differ}"
+
+
+def tensor_changes(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> tuple[TensorChange, ...]:
+    """Compare two state dicts; what is equal bit by bit is left out.
+
+    Args:
+        old: Tensors by name, on the CPU.
+        new: The same.
+
+    Returns:
+        The tensors that differ, sorted by name.
+    """
+    found: list[TensorChange] = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if before is None or after is None:
+            found.append(TensorChange(name, _form(before), _form(after)))
+        elif before.shape != after.shape:
+            found.append(TensorChange(name, _form(before), _form(after)))
+        else:
+            values, largest = _compare(before, after)
+            if values or before.dtype != after.dtype:
+                found.append(TensorChange(name, _form(before), _form(after), values, largest))
+    return tuple(found)
+
+
+def _form(tensor: Tensor | None) -> Form | None:
+    return None if tensor is None else Form(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+
+
+def _compare(before: Tensor, after: Tensor) -> tuple[int, float | None]:
+    """Return how many values differ, and by how much at most; None where that is not finite."""
+    import torch
+
+    left, right = before.contiguous().reshape(-1), after.contiguous().reshape(-1)
+    wide = torch.complex128 if before.is_complex() or after.is_complex() else torch.float64
+    if left.numel() == 0:
+        return 0, 0.0
+    if left.dtype == right.dtype:
+        size = left.element_size()
+        bits = (one.view(torch.uint8).reshape(-1, size) for one in (left, right))
+        differ = torch.ne(*bits).any(1)
+        left, right = left[differ], right[differ]
+        distance = (left.to(wide) - right.to(wide)).abs()
+    else:
+        distance = (left.to(wide) - right.to(wide)).abs()
+        distance = distance[distance != 0]  # NaN is not 0: it counts
+    largest = float(distance.max()) if distance.numel() else 0.0
+    return distance.numel(), largest if isfinite(largest) else None

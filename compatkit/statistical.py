@@ -1,0 +1,148 @@
+"""The statistical level of a check: are the features what the head was trained on, channel by channel?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.contract import Contract, FeatureStatistics
+from compatkit.verdict import Finding, Severity
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FAR_MEAN = 0.5
+"""Feature means further apart than this many standard deviations of the head's training features are far."""
+FAR_SCALE = 2.0
+"""Feature standard deviations that differ by more than this factor are far."""
+QUIET = 0.01
+"""A channel's standard deviation counts as at least this share of its port's, so that dead channels are not far."""
+REMEDY = "reestimate the statistics (normalisation), or bridge the parts with an adapter fitted on unlabelled images"
+
+
+def _doubles(values: Any) -> NDArray[np.float64]:
+    import numpy as np  # only where a contract has such statistics, so that a check stays light
+
+    return np.asarray(values, dtype=np.float64)
+
+
+@attrs.frozen(eq=False)
+class ChannelFigures:
+    """Mean and standard deviation of every channel of one feature port, in the order of the channels.
+
+    Attributes:
+        means: ``(C,)``, finite.
+        stds: ``(C,)``, finite, from 0.
+    """
+
+    means: NDArray[np.float64] = attrs.field(converter=_doubles)
+    stds: NDArray[np.float64] = attrs.field(converter=_doubles)
+
+
+Blobs = Mapping[str, ChannelFigures]
+"""Statistics of the channels by the digest of the blob that a manifest names; those that are not there are not used."""
+
+
+def statistics_findings(left: Contract, right: Contract, blobs: Blobs) -> Iterator[Finding]:
+    """Yield which features are far from those that the head was trained on.
+
+    Where both sides have statistics of the same number of channels, these are compared, else the port as a whole.
+
+    Args:
+        left: Of the extractor.
+        right: Of the head.
+        blobs: Statistics of the channels, as far as they were read.
+    """
+    several = len(right.structural.inputs) > 1
+    for name, given, trained in _ports(left, right):
+        whose = "training features of the head, features of the extractor on its own images"
+        whose += f", port {name!r}" if several else ""
+        both = _channels(given, trained, blobs)
+        if both is not None:
+            yield from _by_channel(*both, QUIET * trained.std, whose)
+        elif _far(given, trained):
+            expected, came = (
+                f"mean {one.mean:.4g} and standard deviation {one.std:.4g} over all channels"
+                for one in (trained, given)
+            )
+            yield Finding("statistics-far", "statistical", "warns", expected, came, whose, REMEDY)
+
+
+def statistics_codes(left: Contract, right: Contract, blobs: Blobs) -> tuple[tuple[str, Severity], ...]:
+    """Return code and severity of what ``statistics_findings`` yields, in less time."""
+    for _, given, trained in _ports(left, right):
+        both = _channels(given, trained, blobs)
+        if _far(given, trained) if both is None else _far_channels(*both, QUIET * trained.std).any():
+            return (("statistics-far", "warns"),)
+    return ()
+
+
+def _ports(left: Contract, right: Contract) -> Iterator[tuple[str, FeatureStatistics, FeatureStatistics]]:
+    """Yield name and statistics of every port that both sides have statistics of."""
+    names = [port.name for port in right.structural.inputs]
+    sides = left.statistical.features or (), right.statistical.features or ()
+    yield from zip(names, *sides, strict=False)
+
+
+def _channels(
+    given: FeatureStatistics, trained: FeatureStatistics, blobs: Blobs
+) -> tuple[ChannelFigures, ChannelFigures] | None:
+    if not blobs or given.per_channel is None or trained.per_channel is None:
+        return None
+    one, other = blobs.get(given.per_channel["blob"]), blobs.get(trained.per_channel["blob"])
+    if one is None or other is None or len(one.means) != len(other.means):
+        return None
+    return one, other
+
+
+def _far(given: FeatureStatistics, trained: FeatureStatistics) -> bool:
+    # Written without a division, so that features of scale 0 are far from all others and not from each other.
+    return (
+        abs(given.mean - trained.mean) > FAR_MEAN * trained.std
+        or given.std > FAR_SCALE * trained.std
+        or trained.std > FAR_SCALE * given.std
+    )
+
+
+def _far_channels(given: ChannelFigures, trained: ChannelFigures, quiet: float) -> NDArray[np.bool_]:
+    """Return for each channel what ``_far`` says of a port; scales below ``quiet`` count as that."""
+    import numpy as np
+
+    scale, wanted = np.maximum(given.stds, quiet), np.maximum(trained.stds, quiet)
+    far = abs(given.means - trained.means) > FAR_MEAN * wanted
+    far |= scale > FAR_SCALE * wanted
+    far |= wanted > FAR_SCALE * scale
+    return far
+
+
+def _by_channel(
+    given: ChannelFigures, trained: ChannelFigures, quiet: float, whose: str
+) -> Iterator[Finding]:
+    far = _far_channels(given, trained, quiet).nonzero()[0].tolist()
+    if not far:
+        return
+
+    def distance(place: int) -> float:
+        """In units of what is just not far."""
+        tiny = 1e-300  # no division by 0: scales of 0 are as far as can be
+        scale, wanted = (max(float(one.stds[place]), quiet, tiny) for one in (given, trained))
+        shift = abs(float(given.means[place] - trained.means[place]))
+        return max(shift / (FAR_MEAN * wanted), scale / wanted / FAR_SCALE, wanted / scale / FAR_SCALE)
+
+    worst = max(far, key=distance)
+    expected, came = (
+        f"mean {side.means[worst]:.4g} and standard deviation {side.stds[worst]:.4g}"
+        for side in (trained, given)
+    )
+    yield Finding(
+        "statistics-far",
+        "statistical",
+        "warns",
+        f"{expected} in channel {worst}",
+        f"{came}: the worst of {len(far)} channels that are far, of {len(given.means)}",
+        whose,
+        REMEDY,
+    )

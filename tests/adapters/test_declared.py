@@ -1,0 +1,113 @@
+"""Cuts that more than one tensor crosses: tuples are declared, numbers follow from sizes, the rest is refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from compatkit.adapters.blueprints import Plan, build, build_pair, plan, prove
+from compatkit.adapters.signals import signal
+from compatkit.errors import CutError
+
+
+def parts(model: str, split: str, awkward: str) -> tuple[Plan, nn.Module, nn.Module, nn.Module]:
+    planned = plan(model, split, builder=awkward)
+    whole, extractor, head = build_pair(planned.extractor, planned.head, seed=0)
+    return planned, whole, extractor.eval(), head.eval()
+
+
+@pytest.mark.parametrize(
+    ("model", "split", "names"),
+    [
+        ("skips", "second", ("features", "first")),
+        ("image", "second", ("features", "image")),
+        ("tuples", "both", ("features.0", "features.1")),
+        ("changed", "pair", ("features.0", "features.1")),
+        ("changed", "stage", ("features.0", "features.1")),
+        ("bias", "second", ("features", "bias")),
+        ("bias", "first", ("features",)),
+        ("sizes", "second", ("features",)),
+        ("rotary", "first", ("features",)),
+        ("rotary", "second", ("features",)),
+        ("tokens", "mix", ("features",)),
+        ("unpacks", "first", ("features",)),
+        ("unpacks", "second", ("features",)),
+    ],
+)
+def test_what_crosses_is_declared_and_the_parts_reproduce_the_whole(awkward, model, split, names):
+    planned, whole, extractor, head = parts(model, split, awkward)
+    assert extractor.port_names == head.port_names == names
+    assert (planned.extractor.cut_outputs, planned.extractor.approach) in (
+        (len(names), "declared"),
+        (1, "fx"),
+    )
+    prove(whole, extractor, head, (8, 8), planned.input.channels)
+
+
+def test_several_tensors_are_one_tuple_for_extractor_and_head(awkward):
+    _, whole, extractor, head = parts("skips", "second", awkward)
+    x = signal((2, 3, 8, 8))
+    features = extractor(x)
+    assert isinstance(features, tuple)
+    assert torch.equal(features[0], whole.second(whole.first(x)))
+    assert torch.equal(features[1], whole.first(x))
+    assert torch.equal(head(features), whole.eval()(x))
+
+
+@pytest.mark.parametrize(("model", "split"), [("skips", "second"), ("bias", "second"), ("changed", "stage")])
+def test_gradients_reach_both_parts_through_every_tensor(awkward, model, split):
+    _, whole, extractor, head = parts(model, split, awkward)
+    twin, x = copy.deepcopy(whole).train(), signal((2, 3, 8, 8))
+    twin(x).square().sum().backward()
+    head.train()(extractor.train()(x)).square().sum().backward()
+    expected = {name: p.grad for name, p in twin.named_parameters() if p.grad is not None}
+    came = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
+    assert came.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in came.items())
+
+
+def test_a_parameter_belongs_to_one_part_where_what_it_makes_crosses(awkward):
+    _, whole, extractor, head = parts("bias", "second", awkward)
+    assert "bias.values" in extractor.state_dict()
+    assert "bias.values" not in head.state_dict()
+    assert extractor.state_dict().keys() | head.state_dict().keys() == whole.state_dict().keys()
+
+
+@pytest.mark.parametrize(("model", "split"), [("sizes", "second"), ("rotary", "second"), ("skips", "second")])
+def test_numbers_that_follow_from_what_crosses_serve_every_image_size(awkward, model, split):
+    _, whole, extractor, head = parts(model, split, awkward)
+    x = signal((3, 3, 12, 20))
+    assert torch.equal(head(extractor(x)), whole.eval()(x))
+
+
+def test_a_head_that_needs_a_size_which_nothing_shows_holds_for_the_traced_one_and_says_so(awkward):
+    _, _whole, extractor, head = parts("tokens", "mix", awkward)
+    assert extractor(signal((2, 3, 12, 20))).shape == (2, 240, 6)
+    with pytest.raises(CutError, match=r"cut for one image size: it takes \(64, 6\).*got \(240, 6\)"):
+        head(signal((2, 240, 6)))
+
+
+def test_code_that_branches_on_a_size_holds_for_the_traced_one_and_says_so(awkward):
+    _, _whole, extractor, _head = parts("unpacks", "second", awkward)
+    with pytest.raises(CutError, match="cut for one image size"):
+        extractor(signal((2, 3, 4, 4)))
+
+
+@pytest.mark.parametrize(("model", "split"), [("skips", "second"), ("rotary", "first"), ("tokens", "mix")])
+def test_parts_are_built_alone_from_their_blueprints(awkward, model, split):
+    planned, whole, extractor, head = parts(model, split, awkward)
+    x = signal((2, 3, 8, 8))
+    left = build(planned.extractor, state=extractor.state_dict()).eval()
+    right = build(planned.head, state=head.state_dict()).eval()
+    assert torch.equal(right(left(x)), whole.eval()(x))
+
+
+def test_a_crossing_tensor_that_is_changed_in_place_is_copied_first(awkward):
+    _, _, extractor, head = parts("changed", "pair", awkward)
+    features = extractor(signal((2, 3, 8, 8)))
+    before = [one.clone() for one in features]
+    head(features)
+    assert all(map(torch.equal, features, before))

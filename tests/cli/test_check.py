@@ -1,0 +1,160 @@
+"""check: one pair in full, sets as a table; what --require, --data, --markdown and --json do; the exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+from small import data_set
+
+from compatkit.evaluation.cells import METRIC, METRIC_VERSION, Cell, Figure
+from compatkit.registry.canonical import dumps
+from compatkit.registry.manifest import function_digest
+from compatkit.registry.store import Store
+
+LEFT, RIGHT = "digits/left.extractor", "digits/right.head"
+
+
+@pytest.mark.usefixtures("parts")
+def test_check_answers_by_exit_code_and_tells_why(run: Any) -> None:
+    said = run("check", "digits/left.extractor", "digits/right.head")
+    assert said.code == 0
+    assert said.out.startswith("promised: wiring direct, promise shared-head, evidence none\n")
+    assert "promises  head-shared (protocol)" in said.out
+    assert max(map(len, said.out.splitlines())) <= 100
+    asked = run("check", "digits/left.extractor", "digits/right.head", "--require", "compatible", "--json")
+    assert asked.code == 1 and asked.json["satisfied"] is False and asked.json["word"] == "promised"
+    promised = run("check", "digits/left.extractor", "digits/right.head", "--require", "shared-head")
+    assert promised.code == 0
+
+
+@pytest.mark.usefixtures("parts")
+def test_check_wants_the_extractor_first(run: Any) -> None:
+    said = run("check", "digits/left.head", "digits/left.extractor")
+    assert said.code == 2 and "Pass the extractor first, then the head" in said.err
+
+
+@pytest.mark.usefixtures("parts")
+def test_patterns_give_a_table_of_every_extractor_with_every_head(run: Any) -> None:
+    said = run("check", "digits/*", "digits/*.head")
+    assert said.code == 0 and said.err == ""
+    assert said.out.count("◇ promised") == 5  # four cells and the legend
+    assert "4 pairs: 4 promised" in said.out
+    assert "promises  head-shared (protocol): 4 pairs" in said.out
+    assert max(map(len, said.out.splitlines())) <= 100
+
+
+@pytest.mark.usefixtures("parts")
+def test_one_pattern_is_enough_for_a_table(run: Any) -> None:
+    said = run("check", LEFT, "*left.head", "--json")
+    assert said.json["kind"] == "verdicts" and said.json["heads"] == ["digits/left.head@1.0.0"]
+    assert "kind" not in run("check", LEFT, "digits/left.head", "--json").json
+
+
+@pytest.mark.usefixtures("parts")
+def test_every_pair_must_be_what_is_required(run: Any) -> None:
+    assert run("check", "*", "*.head", "--require", "shared-head").code == 0
+    said = run("check", "*", "*.head", "--require", "compatible")
+    assert said.code == 1
+    text = " ".join(said.out.split())
+    assert "--require compatible: not for 4 of 4 (exit code 1): digits/left.extractor@1.0.0 with" in text
+    assert text.endswith("and 1 more")
+    found = run("check", "*", "*.head", "--require", "compatible", "--json")
+    assert found.code == 1 and found.json["required"] == "compatible"
+    assert found.json["unsatisfied"][0] == {"extractor": f"{LEFT}@1.0.0", "head": "digits/left.head@1.0.0"}
+
+
+def test_a_pair_at_chance_satisfies_nothing_and_a_measured_one_says_its_figures(
+    run: Any, parts: Path
+) -> None:
+    store = Store.open(parts)
+    figure = Figure(0.1, 10, 100, 0.05, 0.17)
+    cell = Cell("e", "h", "direct", "shared-head", "chance", figure, figure, 0.1, figure, 0.0)
+    cell = attrs.evolve(cell, settings={"metric": METRIC, "metric_version": METRIC_VERSION})
+    functions = [function_digest(store.manifest(name)) for name in (LEFT, RIGHT)]
+    store.evidence.record(*functions, {}, dumps(attrs.asdict(cell)))
+    said = run("check", "*", "*.head")
+    assert (
+        said.code == 1 and "4 pairs: 3 promised, 1 incompatible" in said.out and "○ incompatible" in said.out
+    )
+    single = run("check", LEFT, RIGHT)
+    assert (
+        single.code == 1
+        and single.out.startswith("incompatible: wiring direct")
+        and "0.100 [0.050, 0.170]" in single.out
+    )
+
+
+def unproven(parts: Path) -> None:
+    """Publish the right head as if it had been trained alone."""
+    store = Store.open(parts)
+    manifest = store.manifest(RIGHT)
+    protocol = attrs.evolve(manifest.contract.protocol, anchors=())
+    alone = attrs.evolve(manifest, contract=attrs.evolve(manifest.contract, protocol=protocol))
+    store.publish("other/alone.head", alone)
+
+
+def test_equal_shapes_are_said_to_be_no_compatibility(run: Any, parts: Path) -> None:
+    unproven(parts)
+    single = run("check", LEFT, "other/alone.head")
+    assert single.code == 0 and single.out.startswith("unproven: wiring direct")
+    assert "Equal shapes are not compatibility." in single.out
+    assert "next: compatkit recombine digits/left.extractor@1.0.0 other/alone.head@1.0.0" in single.out
+    table = run("check", "digits/*", "other/*")
+    assert "Equal shapes are not compatibility." in table.out and "≟ unproven" in table.out
+    assert run("check", LEFT, "other/alone.head", "--require", "shared-init").code == 1
+    machine = run("check", "*", "other/*", "--json").json
+    assert any("equal shapes are not compatibility" in one["came"] for one in machine["findings"])
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("words", [(LEFT, RIGHT), ("*", "*.head")])
+def test_the_verdicts_are_written_as_markdown(run: Any, tmp_path: Path, words: tuple[str, str]) -> None:
+    file = tmp_path / "verdicts.md"
+    said = run("check", *words, "--markdown", file)
+    assert said.code == 0 and said.out.endswith(f"wrote {file}\n")
+    assert "| `head-shared` | protocol | promises |" in file.read_text()
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_read(run: Any, tmp_path: Path) -> None:
+    said = run("check", LEFT, "nothing", "--markdown", tmp_path / "none" / "x.md")
+    assert said.code == 4 and "does not exist" in said.err
+
+
+def test_classes_are_compared_with_a_data_set(run: Any, parts: Path) -> None:
+    data = data_set("some", classes=("0", "1", "cat"))
+    arrays = {"x_train": data.train.images, "y_train": data.train.labels}
+    arrays |= {"x_test": data.test.images, "y_test": data.test.labels, "classes": np.array(data.classes)}
+    np.savez(parts.parent / "some.npz", **arrays)
+    assert "labels-partial" not in run("check", LEFT, RIGHT, "--data", "right").out
+    said = run("check", LEFT, RIGHT, "--data", "some")
+    assert said.code == 0 and "labels-partial (data)" in said.out and "0, 1, cat" in said.out
+    table = run("check", "*", "*.head", "--data", "some")
+    assert "informs  labels-partial (data): 4 pairs" in table.out
+    assert run("check", "*", "*.head", "--data", "no-such-data").code == 2
+
+
+@pytest.mark.usefixtures("parts")
+def test_patterns_that_match_no_extractor_or_no_head_are_told(run: Any) -> None:
+    said = run("check", "*.head", "*.head")
+    assert said.code == 2 and "matches 2 components, none of kind extractor or encoder" in " ".join(
+        said.err.split()
+    )
+    assert run("check", "nothing*", "*").code == 2
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_narrow_terminal_gets_a_list(run: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "14")
+    said = run("check", "*", "*.head")
+    assert said.code == 0 and "H1" not in said.out and "promised" in said.out
+
+
+def test_a_damaged_manifest_is_an_integrity_error(run: Any, parts: Path, damage: Any) -> None:
+    damage(str(Store.open(parts).resolve("digits/left.head").digest))
+    said = run("check", "*", "*.head")
+    assert said.code == 3 and "other bytes than its name promises" in said.err
