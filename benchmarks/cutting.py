@@ -24,15 +24,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 from zoo import SMALLEST
 
 from compatkit.adapters.blueprints import build
 from compatkit.adapters.builders import create
-from compatkit.adapters.cutting import APPROACHES, approaches_for, cut
 from compatkit.adapters.discovery import CutPoint, watched
 from compatkit.adapters.initialisation import seeded
+from compatkit.adapters.planning import working_cut
 from compatkit.adapters.signals import signal
 from compatkit.contract import Blueprint
 from compatkit.errors import CutError
@@ -194,7 +195,7 @@ def step(whole: nn.Module, function: Any, x: Tensor) -> tuple[Tensor, dict[str, 
     return output.detach(), gradients, {name: b.clone() for name, b in whole.named_buffers()}
 
 
-class _Joined(nn.Module):
+class Joined(nn.Module):
     def __init__(self, extractor: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.extractor, self.head = extractor, head
@@ -216,28 +217,13 @@ def examine(
     Raises:
         CutError: It is refused.
     """
-    failure: CutError | None = None
-    for approach in approaches_for(split):
-        assert approach in APPROACHES
-        try:
-            extractor, head = cut(whole, split, approach, (3, *size))
-            joined = _Joined(extractor, head)
-            with torch.no_grad():
-                crossing = extractor.eval()(reference.batches[0])
-                if not isinstance(crossing, Tensor) and approach == "fx":
-                    raise CutError(f"{split} gives a {type(crossing).__name__}")
-            break
-        except CutError as error:
-            failure = error
-    else:
-        raise failure or CutError("no approach")
+    asked = Blueprint("timm", "timm", model, kwargs, split, "extractor", "", size)
+    blueprint, extractor, head = working_cut(whole, asked)
+    joined = Joined(extractor, head)
     with torch.no_grad():
         joined.eval()
         came = [joined(x.clone()) for x in reference.batches]
-    row: dict[str, Any] = {
-        "approach": approach,
-        "tensors": 1 if isinstance(crossing, Tensor) else len(crossing),
-    }
+    row: dict[str, Any] = {"approach": blueprint.approach, "tensors": blueprint.cut_outputs}
     row["eval"] = _mark(all(map(_same, came, reference.evaluated)))
     row["size"] = _other_size(joined, reference)
     output, gradients, buffers = step(whole, joined, reference.batches[0])
@@ -250,17 +236,12 @@ def examine(
     twice = {one.data_ptr() for one in extractor.parameters()} & {one.data_ptr() for one in head.parameters()}
     union = own.keys() | other.keys() == reference.state.keys() and not own.keys() & other.keys()
     row["keys"] = _mark(union and not twice - {0})
-    blueprint = Blueprint("timm", "timm", model, kwargs, split, "extractor", approach, size, row["tensors"])
-    rebuilt = _Joined(build(blueprint, state=own), build(_head(blueprint), state=other)).eval()
+    rebuilt = Joined(
+        build(blueprint, state=own), build(attrs.evolve(blueprint, side="head"), state=other)
+    ).eval()
     with torch.no_grad():
         row["rebuild"] = _mark(_same(rebuilt(reference.batches[0].clone()), reference.evaluated[0]))
     return row
-
-
-def _head(blueprint: Blueprint) -> Blueprint:
-    import attrs
-
-    return attrs.evolve(blueprint, side="head")
 
 
 def _other_size(joined: nn.Module, reference: Reference) -> str:

@@ -219,7 +219,8 @@ class Blueprint:
         kwargs: JSON values for the builder.
         split: Split point: a module path, or ``"forward_features"`` for the canonical cut.
         side: ``"extractor"``, ``"head"`` (auxiliary heads are built as heads), or ``"adapter"`` (not cut at all).
-        approach: How the cut is made: ``"fx"``, ``"declared"`` or ``"canonical"``; ``"whole"`` for an adapter.
+        approach: How the cut is made: ``"fx"``, ``"declared"``, ``"stopped"`` or ``"canonical"``; ``"whole"`` for an
+            adapter.
         traced_size: Height and width of the image that was traced.
         cut_outputs: Number of tensors that cross.
     """

@@ -46,7 +46,7 @@ def cut_canonical(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple
         for module, mode in modes:
             module.training = mode
     sides = owners(whole, {"extractor": left, "head": right}, None)
-    extractor, head = (_without_other(whole, "", sides, side) for side in METHODS)
+    extractor, head = (without_other(whole, "", sides, side) for side in METHODS)
     seam = _Seam.of(features, type(whole).__name__, split)
     for part, side in ((extractor, "extractor"), (head, "head")):
         part.__class__ = _side_class(type(whole), side)
@@ -136,7 +136,7 @@ def _uses(whole: nn.Module, method: str, x: Tensor) -> tuple[set[int], Any]:
     return record.seen & {id(tensor) for tensor in state_of(whole).values()}, result
 
 
-def _without_other(module: nn.Module, path: str, sides: Mapping[str, Part], side: Part) -> nn.Module:
+def without_other(module: nn.Module, path: str, sides: Mapping[str, Part], side: Part) -> nn.Module:
     """Return a copy of the module that shares all tensors and lacks those of the other side.
 
     A submodule is left out where all it holds belongs to the other side, kept as it is where nothing does,
@@ -159,7 +159,7 @@ def _without_other(module: nn.Module, path: str, sides: Mapping[str, Part], side
         if found and side not in found:
             del copied._modules[name]
         elif len(found) > 1:
-            copied._modules[name] = _without_other(child, prefix, sides, side)
+            copied._modules[name] = without_other(child, prefix, sides, side)
     return copied
 
 

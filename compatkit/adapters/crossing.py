@@ -52,7 +52,7 @@ class Crossing:
         leaves: Tensors that cross, in order; the cut module's own come first.
         fixed: What else the late part uses, by node and place: a constant, or a ``Side``.
         again: Early nodes that the head computes again.
-        frozen: Whether a constant holds for the traced image size only.
+        frozen: Whether a number that the head gets holds for the traced image size only.
     """
 
     leaves: tuple[Leaf, ...]
@@ -80,7 +80,7 @@ def plain_crossing(whole: nn.Module, traced: Traced) -> Crossing:
             "boundary or at 'forward_features'.",
             subject=str(traced.at.target),
         )
-    return Crossing((Leaf(traced.at, (), "features"),), {}, frozenset(), traced.frozen)
+    return Crossing((Leaf(traced.at, (), "features"),), {}, frozenset(), False)
 
 
 def declared_crossing(whole: nn.Module, traced: Traced, barred: frozenset[fx.Node]) -> Crossing:
@@ -105,7 +105,7 @@ def declared_crossing(whole: nn.Module, traced: Traced, barred: frozenset[fx.Nod
         )
     runs = [traced.values, *_other_runs(whole, traced, [*crossing])]
     fixed: dict[tuple[fx.Node, Path], Any] = {}
-    frozen = traced.frozen
+    frozen = False
     for node in crossing:
         for path, value in _flat(traced.values[node]):
             if not isinstance(value, Tensor):

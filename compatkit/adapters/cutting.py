@@ -3,14 +3,17 @@
 ``"canonical"`` is timm's own seam, ``forward_features`` | ``forward_head``, without tracing. ``"fx"`` cuts after a
 module that passes on one tensor and nothing else: only the modules above it are traced, all others stay whole.
 ``"declared"`` does the same where several tensors cross, or numbers that follow from sizes; it runs the network
-while tracing, to learn what they are.
+while tracing, to learn what they are. ``"stopped"`` serves where the code before the cut branches on the image's
+size: the extractor is the network itself, stopped at the cut module.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import attrs
 from torch import fx, nn
 
 from compatkit.adapters.canonical import cut_canonical
@@ -21,6 +24,7 @@ from compatkit.adapters.ownership import Part, owners, state_of
 from compatkit.adapters.parts import Graphs, assemble, used_by
 from compatkit.adapters.proof import unchanged
 from compatkit.adapters.signals import signal
+from compatkit.adapters.stopping import stopped
 from compatkit.adapters.tracing import Traced, trace
 from compatkit.errors import CutError, UnknownName
 
@@ -37,14 +41,9 @@ def cut_traced(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn
             both sides, or the modules above it cannot be traced.
     """
     del image
-    before = set(whole.__dict__)
-    try:
+    with _cleared(whole):
         traces = [trace(whole, split, training) for training in (True, False)]
         return _parts(whole, split, traces, [plain_crossing(whole, one) for one in traces])
-    finally:
-        # The tracer leaves constants that it met on the root.
-        for name in set(whole.__dict__) - before:
-            delattr(whole, name)
 
 
 def cut_declared(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
@@ -53,27 +52,74 @@ def cut_declared(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[
     Raises:
         CutError: As for ``cut_traced``; or more crosses than can be declared.
     """
+    with _cleared(whole):
+        traces, found = _declared(whole, split, image)
+        return _parts(whole, split, traces, found)
+
+
+def cut_stopped(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
+    """Return extractor and head where code before the cut branches on sizes and code behind it does not.
+
+    Whether the parts serve other sizes must be tried; see ``planning``.
+
+    Raises:
+        CutError: As for ``cut_declared``; or nothing branches, or more than the module's own output crosses.
+    """
+    with _cleared(whole):
+        traces, found = _declared(whole, split, image)
+        own = all(
+            leaf.node is one.at
+            for one, crossing in zip(traces, found, strict=True)
+            for leaf in crossing.leaves
+        )
+        lasting = not any(crossing.frozen for crossing in found)
+        if not (own and lasting and any(one.frozen for one in traces)):
+            raise CutError(
+                f"{split!r} of {type(whole).__name__} needs no extractor that runs all code up to it."
+            )
+        free = [attrs.evolve(one, frozen=False) for one in traces]
+        _, head = _parts(whole, split, free, found)
+        kept = {id(tensor) for tensor in state_of(head).values()}
+        sides: dict[str, Part] = {
+            name: "head" if id(tensor) in kept else "extractor" for name, tensor in state_of(whole).items()
+        }
+        return stopped(whole, split, sides, found[1].names), head
+
+
+def _declared(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[list[Traced], list[Crossing]]:
+    """Return the traces in train and eval mode, and what crosses in each."""
+    with unchanged(whole):
+        traces = [trace(whole, split, training, signal((2, *image))) for training in (True, False)]
+        found = [declared_crossing(whole, one, frozenset()) for one in traces]
+        barred = [_barred(whole, *pair) for pair in zip(traces, found, strict=True)]
+        if any(barred):
+            found = [declared_crossing(whole, *pair) for pair in zip(traces, barred, strict=True)]
+    if found[0].names != found[1].names:
+        raise CutError(
+            f"Other values cross {split!r} of {type(whole).__name__} in train mode, {found[0].names}, than in eval "
+            f"mode, {found[1].names}. Split at a block boundary or at 'forward_features'.",
+            subject=split,
+        )
+    return traces, found
+
+
+@contextmanager
+def _cleared(whole: nn.Module) -> Iterator[None]:
+    """Take off what tracing leaves on the network: constants that it met."""
     before = set(whole.__dict__)
     try:
-        with unchanged(whole):
-            traces = [trace(whole, split, training, signal((2, *image))) for training in (True, False)]
-            found = [declared_crossing(whole, one, frozenset()) for one in traces]
-            barred = [_barred(whole, *pair) for pair in zip(traces, found, strict=True)]
-            if any(barred):
-                found = [declared_crossing(whole, *pair) for pair in zip(traces, barred, strict=True)]
-        if found[0].names != found[1].names:
-            raise CutError(
-                f"Other values cross {split!r} of {type(whole).__name__} in train mode, {found[0].names}, than in eval "
-                f"mode, {found[1].names}. Split at a block boundary or at 'forward_features'.",
-                subject=split,
-            )
-        return _parts(whole, split, traces, found)
+        yield
     finally:
         for name in set(whole.__dict__) - before:
             delattr(whole, name)
 
 
-APPROACHES: dict[str, Cut] = {"fx": cut_traced, "declared": cut_declared, "canonical": cut_canonical}
+APPROACHES: dict[str, Cut] = {
+    "fx": cut_traced,
+    "stopped": cut_stopped,
+    "declared": cut_declared,
+    "canonical": cut_canonical,
+}
 """By name: (whole network, split point, image shape (channels, height, width)) to (extractor, head)."""
 
 
@@ -107,7 +153,7 @@ def _barred(whole: nn.Module, traced: Traced, crossing: Crossing) -> frozenset[f
 
 def approaches_for(split: str) -> tuple[str, ...]:
     """Return the approaches that a split point is tried with, in order."""
-    return ("canonical",) if split == CANONICAL else ("fx", "declared")
+    return ("canonical",) if split == CANONICAL else ("fx", "stopped", "declared")
 
 
 def cut(whole: nn.Module, split: str, approach: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:

@@ -14,10 +14,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from compatkit.adapters.crossing import MOST
-from compatkit.adapters.cutting import CANONICAL, approaches_for, cut
+from compatkit.adapters.cutting import CANONICAL
 from compatkit.adapters.proof import unchanged
 from compatkit.adapters.signals import signal
-from compatkit.errors import CutError
 
 
 @attrs.frozen
@@ -48,27 +47,11 @@ class CutPoint:
     refused: str = ""
 
 
-def tried(whole: nn.Module, image: tuple[int, ...], point: CutPoint) -> CutPoint:
-    """Return the point with the way in which it can be cut, or why it cannot."""
-    if point.refused:
-        return point
-    reason = ""
-    for approach in approaches_for(point.name):
-        if approach == "fx" and len(point.crossing) > 1:
-            continue
-        try:
-            cut(whole, point.name, approach, image)
-            return attrs.evolve(point, approach=approach)
-        except CutError as error:
-            reason = str(error)
-    return attrs.evolve(point, refused=reason)
-
-
 def watched(whole: nn.Module, image: tuple[int, ...]) -> list[CutPoint]:
     """Return what a cut after each called module would mean, in the order in which the modules finish.
 
     One forward pass of two images in eval mode is watched. Numbers that code reads off a tensor are not seen, and
-    neither is whether the code can be traced: ``tried`` finds those.
+    neither is whether the code can be traced: cutting itself finds those.
 
     Args:
         whole: The network; modes and buffers are as before afterwards.

@@ -57,7 +57,7 @@ def require_shape(x: Tensor, shape: tuple[int, ...]) -> None:
 def _entries(whole: nn.Module, traced: Traced, crossing: Crossing, head: fx.Graph) -> dict[fx.Node, Any]:
     """Add the head's inputs; return what stands there for every node whose value crosses."""
     inputs = [head.placeholder("x" if index == 0 else f"x{index}") for index in range(len(crossing.leaves))]
-    if crossing.frozen:
+    if crossing.frozen or traced.frozen:
         for entry, leaf in zip(inputs, crossing.leaves, strict=True):
             shape = tuple(at_path(traced.values[leaf.node], leaf.path).shape[1:])
             head.call_function(require_shape, (entry, shape))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters.builders import BUILDERS, create, json_kwargs
 from compatkit.adapters.cutting import approaches_for, cut
-from compatkit.adapters.discovery import CutPoint, tried, watched
+from compatkit.adapters.discovery import CutPoint, watched
 from compatkit.adapters.initialisation import seeded, without_draws
 from compatkit.adapters.inputs import InputSpec, class_layer, config_of, input_of
 from compatkit.adapters.proof import unchanged
@@ -60,12 +60,8 @@ def plan(
         CutError: The network cannot be cut there; the message says what crosses.
     """
     whole, given, spec = _whole(builder, model, kwargs or {}, size)
-    library = BUILDERS[builder].library()
-    tried = [
-        Blueprint(builder, library, model, given, split, "extractor", approach, spec.size)
-        for approach in approaches_for(split)
-    ]
-    blueprint, extractor, head = _first(whole, tried)
+    asked = Blueprint(builder, BUILDERS[builder].library(), model, given, split, "extractor", "", spec.size)
+    blueprint, extractor, head = working_cut(whole, asked)
     parameters = tuple(
         sum(parameter.numel() for parameter in part.parameters()) for part in (extractor, head)
     )
@@ -95,15 +91,25 @@ def cut_points(
     Raises:
         UnknownName: No such builder or model.
     """
-    whole, _, spec = _whole(builder, model, kwargs or {}, size)
-    image = (spec.channels, *spec.size)
-    points = watched(whole, image)
+    whole, given, spec = _whole(builder, model, kwargs or {}, size)
+    asked = Blueprint(builder, BUILDERS[builder].library(), model, given, "", "extractor", "", spec.size)
+    points = watched(whole, (spec.channels, *spec.size))
     found = []
     for number, point in enumerate(points, 1):
         if progress is not None:
             progress(number, len(points), point.name)
-        found.append(tried(whole, image, point) if point.own else point)
+        found.append(_tried(whole, attrs.evolve(asked, split=point.name), point) if point.own else point)
     return found
+
+
+def _tried(whole: nn.Module, asked: Blueprint, point: CutPoint) -> CutPoint:
+    """Return the point with the way in which it can be cut, or why it cannot."""
+    if point.refused:
+        return point
+    try:
+        return attrs.evolve(point, approach=working_cut(whole, asked)[0].approach)
+    except CutError as error:
+        return attrs.evolve(point, refused=str(error))
 
 
 def parts_of(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module]:
@@ -132,20 +138,29 @@ def _whole(
     return whole, given, spec
 
 
-def _first(whole: nn.Module, tried: list[Blueprint]) -> tuple[Blueprint, nn.Module, nn.Module]:
-    """Return the first way to cut that works, with its parts.
+def working_cut(whole: nn.Module, asked: Blueprint) -> tuple[Blueprint, nn.Module, nn.Module]:
+    """Try the ways to cut in turn; return the blueprint with the first that works, and both parts.
+
+    Args:
+        whole: The network of the blueprint.
+        asked: Says where; its approach is not looked at.
 
     Raises:
         CutError: None works; the last says why.
     """
-    for blueprint in tried[:-1]:
+    *first, last = (attrs.evolve(asked, approach=approach) for approach in approaches_for(asked.split))
+    for blueprint in first:
         try:
             return _run(whole, blueprint)
         except _NotTaken:
             raise
         except CutError:
             continue
-    return _run(whole, tried[-1])
+    return _run(whole, last)
+
+
+OTHER_SIZES = ((32, 64), (64, 0), (96, 96))
+"""Pixels added to height and width to see whether parts serve other image sizes."""
 
 
 class _NotTaken(CutError):
@@ -160,7 +175,7 @@ def _run(whole: nn.Module, blueprint: Blueprint) -> tuple[Blueprint, nn.Module, 
     """
     extractor, head = parts_of(whole, blueprint)
     height, width = blueprint.traced_size
-    with unchanged(extractor, head), torch.no_grad():
+    with unchanged(whole, extractor, head), torch.no_grad():
         extractor.eval()
         head.eval()
         try:
@@ -169,6 +184,8 @@ def _run(whole: nn.Module, blueprint: Blueprint) -> tuple[Blueprint, nn.Module, 
             several = isinstance(given, tuple) and all(isinstance(one, Tensor) for one in given)
             if isinstance(features, Tensor) or (several and blueprint.approach != "fx"):
                 head(features)
+                if blueprint.approach == "stopped":
+                    _check_other_sizes(whole, extractor, head, blueprint)
                 return attrs.evolve(blueprint, cut_outputs=len(given)), extractor, head
         except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
             raise _NotTaken(
@@ -181,3 +198,28 @@ def _run(whole: nn.Module, blueprint: Blueprint) -> tuple[Blueprint, nn.Module, 
         "at another module.",
         subject=blueprint.split,
     )
+
+
+def _check_other_sizes(whole: nn.Module, extractor: nn.Module, head: nn.Module, blueprint: Blueprint) -> None:
+    """Refuse parts that are not the whole network at other image sizes, where it takes some.
+
+    Raises:
+        CutError: They are not, or it takes none, so that nothing speaks for running all code up to the cut.
+    """
+    height, width = blueprint.traced_size
+    compared = 0
+    whole.eval()
+    for tall, wide in OTHER_SIZES:
+        images = signal((2, channels_of(blueprint), height + tall, width + wide))
+        try:
+            expected = whole(images)
+        except Exception:  # foreign code refuses sizes in its own way
+            continue
+        # Weights may be whatever was in memory, so that values need not be numbers.
+        if not torch.equal(torch.nan_to_num(head(extractor(images))), torch.nan_to_num(expected)):
+            raise CutError(
+                f"The parts differ from {blueprint.model} at {height + tall}x{width + wide} pixels."
+            )
+        compared += 1
+    if not compared:
+        raise CutError(f"{blueprint.model} takes images of {height}x{width} pixels only.")

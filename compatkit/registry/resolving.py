@@ -9,8 +9,6 @@ from compatkit.registry.aliases import Aliases
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.references import References
 
-_WILDCARDS = frozenset("*?[")
-
 
 def names(references: References, pattern: str | None) -> list[str]:
     """Return all names, sorted, or those that a glob matches."""
@@ -33,7 +31,7 @@ def live(references: References, name: str) -> list[Version]:
 
 def is_pattern(text: str) -> bool:
     """Tell whether ``select`` may give several components for ``text``."""
-    return bool(_WILDCARDS & set(text))
+    return "*" in text or "?" in text or ("[" in text and "]" in text.partition("[")[2])
 
 
 def resolve(references: References, wanted: Reference) -> Reference:

@@ -43,6 +43,7 @@ FAMILIES: list[tuple[str, int, dict[str, Any], str, str, int, str]] = [
     ("swin_tiny_patch4_window7_224", 56, {**DROPS, "img_size": 56}, "layers.1", "fx", 1, "-"),
     ("levit_128s", 224, {}, "stages.1", "fx", 1, "-"),
     ("crossvit_9_240", 240, DROPS, "forward_features", "canonical", 2, "yes"),
+    ("test_vit", 64, DROPS, "blocks.2", "stopped", 1, "yes"),
     ("hrnet_w18_small", 64, {}, "stage3", "declared", 3, "yes"),
     ("xcit_nano_12_p8_224", 32, DROPS, "blocks.3", "declared", 1, "fixed"),
     ("twins_svt_small", 64, DROPS, "blocks.1.0", "declared", 1, "fixed"),

@@ -72,7 +72,9 @@ def process(
 def test_quick_commands_import_nothing_heavy(parts: Path, words: list[str], code: int) -> None:
     said = process(LOOK, *words, cwd=parts.parent)
     assert said.returncode == code
-    assert said.stderr.splitlines()[-1] == "[]"
+    # A check compares the statistics of hundreds of channels at once where both parts have them.
+    light = "['numpy']" if words[0] == "check" else "[]"
+    assert said.stderr.splitlines()[-1] == light
 
 
 def test_the_installed_script(parts: Path) -> None:

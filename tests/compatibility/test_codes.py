@@ -100,7 +100,14 @@ CASES = [
         seam(maps(4, dtype="bfloat16"), maps(4)),
         seam(maps(4), maps(4)),
     ),
-    Case("dtype-differs", "structural", "refuses", "cut both", seam(maps(4, dtype="int64"), maps(4)), SAME),
+    Case(
+        "dtype-differs",
+        "structural",
+        "refuses",
+        "floating-point",
+        seam(maps(4, dtype="int64"), maps(4)),
+        SAME,
+    ),
     Case(
         "layout-differs",
         "structural",
