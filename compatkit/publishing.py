@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from compatkit.adapters.blueprints import build, build_pair, probe, prove, structural
+from compatkit.adapters.blueprints import build_pair, probe, prove, structural
+from compatkit.adapters.rebuilding import check_rebuilt
 from compatkit.contract import (
     Anchor,
     Blueprint,
@@ -24,7 +25,7 @@ from compatkit.contract import (
     Statistical,
     Structural,
 )
-from compatkit.errors import CutError, IntegrityError
+from compatkit.errors import IntegrityError
 from compatkit.evaluation.statistics import Moments, feature_moments
 from compatkit.ports import tensor_shape
 from compatkit.registry.manifest import About, Edge, Manifest, Parent, Payload
@@ -82,12 +83,19 @@ class Draft:
 
 
 def drafts(fit: Fit) -> Iterator[Draft]:
-    """Yield extractors, then shared auxiliary heads, then heads; each proved before it is yielded.
+    """Yield extractors, then shared auxiliary heads, then heads; each proved and rebuilt before it is yielded.
 
     Raises:
-        CutError: The parts, rebuilt from their blueprints, do not reproduce the trained network bitwise.
+        CutError: The parts, rebuilt from their blueprints, do not reproduce the trained network bitwise, or give
+            other outputs than they do, or random ones.
         IntegrityError: Weights or features are not finite.
     """
+    for draft in _drafts(fit):
+        check_rebuilt(draft.key, draft.module, draft.blueprint, draft.contract)
+        yield draft
+
+
+def _drafts(fit: Fit) -> Iterator[Draft]:
     shapes: dict[str, Structural] = {}
     moments: dict[str, tuple[Moments, ...]] = {}
     for state in fit.tasks.values():
@@ -198,14 +206,6 @@ def _auxiliary(
     """Draft a shared head; it was trained on the features of all tasks, and its figures are of all of them."""
     module = _on_cpu(head.module)
     _check_finite(f"shared.{head.name}", module)
-    features = torch.zeros(PROBE_BATCH, *task.feature_shape[1:])
-    again = build(head.blueprint, state=module.state_dict()).eval()
-    with torch.no_grad():
-        if not torch.equal(again(features), module(features)):
-            raise CutError(
-                f"The auxiliary head {head.name!r}, rebuilt from its blueprint, gives other outputs than the trained "
-                "one; it is not published. Its module holds state outside its state dict."
-            )
     data = attrs.evolve(task.data, labels=head.labels)
     seen = tuple(reduce(Moments.merged, of_port) for of_port in zip(*moments.values(), strict=True))
     shape = structural(module, head.blueprint, feature_ports=shapes[task.name].outputs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.adapters.blueprints import InputSpec, build_pair, plan, prove, structural
+from compatkit.adapters.rebuilding import check_rebuilt
 from compatkit.contract import Blueprint, Contract, Data
 from compatkit.data.classes import label
 from compatkit.errors import UsageError
@@ -95,7 +96,8 @@ def split(
     Raises:
         UnknownName: No such model or split point.
         UsageError: Another count of labels than of outputs, or images that no contract can describe.
-        CutError: The model cannot be cut there, or the parts differ from the whole.
+        CutError: The model cannot be cut there, the parts differ from the whole, are not rebuilt as they are, or
+            give random outputs in eval mode.
     """
     planned = plan(model, point, kwargs=dict(kwargs or {}), size=size, builder=builder)
     images = _data(model, planned.input)
@@ -113,7 +115,7 @@ def split(
         )
     named = None if labels is None else tuple(map(label, labels))
     seen = () if data is None else feature_moments(extractor, left.outputs, data, images, samples=samples)
-    return {
+    parts = {
         side: SplitPart(
             blueprint, module, contract_of(module, blueprint, ports, described, moments=seen), blobs_of(seen)
         )
@@ -122,10 +124,18 @@ def split(
             ("head", planned.head, head, right, attrs.evolve(images, labels=named)),
         )
     }
+    _check_rebuilt(parts)
+    return parts
 
 
 def publish_split(registry: Registry, parts: Mapping[str, SplitPart], prefix: str) -> dict[str, str]:
-    """Publish both sides as ``<prefix>.extractor`` and ``<prefix>.head``; return their references."""
+    """Publish both sides as ``<prefix>.extractor`` and ``<prefix>.head``; return their references.
+
+    Raises:
+        CutError: A part, rebuilt from its blueprint and its weights, is not what its contract promises; nothing is
+            written then.
+    """
+    _check_rebuilt(parts)
     store, published, parents = registry.store, {}, ()
     for side in ("extractor", "head"):
         part = parts[side]
@@ -136,6 +146,12 @@ def publish_split(registry: Registry, parts: Mapping[str, SplitPart], prefix: st
         published[side] = f"{reference.name}@{reference.version}"
         parents = (Parent("trained_with", str(reference.digest)),)
     return published
+
+
+def _check_rebuilt(parts: Mapping[str, SplitPart]) -> None:
+    for side, part in parts.items():
+        whose = f"The {side} of {part.blueprint.model} at {part.blueprint.split!r}"
+        check_rebuilt(whose, part.module, part.blueprint, part.contract)
 
 
 def _data(model: str, given: InputSpec) -> Data:

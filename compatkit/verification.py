@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import TypeGuard
 
+import attrs
 from torch import Tensor, nn
 
-from compatkit.adapters.blueprints import same_probe, structural
+from compatkit.adapters.blueprints import same_probe, structural, with_classes
 from compatkit.adapters.builders import library_note
 from compatkit.adapters.fingerprint import observe
-from compatkit.adapters.structure import prefix_tokens
-from compatkit.contract import Port
+from compatkit.adapters.structure import first_tokens, prefix_tokens
+from compatkit.contract import Blueprint, Dimension, Port, Scaled
 from compatkit.errors import IntegrityError
-from compatkit.ports import by, resolved
+from compatkit.ports import agree, by, resolved
 from compatkit.publishing import normalisation_of, probe_shapes
 from compatkit.registry.manifest import Manifest
 from compatkit.reports.contracts import dimension
@@ -84,11 +87,18 @@ def _sides(manifest: Manifest) -> Iterator[str]:
     """Yield where levels of the contract contradict each other."""
     contract, blueprint = manifest.contract, manifest.blueprint
     side = SIDES.get(manifest.kind)
-    if side is not None and side != blueprint.side:
+    if side is None:
+        yield f"It is of kind {manifest.kind}, which no blueprint builds; built are {', '.join(SIDES)}."
+    elif side != blueprint.side:
         yield f"It is of kind {manifest.kind}, its blueprint builds the side {blueprint.side!r}."
     ports = contract.structural.outputs if blueprint.side == "extractor" else contract.structural.inputs
     if blueprint.side != "adapter" and len(ports) != blueprint.cut_outputs:
         yield f"Its blueprint lets {blueprint.cut_outputs} tensors cross, {len(ports)} feature ports are stated."
+    if contract.adapters:
+        yield f"It lists {len(contract.adapters)} adapters; one part alone has none."
+    own = sum(parent.relation == "trained_with" for parent in manifest.parents)
+    if own > 1:
+        yield f"It was trained with {own} extractors; a head has one, and others it can be recombined with."
     labels, outputs = contract.data.labels, contract.structural.outputs
     if blueprint.side == "extractor":
         if labels is not None:
@@ -133,7 +143,7 @@ def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
     except Exception as error:  # foreign code may raise anything
         yield f"Its module does not take input as stated at its ports and in its probe: {error}"
         return
-    batch, size = _batch(inputs[0], shapes[0]), _size(manifest, shapes[0])
+    batch, size = _batch(inputs, shapes), _size(manifest, shapes[0])
     for port, shape in zip(inputs, shapes, strict=True):
         if not _fits(shape, _stated(port, size, batch)):
             yield f"The probe's input {tuple(shape)} is none of the port {port.name!r}, {_shown(port)}."
@@ -169,10 +179,9 @@ def _output(
     if side == "head" and not port.pooled and port.layout == "NC":
         yield f"{whose} is one vector an image, but stated as not pooled."
     if side == "extractor" and size == manifest.blueprint.traced_size:
-        first = (
-            next((one for one in manifest.contract.structural.outputs if one.layout == "NLC"), None) is port
-        )
-        tokens = prefix_tokens(module, out.shape[1], size, first) if port.layout == "NLC" else 0
+        earlier = takewhile(lambda one: one is not port, manifest.contract.structural.outputs)
+        before = first_tokens(list(earlier), size)
+        tokens = prefix_tokens(module, out.shape[1], size, before) if port.layout == "NLC" else 0
         if port.prefix_tokens != tokens:
             yield f"{whose} is stated with {port.prefix_tokens} prefix tokens, the network puts {tokens} there."
 
@@ -180,17 +189,34 @@ def _output(
 def _own_features(manifest: Manifest, extractor: Manifest) -> Iterator[str]:
     """Yield where a head states other features than those of the extractor that it was trained with."""
     taken, given = manifest.contract.structural.inputs, extractor.contract.structural.outputs
+    if extractor.blueprint.side != "extractor" or _network(manifest.blueprint) != _network(
+        extractor.blueprint
+    ):
+        yield (
+            f"It is the {manifest.blueprint.side} of {_cut(manifest.blueprint)}; the extractor that it was trained "
+            f"with is the {extractor.blueprint.side} of {_cut(extractor.blueprint)}."
+        )
     if len(taken) != len(given):
         yield f"It takes {len(taken)} tensors, the extractor that it was trained with gives {len(given)}."
         return
     for port, own in zip(taken, given, strict=True):
         for field in ("name", "channels", "dtype", "layout", "range", "pooled", "prefix_tokens"):
             came, expected = getattr(port, field), getattr(own, field)
-            if came != expected and not (field == "range" and came == "any"):
+            same = agree(came, expected) if field == "channels" else came == expected
+            if not same and not (field == "range" and came == "any"):
                 yield (
                     f"The input {port.name!r} states {field} {came}, the extractor that it was trained with gives "
                     f"{expected}."
                 )
+
+
+def _network(blueprint: Blueprint) -> Blueprint:
+    """Return a blueprint without what both sides of one cut may differ in."""
+    return attrs.evolve(with_classes(blueprint, 0), side="head", library="")
+
+
+def _cut(blueprint: Blueprint) -> str:
+    return f"{blueprint.model} {dict(blueprint.kwargs)} at {blueprint.split!r}, traced at {by(blueprint.traced_size)}"
 
 
 def _structure(manifest: Manifest, module: nn.Module) -> Iterator[str]:
@@ -244,9 +270,20 @@ def _fits(shape: Sequence[int], stated: Sequence[int | None]) -> bool:
     return len(shape) == len(stated) and all(b is None or a == b for a, b in zip(shape, stated, strict=True))
 
 
-def _batch(port: Port, shape: Sequence[int]) -> int:
-    """Return the count of images in an input of this shape."""
-    return next((size for size, one in zip(shape, port.shape, strict=False) if one == "N"), 1)
+def _batch(ports: Sequence[Port], shapes: Sequence[Sequence[int]]) -> int:
+    """Return the count of images in inputs of these shapes, where needed from an axis that several are folded into."""
+    sizes = [
+        pair
+        for port, shape in zip(ports, shapes, strict=True)
+        for pair in zip(port.shape, shape, strict=False)
+    ]
+    plain = (size for one, size in sizes if one == "N")
+    folded = ((size - one.plus) // one.times for one, size in sizes if _is_folded(one))
+    return next(plain, next(folded, 1))
+
+
+def _is_folded(one: Dimension) -> TypeGuard[Scaled]:
+    return isinstance(one, Scaled) and one.of == "N" and one.add == 0 and one.floordiv == 1
 
 
 def _size(manifest: Manifest, shape: Sequence[int]) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from compatkit.errors import FormatError, IntegrityError, InvalidName, UnknownNa
 from compatkit.registry.channels import channel_bytes
 from compatkit.registry.manifest import About, Manifest, Parent, Payload
 from compatkit.splitting import SplitPart, split
+from compatkit.verification import _own_features
 
 NAMES = ("cat", "dog", "ship")
 Change = Callable[[Manifest], Manifest]
@@ -222,6 +223,18 @@ LIES: list[tuple[str, str, Change, str]] = [
         "of kind extractor, its blueprint builds the side 'head'",
     ),
     (
+        "a kind that is not built",
+        "head",
+        lambda m: attrs.evolve(m, kind="decoder"),
+        "of kind decoder, which no blueprint builds; built are extractor, head, auxiliary_head, adapter",
+    ),
+    (
+        "adapters inside",
+        "head",
+        lambda m: attrs.evolve(m, contract=attrs.evolve(m.contract, adapters=(m.blueprint,))),
+        "lists 1 adapters; one part alone has none",
+    ),
+    (
         "a tuple",
         "extractor",
         of_manifest("blueprint", cut_outputs=2),
@@ -299,6 +312,45 @@ def test_a_head_repeats_the_ports_of_the_extractor_that_it_was_trained_with(
         lie = changed("structural.inputs.0", **{field: value})
         registry.register("mine.head", lie(honest), parts["head"].module.state_dict())
     assert registry.register("mine.head", honest, parts["head"].module.state_dict()) == "mine.head@1.0.0"
+
+
+def test_a_head_was_trained_with_one_extractor_of_its_own_network(
+    registry: ck.Registry, parts: Mapping[str, SplitPart]
+) -> None:
+    others = split("resnet8_cifar", "layer2", kwargs={"num_classes": 3, "in_chans": 1}, size=(16, 16))
+    classes = split("resnet8_cifar", "layer2", kwargs={"num_classes": 7}, size=(16, 16))
+    digests = {}
+    for name, part in {"own": parts["extractor"], "grey": others["extractor"]}.items():
+        registry.register(name, manifest_of(registry, part), part.module.state_dict())
+        digests[name] = str(registry.store.resolve(name).digest)
+
+    def register(part: SplitPart, *names: str) -> str:
+        parents = tuple(Parent("trained_with", digests[name]) for name in names)
+        return registry.register(
+            "head", manifest_of(registry, part, parents=parents), part.module.state_dict()
+        )
+
+    with pytest.raises(
+        IntegrityError, match=r"trained with is the extractor of resnet8_cifar .*'in_chans': 1"
+    ):
+        register(parts["head"], "grey")
+    with pytest.raises(IntegrityError, match="It was trained with 2 extractors; a head has one"):
+        register(parts["head"], "own", "grey")
+    # Other classes on the same features are honest: the extractor holds no class layer.
+    assert register(classes["head"], "own") == "head@1.0.0"
+
+
+def test_a_symbol_may_have_another_number_at_the_head(
+    registry: ck.Registry, parts: Mapping[str, SplitPart]
+) -> None:
+    """An extractor counts its symbols over all of its ports, a head over those that it takes."""
+    given, taken = (
+        changed(port, shape=("N", 32, symbol), layout="other", measured={})(
+            manifest_of(registry, parts[side])
+        )
+        for side, port, symbol in (("extractor", OUT, "L4"), ("head", "structural.inputs.0", "L"))
+    )
+    assert list(_own_features(taken, given)) == []
 
 
 def test_every_lie_is_listed(registry: ck.Registry, parts: Mapping[str, SplitPart]) -> None:

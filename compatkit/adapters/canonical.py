@@ -136,11 +136,20 @@ def _uses(whole: nn.Module, method: str, x: Tensor) -> tuple[set[int], Any]:
     return record.seen & {id(tensor) for tensor in state_of(whole).values()}, result
 
 
-def without_other(module: nn.Module, path: str, sides: Mapping[str, Part], side: Part) -> nn.Module:
+def without_other(
+    module: nn.Module, path: str, sides: Mapping[str, Part], side: Part, *, named: bool = False
+) -> nn.Module:
     """Return a copy of the module that shares all tensors and lacks those of the other side.
 
     A submodule is left out where all it holds belongs to the other side, kept as it is where nothing does,
     and copied likewise where both sides have something in it.
+
+    Args:
+        module: The network, or a module of it.
+        path: Where it stands, with a dot at the end; empty for the network.
+        sides: Side of every parameter and buffer.
+        side: What is kept.
+        named: Leave an empty module in the place of one that is left out, for code that names it.
     """
     copied = object.__new__(type(module))
     for name, value in module.__dict__.items():
@@ -158,8 +167,10 @@ def without_other(module: nn.Module, path: str, sides: Mapping[str, Part], side:
         found = {owner for key, owner in sides.items() if key.startswith(prefix)}
         if found and side not in found:
             del copied._modules[name]
+            if named:
+                copied._modules[name] = nn.Module()
         elif len(found) > 1:
-            copied._modules[name] = without_other(child, prefix, sides, side)
+            copied._modules[name] = without_other(child, prefix, sides, side, named=named)
     return copied
 
 

@@ -21,8 +21,8 @@ from compatkit.errors import CutError
 
 MOST = 8
 """More tensors than this are no seam between parts any more."""
-OTHER_SIZES = ((32, 64), (64, 96), (0, 0))
-"""Pixels added to height and width to learn which numbers follow the image's size."""
+OTHER_SIZES = ((1, 3), (13, 7), (32, 64), (96, 160))
+"""Pixels added to height and width to learn what follows the image's size; as many as the network takes."""
 
 Path = tuple[Any, ...]
 
@@ -96,6 +96,13 @@ def declared_crossing(whole: nn.Module, traced: Traced, barred: frozenset[fx.Nod
     """
     crossing, again = _expand(traced, barred)
     leaves = [leaf for node in crossing for leaf in _leaves(node, traced)]
+    scalars = [leaf.name for leaf in leaves if at_path(traced.values[leaf.node], leaf.path).ndim == 0]
+    if scalars:
+        raise CutError(
+            f"A tensor without axes crosses {str(traced.at.target)!r} of {type(whole).__name__}: {', '.join(scalars)}. "
+            "Features have 1 axis at least; split at another module.",
+            subject=str(traced.at.target),
+        )
     if not leaves or len(leaves) > MOST:
         raise CutError(
             f"{len(leaves)} tensors cross the split point {str(traced.at.target)!r} of {type(whole).__name__}: "
@@ -134,13 +141,12 @@ def _expand(traced: Traced, barred: frozenset[fx.Node]) -> tuple[list[fx.Node], 
 
 
 def _other_runs(whole: nn.Module, traced: Traced, wanted: list[fx.Node]) -> Iterator[dict[fx.Node, Any]]:
-    """Yield the early values for three images, then for images of another size if the network takes one."""
+    """Yield the early values for three images, then for images of other sizes, as far as the network takes them."""
     batch, channels, height, width = traced.values[traced.image].shape
     yield _run(whole, traced, signal((batch + 1, channels, height, width)))
-    for tall, wide in OTHER_SIZES[:-1]:
+    for tall, wide in OTHER_SIZES:
         try:
             yield _run(whole, traced, signal((batch, channels, height + tall, width + wide)))
-            return
         except Exception:  # foreign code refuses sizes in its own way
             continue
 

@@ -41,8 +41,11 @@ def cut_traced(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn
             both sides, or the modules above it cannot be traced.
     """
     del image
-    with _cleared(whole):
-        traces = [trace(whole, split, training) for training in (True, False)]
+    with _cleared(whole) as restore:
+        traces = []
+        for training in (True, False):
+            traces.append(trace(whole, split, training))
+            restore()
         return _parts(whole, split, traces, [plain_crossing(whole, one) for one in traces])
 
 
@@ -52,8 +55,8 @@ def cut_declared(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[
     Raises:
         CutError: As for ``cut_traced``; or more crosses than can be declared.
     """
-    with _cleared(whole):
-        traces, found = _declared(whole, split, image)
+    with _cleared(whole) as restore:
+        traces, found = _declared(whole, split, image, restore)
         return _parts(whole, split, traces, found)
 
 
@@ -65,14 +68,16 @@ def cut_stopped(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[n
     Raises:
         CutError: As for ``cut_declared``; or nothing branches, or more than the module's own output crosses.
     """
-    with _cleared(whole):
-        traces, found = _declared(whole, split, image)
+    with _cleared(whole) as restore:
+        traces, found = _declared(whole, split, image, restore)
         own = all(
             leaf.node is one.at
             for one, crossing in zip(traces, found, strict=True)
             for leaf in crossing.leaves
         )
-        lasting = not any(crossing.frozen for crossing in found)
+        lasting = not any(crossing.frozen for crossing in found) and not any(
+            one.frozen_late for one in traces
+        )
         if not (own and lasting and any(one.frozen for one in traces)):
             raise CutError(
                 f"{split!r} of {type(whole).__name__} needs no extractor that runs all code up to it."
@@ -86,10 +91,15 @@ def cut_stopped(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[n
         return stopped(whole, split, sides, found[1].names), head
 
 
-def _declared(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[list[Traced], list[Crossing]]:
+def _declared(
+    whole: nn.Module, split: str, image: tuple[int, ...], restore: Callable[[], None]
+) -> tuple[list[Traced], list[Crossing]]:
     """Return the traces in train and eval mode, and what crosses in each."""
+    traces = []
     with unchanged(whole):
-        traces = [trace(whole, split, training, signal((2, *image))) for training in (True, False)]
+        for training in (True, False):
+            traces.append(trace(whole, split, training, signal((2, *image))))
+            restore()
         found = [declared_crossing(whole, one, frozenset()) for one in traces]
         barred = [_barred(whole, *pair) for pair in zip(traces, found, strict=True)]
         if any(barred):
@@ -104,14 +114,25 @@ def _declared(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[lis
 
 
 @contextmanager
-def _cleared(whole: nn.Module) -> Iterator[None]:
-    """Take off what tracing leaves on the network: constants that it met."""
-    before = set(whole.__dict__)
+def _cleared(whole: nn.Module) -> Iterator[Callable[[], None]]:
+    """Give every module's attributes back as they were: code that is traced may keep what it is given.
+
+    Yields a function that does so between two traces, and leaves the constants that the tracer puts on the root.
+    """
+    before = [(module, dict(vars(module))) for module in whole.modules()]
+
+    def restore(constants: bool = True) -> None:
+        for module, known in before:
+            now = vars(module)
+            for name in [name for name in now if name not in known]:
+                if not (constants and name.startswith("_tensor_constant")):
+                    del now[name]
+            now.update((name, value) for name, value in known.items() if now.get(name) is not value)
+
     try:
-        yield
+        yield restore
     finally:
-        for name in set(whole.__dict__) - before:
-            delattr(whole, name)
+        restore(constants=False)
 
 
 APPROACHES: dict[str, Cut] = {

@@ -25,7 +25,7 @@ def late_nodes(traced: Traced) -> list[fx.Node]:
     """Return the nodes after the cut that the result, a module call or a change in place needs."""
     nodes = list(traced.graph.nodes)
     after = nodes[nodes.index(traced.at) + 1 :]
-    acting = [n for n in after if n.op in ("output", "call_module") or name_of(n).endswith("_")]
+    acting = [n for n in after if n.op in ("output", "call_module") or acts(n)]
     wanted = ancestors(acting) | set(acting)
     return [node for node in after if node in wanted and node.op != "output"] + [
         n for n in after if n.op == "output"
@@ -51,3 +51,8 @@ def ancestors(nodes: Iterable[fx.Node], stop: frozenset[fx.Node] = frozenset()) 
             found.add(node)
             waiting.extend(node.all_input_nodes if node not in stop else ())
     return found
+
+
+def acts(node: fx.Node) -> bool:
+    """Whether a node visibly changes a tensor in place."""
+    return node.op in ("call_function", "call_method") and name_of(node).rstrip("_") + "_" == name_of(node)

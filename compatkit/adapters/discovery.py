@@ -17,6 +17,7 @@ from compatkit.adapters.crossing import MOST
 from compatkit.adapters.cutting import CANONICAL
 from compatkit.adapters.proof import unchanged
 from compatkit.adapters.signals import signal
+from compatkit.errors import CutError
 
 
 @attrs.frozen
@@ -71,13 +72,23 @@ def watched(whole: nn.Module, image: tuple[int, ...]) -> list[CutPoint]:
             images = signal((2, *image))
             watch.made(images, "image")
             with counter, watch:
-                watch.result = {id(leaf) for leaf in tree_leaves(whole(images))}
+                watch.result = {id(leaf) for leaf in tree_leaves(_forward(whole, images))}
     finally:
         vars(whole).pop("forward_features", None)
         for hook in hooks:
             hook.remove()
     kinds = {name: type(module).__name__ for module, name in names.items()}
     return watch.points(kinds)
+
+
+def _forward(whole: nn.Module, images: Tensor) -> Any:
+    try:
+        return whole(images)
+    except Exception as error:  # foreign code refuses images in its own way
+        raise CutError(
+            f"{type(whole).__name__} does not take images of {' x '.join(map(str, images.shape[1:]))}: {error}. Leave "
+            "size out for its own."
+        ) from error
 
 
 class _Flops(TorchDispatchMode):

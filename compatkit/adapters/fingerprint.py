@@ -34,7 +34,7 @@ def probe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = ())
     Input i is ``port_signal(shape, i)``; several are given as one tuple. The sketch holds 16 numbers,
     ``sum_i output_i signal(k + 1)_i / sqrt(n)`` in float64 over the n elements of the float32 outputs, in row-major
     order, one output after the other. The digest is of the outputs' bytes; it only informs, as it differs between
-    machines. The module's mode and buffers are as before.
+    machines. The module's mode and buffers are as before. What it draws in eval mode is drawn from seed 0.
 
     Args:
         module: Takes the inputs.
@@ -47,12 +47,22 @@ def probe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = ())
     return observe(module, *shapes, dtypes=dtypes).probe
 
 
-def observe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = ()) -> Observation:
-    """Return the probe as ``probe`` does, with the outputs that it was made of."""
+def observe(
+    module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = (), seed: int = 0
+) -> Observation:
+    """Return the probe as ``probe`` does, with the outputs that it was made of.
+
+    Args:
+        module: As for ``probe``.
+        shapes: As for ``probe``.
+        dtypes: As for ``probe``.
+        seed: Of what the module draws although it is in eval mode; the global random state is as before.
+    """
     kinds = tuple(dtypes) or ("float32",) * len(shapes)
     inputs = [port_signal(shape, i, kind) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))]
     with unchanged(module), torch.no_grad():
         module.eval()
+        torch.default_generator.manual_seed(seed)
         outputs = outputs_of(module, inputs)
     parts = [torch.view_as_real(one) if one.is_complex() else one for one in outputs]
     values = torch.cat([one.detach().to("cpu", torch.float32).contiguous().flatten() for one in parts])

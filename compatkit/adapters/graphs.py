@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
 from compatkit.adapters.crossing import Crossing, Path, Side, at_path
-from compatkit.adapters.dataflow import ancestors, early_nodes, late_nodes, reached
+from compatkit.adapters.dataflow import acts, ancestors, early_nodes, late_nodes, reached
 from compatkit.adapters.tracing import Traced, name_of
 from compatkit.errors import CutError
 
@@ -19,8 +19,9 @@ def graphs_of(whole: nn.Module, traced: Traced, crossing: Crossing) -> tuple[fx.
     """Return the extractor's graph and the head's, for the mode that was traced."""
     early, late = early_nodes(traced), late_nodes(traced)
     from_image = reached(traced.graph, traced.image) | {traced.image}
-    # What hangs on the image but leads nowhere stays: checks of its size.
-    kept = {node for node in early if node in from_image} | {leaf.node for leaf in crossing.leaves}
+    # What hangs on the image but leads nowhere stays: checks of its size; and what changes buffers in place.
+    kept = {node for node in early if node in from_image or acts(node)} - crossing.again
+    kept |= {leaf.node for leaf in crossing.leaves}
     extractor, head = fx.Graph(), fx.Graph()
     copies: dict[fx.Node, Any] = {}
     _copy(traced.graph, kept | ancestors(kept), copies, extractor)

@@ -20,6 +20,8 @@ _DRAWS = {
     Tensor.erfinv_,
 }
 
+_CONSTANT = frozenset({"constant_", "zeros_", "ones_", "eye_", "dirac_"})
+"""Buffers outside the state dict may be filled with these."""
 _TRUNCATED = "_no_grad_trunc_normal_"
 _skipping = threading.local()
 
@@ -35,7 +37,8 @@ class _NoDraws(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _DRAWS or getattr(func, "__module__", None) == "torch.nn.init":
+        initial = getattr(func, "__module__", None) == "torch.nn.init" and func.__name__ not in _CONSTANT
+        if initial or func in _DRAWS:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 

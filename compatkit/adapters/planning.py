@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.builders import BUILDERS, create, json_kwargs
+from compatkit.adapters.crossing import OTHER_SIZES
 from compatkit.adapters.cutting import approaches_for, cut
 from compatkit.adapters.discovery import CutPoint, watched
 from compatkit.adapters.initialisation import seeded, without_draws
@@ -159,10 +160,6 @@ def working_cut(whole: nn.Module, asked: Blueprint) -> tuple[Blueprint, nn.Modul
     return _run(whole, last)
 
 
-OTHER_SIZES = ((32, 64), (64, 0), (96, 96))
-"""Pixels added to height and width to see whether parts serve other image sizes."""
-
-
 class _NotTaken(CutError):
     """The network does not take such images, however it is cut."""
 
@@ -187,7 +184,7 @@ def _run(whole: nn.Module, blueprint: Blueprint) -> tuple[Blueprint, nn.Module, 
                 if blueprint.approach == "stopped":
                     _check_other_sizes(whole, extractor, head, blueprint)
                 return attrs.evolve(blueprint, cut_outputs=len(given)), extractor, head
-        except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
+        except (RuntimeError, AssertionError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise _NotTaken(
                 f"{blueprint.model} does not take {channels_of(blueprint)} x {height} x {width} images: {error}. Leave "
                 "size out for its own, or look for an img_size argument.",
@@ -209,7 +206,7 @@ def _check_other_sizes(whole: nn.Module, extractor: nn.Module, head: nn.Module, 
     height, width = blueprint.traced_size
     compared = 0
     whole.eval()
-    for tall, wide in OTHER_SIZES:
+    for tall, wide in (*OTHER_SIZES, (-(height // 2), -(width // 3))):
         images = signal((2, channels_of(blueprint), height + tall, width + wide))
         try:
             expected = whole(images)

@@ -25,7 +25,7 @@ class PortRuns:
         shapes: Image size (height, width) to the shape for one image.
         rules: Axis to ``("H" | "W", rule)``, where an axis follows one side of the image.
         products: Axes that follow both sides: counts of tokens.
-        minimum: Smallest value that came out.
+        minimum: Smallest value that came out; infinite where none did, or none that has an order.
     """
 
     dtype: str

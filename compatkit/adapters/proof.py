@@ -39,10 +39,8 @@ def prove(
     device = next((tensor.device for tensor in whole.state_dict().values()), torch.device("cpu"))
     with unchanged(*modules), torch.no_grad():
         for training, batch in RUNS:
-            for module in modules:
-                module.train(training)
             images = signal((batch, channels, *size)).to(device)
-            _compare(whole, extractor, head, images, "train" if training else "eval")
+            _compare(whole, extractor, head, images, training)
 
 
 @contextmanager
@@ -65,7 +63,8 @@ def _restore(buffers: dict[Tensor, Tensor]) -> None:
             buffer.copy_(value)
 
 
-def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Tensor, mode: str) -> None:
+def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Tensor, training: bool) -> None:
+    mode = "train" if training else "eval"
     buffers = {b: b.clone() for module in (whole, extractor, head) for b in module.buffers()}
 
     def parts(x: Tensor) -> Any:
@@ -84,9 +83,13 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
             )
         return logits
 
+    # Parts and whole share modules; each sets its modes in its own way, right before it runs.
+    whole.train(training)
     expected = _run(whole, images)
     moved = {name: value.clone() for name, value in whole.state_dict().items()}
     _restore(buffers)
+    for part in (extractor, head):
+        part.train(training)
     came = _run(parts, images)
     if not isinstance(expected, Tensor) or not isinstance(came, Tensor):
         raise CutError(f"The network gives {_shown(expected)} in {mode} mode; one tensor was expected.")

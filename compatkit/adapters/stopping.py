@@ -25,7 +25,7 @@ def stopped(whole: nn.Module, split: str, sides: Mapping[str, Part], names: tupl
         sides: Side of every parameter and buffer.
         names: Of the feature ports, in order.
     """
-    extractor = without_other(whole, "", sides, "extractor")
+    extractor = without_other(whole, "", sides, "extractor", named=True)
     extractor.__class__ = _stopping_class(type(whole))
     extractor.__dict__.update(stops_at=split, port_names=names)
     return extractor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
+from typing import Literal
 
 import attrs
 import torch
@@ -50,8 +51,8 @@ def extractor_structure(
     symbols = _Symbols()
     ports: list[Port] = []
     for name, one in zip(given, runs.ports, strict=True):
-        first = not any(port.layout == "NLC" for port in ports)
-        ports.append(_feature_port(module, runs, one, name, symbols, first))
+        before = first_tokens(ports, runs.base)
+        ports.append(_feature_port(module, runs, one, name, symbols, before))
     sides: tuple[Dimension, Dimension] = ("H", "W") if runs.free else runs.base
     image = Port("image", ("N", channels, *sides), multiple_of=max(1, runs.step))
     return Structural((image,), tuple(ports))
@@ -77,7 +78,7 @@ def head_structure(module: nn.Module, blueprint: Blueprint, feature_ports: Seque
     return Structural(inputs, (Port(kind, ("N", width), dtype=dtype, layout="NC", pooled=True),))
 
 
-def prefix_tokens(module: nn.Module, tokens: int, size: Size, first: bool = True) -> int:
+def prefix_tokens(module: nn.Module, tokens: int, size: Size, before: tuple[int, int] | None = None) -> int:
     """Return how many class and register tokens are among ``tokens``.
 
     It is the network's own count, unless only patches are there. Where the network does not count, it is one if the
@@ -87,17 +88,34 @@ def prefix_tokens(module: nn.Module, tokens: int, size: Size, first: bool = True
         module: The part; it, or its network, says how many of both there are.
         tokens: Count of tokens at a port.
         size: Height and width of the image.
-        first: Whether it is the first port of tokens; another one has a prefix only where the counts add up.
+        before: Count and prefix of the first port of tokens, where this is a later one: it has the same prefix for
+            the same count, another one only where the counts add up or form a grid.
     """
-    patches = getattr(module, "num_patches", None)
-    if patches is None:
-        patches = getattr(getattr(module, "patch_embed", None), "num_patches", None)
-    prefix = int(getattr(module, "num_prefix_tokens", 0))
+    patches, prefix = _patches(module), int(getattr(module, "num_prefix_tokens", 0))
+    if before is not None and before[0] == tokens:
+        return before[1]
     if not prefix and any("cls_token" in name for name, _ in module.named_parameters()):
-        return int(grid((tokens,), size) is None and grid((tokens - 1,), size) is not None)
-    if first:
+        return int(_is_behind(1, tokens, size))
+    if before is None:
         return 0 if patches == tokens else prefix
-    return prefix if patches is not None and patches + prefix == tokens else 0
+    follows = _is_behind(prefix, tokens, size) if patches is None else patches + prefix == tokens
+    return prefix if follows else 0
+
+
+def first_tokens(ports: Sequence[Port], size: Size) -> tuple[int, int] | None:
+    """Return count and prefix of the first port of tokens among ``ports``, for images of ``size``."""
+    port = next((one for one in ports if one.layout == "NLC"), None)
+    return None if port is None else (tensor_shape(port, size, 1)[1], port.prefix_tokens)
+
+
+def _patches(module: nn.Module) -> int | None:
+    found = getattr(module, "num_patches", None)
+    return getattr(getattr(module, "patch_embed", None), "num_patches", None) if found is None else found
+
+
+def _is_behind(prefix: int, tokens: int, size: Size) -> bool:
+    """Whether tokens form a grid only without so many in front."""
+    return grid((tokens,), size) is None and grid((tokens - prefix,), size) is not None
 
 
 class _Symbols:
@@ -120,10 +138,15 @@ def _default_names(number: int) -> tuple[str, ...]:
 
 
 def _feature_port(
-    module: nn.Module, runs: Runs, seen: PortRuns, name: str, symbols: _Symbols, first: bool
+    module: nn.Module,
+    runs: Runs,
+    seen: PortRuns,
+    name: str,
+    symbols: _Symbols,
+    before: tuple[int, int] | None,
 ) -> Port:
     shape = seen.shapes[runs.base]
-    layout = _layout(shape, seen, runs.base)
+    layout = _layout(module, shape, seen, runs.base)
     dims: list[Dimension] = list(shape)
     for axis, rule in seen.batch.items():
         dims[axis] = "N" if rule == Scaled("N") else rule
@@ -131,18 +154,25 @@ def _feature_port(
         dims[axis] = rules.rule or shape[axis]
     for axis in sorted(seen.products):
         dims[axis] = symbols.of("L", [one[axis] for one in seen.shapes.values()])
-    port = Port(name, tuple(dims), seen.dtype, layout, "nonnegative" if seen.minimum >= 0 else "signed")
+    port = Port(name, tuple(dims), seen.dtype, layout, _range(seen))
     axes = port.spatial_axes
     kept = seen.shapes if runs.free else {runs.base: shape}
     measured = {by(size): tuple(one[axis] for axis in axes) for size, one in kept.items() if axes}
-    tokens = prefix_tokens(module, shape[1], runs.base, first) if layout == "NLC" else 0
-    pooled = layout != "other" and all(one == shape for one in seen.shapes.values())
+    tokens = prefix_tokens(module, shape[1], runs.base, before) if layout == "NLC" else 0
+    averaged = getattr(torch, seen.dtype).is_floating_point  # whole numbers are indices, no averages
+    pooled = averaged and layout != "other" and all(one == shape for one in seen.shapes.values())
     if layout != "NC":
         pooled &= layout != "NLC" and runs.free and all(shape[axis] == 1 for axis in axes)
     return attrs.evolve(port, pooled=pooled, prefix_tokens=tokens, measured=measured)
 
 
-def _layout(shape: Shape, seen: PortRuns, base: Size) -> Layout:
+def _range(seen: PortRuns) -> Literal["nonnegative", "signed", "any"]:
+    if seen.minimum == float("inf"):
+        return "any"
+    return "nonnegative" if seen.minimum >= 0 else "signed"
+
+
+def _layout(module: nn.Module, shape: Shape, seen: PortRuns, base: Size) -> Layout:
     """Name the layout by the axes that follow the image, else by the shape."""
     if seen.batch != {0: Scaled("N")} or not 2 <= len(shape) <= 4:
         return "other"
@@ -150,12 +180,37 @@ def _layout(shape: Shape, seen: PortRuns, base: Size) -> Layout:
     if len(shape) == 2:
         return "NC"
     if len(shape) == 3:
-        return "NLC" if follows <= {1} else "other"
+        tokens = follows == {1} or (not follows and _are_tokens(module, shape, base))
+        return "NLC" if tokens else "other"
     if seen.products or not (follows <= {1, 2} or follows <= {2, 3}):
         return "other"
     if not follows:
         return "NHWC" if base[0] == base[1] and shape[1] == shape[2] != shape[3] else "NCHW"
     return "NHWC" if 1 in follows else "NCHW"
+
+
+def _are_tokens(module: nn.Module, shape: Shape, size: Size) -> bool:
+    """Whether the last of two axes that follow nothing is the width of tokens, the one before it their count.
+
+    So the network's own count of patches says, or that a layer has one of both as its width, or else the grid.
+    """
+    _, count, width = shape
+    patches, prefix = _patches(module), int(getattr(module, "num_prefix_tokens", 0))
+    if patches is not None and count in (patches, patches + prefix):
+        return True
+    widths = {one for layer in module.modules() for one in _widths(layer)}
+    if (count in widths) != (width in widths):
+        return width in widths
+    return grid((width,), size) is None and any(grid((count - k,), size) is not None for k in {0, 1, prefix})
+
+
+def _widths(layer: nn.Module) -> Iterator[int]:
+    for name in ("in_features", "out_features", "num_features", "in_channels", "out_channels"):
+        found = getattr(layer, name, None)
+        if isinstance(found, int):
+            yield found
+    if isinstance(layer, nn.LayerNorm):
+        yield layer.normalized_shape[-1]
 
 
 def _vector(module: nn.Module, ports: Sequence[Port], size: Size) -> tuple[int, str]:
@@ -226,7 +281,10 @@ def _entry(port: Port, size: Size, taken: Sequence[str], symbols: _Symbols) -> P
     seen = {by(size): start, **{key: _measured_shape(port, key, start) for key in keys}}
     dims, letters = list(port.shape), "HW" if port.layout in ("NCHW", "NHWC") else "LLLLLL"
     for letter, axis in zip(letters, port.spatial_axes, strict=False):
-        dims[axis] = symbols.of(letter, [shape[axis] for shape in seen.values()]) if taken else start[axis]
+        sizes = [shape[axis] for shape in seen.values()]
+        # One input alone was tried at sizes of no image, several at the sizes that were seen together.
+        varied = bool(taken) and (not keys or len(set(sizes)) > 1)
+        dims[axis] = symbols.of(letter, sizes) if varied else start[axis]
     entry = attrs.evolve(port, shape=tuple(dims))
     axes = entry.spatial_axes
     measured = {key: tuple(shape[axis] for axis in axes) for key, shape in seen.items() if axes}

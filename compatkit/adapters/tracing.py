@@ -7,10 +7,12 @@ code may unpack, count or branch on what depends on the image's size alone.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
@@ -34,6 +36,8 @@ SIZES = frozenset(
 )
 """What may be asked of a tensor without looking at its values."""
 
+NO_GRADIENTS = "it runs without gradients in between, which a trace does not keep"
+
 
 @attrs.frozen(eq=False)
 class Traced:
@@ -45,6 +49,7 @@ class Traced:
         values: What every node gave for the images of the trace; empty for a trace without images.
         reads: Nodes whose value hangs on what the image shows, not only on its size.
         frozen: Whether a number that follows the image's size was fixed while tracing.
+        frozen_late: Whether that happened behind the cut module.
     """
 
     graph: fx.Graph
@@ -53,6 +58,7 @@ class Traced:
     values: dict[fx.Node, Any]
     reads: set[fx.Node]
     frozen: bool
+    frozen_late: bool
 
 
 def trace(whole: nn.Module, split: str, training: bool, images: Tensor | None = None) -> Traced:
@@ -71,13 +77,17 @@ def trace(whole: nn.Module, split: str, training: bool, images: Tensor | None = 
     modes = [(module, module.training) for module in whole.modules()]
     for module, _ in modes:
         module.training = training
+    drawn = _generators()
     try:
-        with torch.no_grad():
+        # Code that asks whether gradients are wanted is traced as in training.
+        with torch.enable_grad():
             graph = tracer.trace(whole)
+        if _generators() != drawn:
+            raise TraceError("it draws random numbers that no operation on the image shows")
     except Exception as error:  # tracing runs foreign code, which may raise anything
         raise CutError(
-            f"{type(whole).__name__} cannot be traced down to {split!r}: {error}. Its code branches on values; split "
-            "at 'forward_features' or at a module further up.",
+            f"{type(whole).__name__} cannot be traced down to {split!r}: {error}. Split at "
+            "'forward_features' or at a module further up.",
             subject=split,
         ) from error
     finally:
@@ -93,8 +103,8 @@ def trace(whole: nn.Module, split: str, training: bool, images: Tensor | None = 
         )
     image = next(n for n in graph.nodes if n.op == "placeholder")
     if isinstance(tracer, _Computing):
-        return Traced(graph, calls[0], image, tracer.values, tracer.reads, tracer.frozen)
-    return Traced(graph, calls[0], image, {}, set(), False)
+        return Traced(graph, calls[0], image, tracer.values, tracer.reads, tracer.frozen, tracer.frozen_late)
+    return Traced(graph, calls[0], image, {}, set(), False, False)
 
 
 class _Tracer(fx.Tracer):
@@ -103,10 +113,17 @@ class _Tracer(fx.Tracer):
     def __init__(self, split: str) -> None:
         super().__init__()
         self.proxy_buffer_attributes = True
+        self.split = split
         self.ancestors = {split[:i] for i, letter in enumerate(split) if letter == "."}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return module_qualified_name not in self.ancestors
+
+    def create_proxy(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Proxy:
+        # What computes along can tell harmless operations apart.
+        if not torch.is_grad_enabled() and kind in ("call_module", "get_attr") and type(self) is _Tracer:
+            raise TraceError(NO_GRADIENTS)
+        return super().create_proxy(kind, target, *args, **kwargs)
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
@@ -126,7 +143,11 @@ class _Computing(_Tracer):
         """Nodes whose value hangs on the image, sizes included."""
         self.reads: set[fx.Node] = set()
         """Nodes whose value hangs on more of the image than its size."""
+        self.owns: set[fx.Node] = set()
+        """Nodes whose value hangs on the network's own parameters and buffers."""
         self.frozen = False
+        self.frozen_late = False
+        self.passed = False
         self.running = False
 
     def create_proxy(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Proxy:
@@ -137,15 +158,29 @@ class _Computing(_Tracer):
             self.looks.add(node)
         if kind == "placeholder" or (any(n in self.reads for n in inputs) and not _asks_size(node)):
             self.reads.add(node)
+        own = kind in ("get_attr", "call_module") or any(n in self.owns or n.op == "get_attr" for n in inputs)
+        if own and not _asks_size(node):
+            self.owns.add(node)
+        if not torch.is_grad_enabled() and (node in self.reads or node in self.owns):
+            raise TraceError(NO_GRADIENTS)
+        if kind == "call_module":
+            self.passed |= self.root.get_submodule(str(target)) is self.root.get_submodule(self.split)
         if kind != "output":
-            self.running = True
-            try:
-                self.values[node] = (
-                    self.images if kind == "placeholder" else compute(self.root, node, self.values)
-                )
-            finally:
-                self.running = False
+            self.values[node] = self.images if kind == "placeholder" else self._value(node)
         return proxy
+
+    def _value(self, node: fx.Node) -> Any:
+        """Compute a node; generators are as before afterwards, so that code which draws by itself is seen."""
+        state, plain, arrays = torch.get_rng_state(), random.getstate(), np.random.get_state()
+        self.running = True
+        try:
+            with torch.no_grad():
+                return compute(self.root, node, self.values)
+        finally:
+            self.running = False
+            torch.set_rng_state(state)
+            random.setstate(plain)
+            np.random.set_state(arrays)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Known(node, self)
@@ -168,11 +203,14 @@ class _Computing(_Tracer):
         """Return the value of a node that code wants as a plain number.
 
         Raises:
-            TraceError: It hangs on what the image shows.
+            TraceError: It hangs on what the image shows, or on weights, which may change.
         """
         if node in self.reads:
             raise TraceError("a branch or a number hangs on what the image shows")
+        if node in self.owns:
+            raise TraceError("a branch or a number hangs on the network's own parameters or buffers")
         self.frozen |= node in self.looks
+        self.frozen_late |= self.passed and node in self.looks
         return self.values[node]
 
 
@@ -229,6 +267,16 @@ def attribute(module: nn.Module, path: str) -> Any:
 def name_of(node: fx.Node) -> str:
     """Return the plain name of what a node calls."""
     return str(getattr(node.target, "__name__", node.target))
+
+
+def _generators() -> tuple[bytes, Any, bytes]:
+    """Return the state of all generators of random numbers that code may draw from."""
+    arrays: Any = np.random.get_state()
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        random.getstate(),
+        arrays[1].tobytes() + bytes([arrays[2] % 256]),
+    )
 
 
 def _asks_size(node: fx.Node) -> bool:

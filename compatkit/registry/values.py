@@ -58,7 +58,8 @@ def check_contract(contract: Contract, blueprint: Blueprint, what: str) -> None:
     inside = f"{what}.contract"
     _blueprint(blueprint, f"{what}.blueprint")
     for side in ("inputs", "outputs"):
-        _ports(getattr(contract.structural, side), f"{inside}.structural.{side}")
+        images = side == "inputs" and blueprint.side == "extractor"
+        _ports(getattr(contract.structural, side), f"{inside}.structural.{side}", images)
     _data(contract.data, f"{inside}.data")
     _anchors(contract.protocol.anchors, f"{inside}.protocol.anchors")
     ports = contract.structural.outputs if blueprint.side == "extractor" else contract.structural.inputs
@@ -125,13 +126,15 @@ def _blueprint(blueprint: Blueprint, path: str) -> None:
     _expect(1 <= crosses <= MOST_PORTS, f"{path}.cut_outputs", f"1 to {MOST_PORTS} tensors", crosses)
 
 
-def _ports(ports: Sequence[Port], path: str) -> None:
+def _ports(ports: Sequence[Port], path: str, images: bool) -> None:
     _expect(1 <= len(ports) <= MOST_PORTS, path, f"1 to {MOST_PORTS} ports", len(ports))
     names = [folded(port.name) for port in ports]
     twice = next((port.name for port in ports if names.count(folded(port.name)) > 1), None)
     _expect(twice is None, path, "ports with different names", twice)
     for index, port in enumerate(ports):
         _port(port, f"{path}[{index}]")
+        fits = images or port.multiple_of == 1
+        _expect(fits, f"{path}[{index}].multiple_of", "1, as no images are taken here", port.multiple_of)
 
 
 def _port(port: Port, path: str) -> None:
@@ -212,6 +215,8 @@ def _features(contract: Contract, ports: Sequence[Port], path: str) -> None:
     )
     for index, (one, port) in enumerate(zip(features, ports, strict=True)):
         here = f"{path}[{index}]"
+        fits = one.mean >= 0 or port.range != "nonnegative"
+        _expect(fits, f"{here}.mean", "a number from 0, as the port is nonnegative", one.mean)
         _expect(one.std >= 0, f"{here}.std", "a number from 0", one.std)
         _expect(1 <= one.samples <= LARGEST, f"{here}.samples", "a count from 1", one.samples)
         if one.per_channel is not None:

@@ -215,11 +215,117 @@ class Stage(nn.Module):
         return values
 
 
+class Steps(Tiny):
+    """A number moves with every 64 pixels only."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        factor = x.shape[2] // 64 + 1
+        return self.second(self.first(x)) * factor
+
+
+class Pads(Tiny):
+    """Pads to a multiple of 8, and crops again."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        pad = -x.shape[2] % 8
+        x = self.second(self.first(nn.functional.pad(x, (0, 0, 0, pad))))
+        return x[:, :, : x.shape[2] - pad]
+
+
+class Temperature(Tiny):
+    """A parameter is read as a number."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.temperature = nn.Parameter(torch.tensor(2.0))
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.second(self.act(self.first(x))) / float(self.temperature)
+
+
+class Switched(Tiny):
+    """A buffer switches a branch."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.register_buffer("ready", torch.tensor(0))
+
+    def middle(self, x: Tensor) -> Tensor:
+        x = self.second(self.first(x))
+        return x + 5 if self.ready else x
+
+
+class LayerDrop(Tiny):
+    """A layer is left out by chance in train mode."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        y = self.second(x)
+        if self.training and torch.rand(1).item() < 0.1:
+            y = torch.zeros_like(y)
+        return x + y
+
+
+class Detached(Tiny):
+    """The first layer gets no gradient."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = self.first(x)
+        return self.second(x)
+
+
+class Remembers(Tiny):
+    """Keeps what it saw, and what it made once."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.last: Any = None
+        self.cache: Any = None
+
+    def middle(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        self.last = x
+        if self.cache is None:
+            self.cache = x.new_ones(1)
+        return self.second(x)
+
+
+class Counts(Tiny):
+    """Counts its passes in a buffer before the cut."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.register_buffer("seen", torch.tensor(0))
+
+    def middle(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen.add_(1)
+        return self.second(self.first(x))
+
+
+class Stubborn(Tiny):
+    """Keeps a normalisation in eval mode."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.norm = nn.BatchNorm2d(6)
+
+    def train(self, mode: bool = True) -> Stubborn:
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def middle(self, x: Tensor) -> Tensor:
+        return self.second(self.norm(self.first(x)))
+
+
 NETWORKS: dict[str, type[Tiny]] = {
     kind.__name__.lower(): kind
     for kind in (
         *(Tiny, Skips, Image, Sizes, Twice, Tuples, Tied, Branches, InPlace, Drops),
-        *(Tokens, Rotary, Unpacks, Many, Bias, Changed),
+        *(Tokens, Rotary, Unpacks, Many, Bias, Changed, Steps, Pads, Temperature, Switched),
+        *(LayerDrop, Detached, Remembers, Counts, Stubborn),
     )
 }
 

@@ -40,10 +40,7 @@ def parts(model: str, split: str, awkward: str) -> tuple[Plan, nn.Module, nn.Mod
 def test_what_crosses_is_declared_and_the_parts_reproduce_the_whole(awkward, model, split, names):
     planned, whole, extractor, head = parts(model, split, awkward)
     assert extractor.port_names == head.port_names == names
-    assert (planned.extractor.cut_outputs, planned.extractor.approach) in (
-        (len(names), "declared"),
-        (1, "fx"),
-    )
+    assert planned.extractor.cut_outputs == len(names)
     prove(whole, extractor, head, (8, 8), planned.input.channels)
 
 
@@ -90,10 +87,22 @@ def test_a_head_that_needs_a_size_which_nothing_shows_holds_for_the_traced_one_a
         head(signal((2, 240, 6)))
 
 
-def test_code_that_branches_on_a_size_holds_for_the_traced_one_and_says_so(awkward):
-    _, _whole, extractor, _head = parts("unpacks", "second", awkward)
+def test_code_behind_the_cut_that_branches_on_a_size_holds_for_the_traced_one_and_says_so(awkward):
+    planned, _, extractor, _ = parts("unpacks", "first", awkward)
+    assert planned.extractor.approach == "declared"
     with pytest.raises(CutError, match="cut for one image size"):
         extractor(signal((2, 3, 4, 4)))
+
+
+@pytest.mark.parametrize("side", [3, 4, 7, 20])
+def test_code_before_the_cut_that_branches_on_a_size_runs_as_it_is(awkward, side):
+    planned, whole, extractor, head = parts("unpacks", "second", awkward)
+    assert planned.extractor.approach == "stopped"
+    x = signal((2, 3, side, side + 1))
+    assert torch.equal(head(extractor(x)), whole.eval()(x))
+    assert not any(extractor.fc.state_dict()) and "fc.weight" in head.state_dict()
+    twin = copy.deepcopy(extractor)
+    assert torch.equal(twin(x), extractor(x))
 
 
 @pytest.mark.parametrize(("model", "split"), [("skips", "second"), ("rotary", "first"), ("tokens", "mix")])
@@ -111,3 +120,48 @@ def test_a_crossing_tensor_that_is_changed_in_place_is_copied_first(awkward):
     before = [one.clone() for one in features]
     head(features)
     assert all(map(torch.equal, features, before))
+
+
+@pytest.mark.parametrize(("model", "size"), [("steps", (128, 64)), ("pads", (17, 19))])
+def test_numbers_that_only_some_sizes_move_never_give_a_wrong_answer(awkward, model, size):
+    _, whole, extractor, head = parts(model, "first", awkward)
+    x = signal((2, 3, *size))
+    try:
+        came = head(extractor(x))
+    except CutError as error:
+        assert "cut for one image size" in str(error)
+    else:
+        assert torch.equal(came, whole.eval()(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("temperature", "hangs on the network's own parameters"),
+        ("switched", "hangs on the network's own parameters"),
+        ("layerdrop", "draws random numbers"),
+        ("detached", "runs without gradients"),
+    ],
+)
+def test_what_a_trace_would_freeze_is_refused(awkward, model, message):
+    with pytest.raises(CutError, match=message):
+        plan(model, "first", builder=awkward)
+
+
+def test_cutting_leaves_nothing_of_the_trace_on_the_network(awkward):
+    planned, whole, _, _ = parts("remembers", "first", awkward)
+    assert planned.extractor.approach == "fx"
+    assert whole.last is None and whole.cache is None
+
+
+def test_counts_that_change_before_the_cut_are_kept(awkward):
+    _, whole, extractor, head = parts("counts", "first", awkward)
+    prove(whole, extractor, head, (8, 8), 3)
+    extractor.train()(signal((2, 3, 8, 8)))
+    assert int(extractor.seen) == 1
+
+
+def test_an_own_train_method_is_not_overruled_by_the_proof(awkward):
+    planned = plan("stubborn", "first", builder=awkward)
+    with pytest.raises(CutError, match="In train mode the parts do not"):
+        prove(*build_pair(planned.extractor, planned.head, seed=0), (8, 8), 3)

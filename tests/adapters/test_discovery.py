@@ -82,7 +82,7 @@ def test_a_tuple_that_a_module_gives_is_one_point():
     found = points("crossvit_9_240")
     assert found["blocks.0"].own and not found["blocks.0"].refused
     assert [shape for _, shape in found["blocks.0"].crossing] == [(401, 128), (197, 256)]
-    assert found["blocks.0"].approach == "declared"
+    assert found["blocks.0"].approach == "stopped"
 
 
 def test_what_cannot_be_cut_says_why(awkward):

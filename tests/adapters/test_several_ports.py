@@ -142,6 +142,69 @@ def test_dtypes_are_those_that_came_out():
     assert [port.range for port in found] == ["signed", "signed", "nonnegative", "nonnegative"]
 
 
+def test_nothing_is_said_of_the_range_of_values_without_an_order_and_indices_are_not_averages():
+    complex_, empty, indices, vector = ports_of(
+        lambda x: (x + 1j, x[:, :0], x.flatten(2).argmax(2), x.mean((2, 3)))
+    )
+    assert (complex_.range, empty.range, indices.range) == ("any", "any", "nonnegative")
+    assert [port.pooled for port in (complex_, indices, vector)] == [False, False, True]
+
+
+def only_at_16(x: Tensor) -> Tensor:
+    assert x.shape[2:] == (16, 16)
+    return x
+
+
+class OneSize(nn.Module):
+    """Tokens or channels first, of a network that takes one image size only: nothing follows the image."""
+
+    def __init__(self, turned: bool, width: int = 24, count: int | None = None) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, 4)
+        self.turned = turned
+        if count is not None:
+            self.num_patches = count
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.patches(only_at_16(x)).flatten(2)
+        return found if self.turned else found.transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("module", "layout"),
+    [
+        (OneSize(turned=False), "NLC"),
+        (OneSize(turned=True), "other"),
+        (OneSize(turned=False, width=16, count=16), "NLC"),  # of both counts, the network knows one
+        (OneSize(turned=False, width=16), "other"),
+        (Calls(lambda x: tokens(only_at_16(x), 4)), "other"),  # 16 x 16: either may be the grid
+        (Calls(lambda x: tokens(only_at_16(x), 4)[:, :, :5]), "NLC"),
+        (Calls(lambda x: tokens(only_at_16(x), 4)[:, :, :5].transpose(1, 2)), "other"),
+    ],
+)
+def test_where_nothing_follows_the_image_tokens_are_told_from_channels(module, layout):
+    (port,) = structural(module, blueprint("extractor")).outputs
+    assert (port.layout, port.prefix_tokens) == (layout, 0)
+
+
+def test_a_head_leaves_open_only_sizes_that_it_was_run_at():
+    ports = ports_of(lambda x: (x, tokens(x)[:, :1, :5].expand(-1, 4, -1), x[:, :, :, :6]))
+    assert [port.spatial for port in head_on(ports)] == [("H", "W"), (4,), ("H", 6)]
+    assert head_on(head_on(ports)) == head_on(ports)
+
+
+def test_a_later_port_of_tokens_has_the_prefix_of_the_first_where_it_has_as_many():
+    def given(x: Tensor) -> tuple[Tensor, ...]:
+        patches = tokens(x, 4)
+        front = torch.cat([patches[:, :2], patches], dim=1)
+        return front, front.relu(), patches
+
+    module = Calls(given)
+    module.num_prefix_tokens = 2  # type: ignore[assignment]
+    found = structural(module, blueprint("extractor")).outputs
+    assert [port.prefix_tokens for port in found] == [2, 2, 0]
+
+
 def multiples(x: Tensor, step: int) -> Tensor:
     if x.shape[2] % step or x.shape[3] % step:
         raise RuntimeError("no such size")

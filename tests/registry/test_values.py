@@ -59,6 +59,12 @@ def replaced(manifest: Manifest, path: str, value: Any) -> bytes:
         (f"{PORT}.dtype", "float33", "expected the name of a dtype"),
         (f"{PORT}.prefix_tokens", -1, "expected a count from 0"),
         (f"{PORT}.multiple_of", 0, "expected a step from 1"),
+        (f"{PORT}.multiple_of", 32, "multiple_of: expected 1, as no images are taken here, got 32"),
+        (
+            "contract.statistical.features",
+            [{**FEATURES, "mean": -0.5}],
+            r"\[0\]\.mean: expected a number from 0",
+        ),
         (f"{PORT}.measured", {"32": [16, 16]}, "expected image sizes such as '32x32'"),
         (f"{PORT}.measured", {"32x32": [16]}, r"measured\.32x32: expected 2 sizes"),
         (f"{PORT}.measured", {"32x32": [16, -16]}, r"measured\.32x32: expected 2 sizes"),
