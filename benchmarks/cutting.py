@@ -196,11 +196,14 @@ def step(whole: nn.Module, function: Any, x: Tensor) -> tuple[Tensor, dict[str, 
 
 
 class Joined(nn.Module):
+    """Extractor and head in one module."""
+
     def __init__(self, extractor: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.extractor, self.head = extractor, head
 
     def forward(self, x: Tensor) -> Any:
+        """Images to logits."""
         return self.head(self.extractor(x))
 
 

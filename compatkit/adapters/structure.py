@@ -62,7 +62,7 @@ def head_structure(module: nn.Module, blueprint: Blueprint, feature_ports: Seque
     """Run a head on features like those of ``feature_ports`` and return its input ports and its output port.
 
     Where it takes other spatial sizes and its output keeps its shape, the sizes are wildcards. A head with one input
-    is tried on larger ones; one with several on those that were measured together.
+    is tried on larger ones and on half of it; one with several on those that were measured together.
 
     Raises:
         CutError: The module does not take such features, or does not give one vector an image.
@@ -248,7 +248,7 @@ def _sizes_taken(module: nn.Module, ports: Sequence[Port], size: Size, width: in
         return len(found) == 1 and tuple(found[0].shape) == (2, width)
 
     if len(ports) == 1 and ports[0].layout != "other":
-        return ("",) if ports[0].spatial_axes and all(map(takes, _larger(ports[0], size))) else ()
+        return ("",) if ports[0].spatial_axes and all(map(takes, _others(ports[0], size))) else ()
     spatial = [port for port in ports if port.spatial_axes]
     keys = {key for port in spatial for key in port.measured if all(key in one.measured for one in spatial)}
     # The smallest, which are the quickest; in an order that storing does not change.
@@ -259,12 +259,16 @@ def _sizes_taken(module: nn.Module, ports: Sequence[Port], size: Size, width: in
     return tuple(tried) if tried and all(map(takes, at)) else ()
 
 
-def _larger(port: Port, size: Size) -> Iterator[list[Shape]]:
+def _others(port: Port, size: Size) -> Iterator[list[Shape]]:
+    """Yield larger sizes, and half the size: a head that refuses that does not take any size."""
+    base = tensor_shape(port, size, 2)
     for steps in OTHER_SIZES:
-        shape = list(tensor_shape(port, size, 2))
+        shape = list(base)
         for axis, step in zip(port.spatial_axes, steps, strict=False):
             shape[axis] += step
         yield [tuple(shape)]
+    halved = [-(-side // 2) if axis in port.spatial_axes else side for axis, side in enumerate(base)]
+    yield [tuple(halved)]
 
 
 def _measured_shape(port: Port, key: str, start: Shape) -> Shape:
