@@ -38,7 +38,10 @@ from compatkit.adapters.signals import signal
 from compatkit.contract import Blueprint
 from compatkit.errors import CutError
 
-REFUSED: dict[str, set[str]] = {}
+REFUSED: dict[str, set[str]] = {
+    "efficientvit_mit": {"stages.3.blocks.1.context_module.main.aggreg.0"},
+    "gemma4_vit": {"encoder.blocks.0", "encoder.blocks.8", "encoder.blocks.15"},
+}
 """Cuts that are refused, by family, with reasons in docs/results/cutting."""
 COLUMNS = ("eval", "train", "gradients", "size", "rebuild", "keys")
 KWARGS: dict[str, Any] = {"drop_rate": 0.1, "drop_path_rate": 0.1}

@@ -9,14 +9,15 @@ import attrs
 
 from compatkit.adapters.blueprints import InputSpec, build_pair, plan, prove, structural
 from compatkit.adapters.rebuilding import check_rebuilt
-from compatkit.contract import Blueprint, Contract, Data
+from compatkit.contract import Blueprint, Contract, Data, Label
 from compatkit.data.classes import label
-from compatkit.errors import UsageError
+from compatkit.errors import FormatError, UsageError
 from compatkit.evaluation.statistics import SAMPLES, feature_moments
 from compatkit.publishing import Draft, blobs_of, contract_of
 from compatkit.registry.manifest import About, Parent
 from compatkit.registry.names import check_name
 from compatkit.registry.structuring import unstructure
+from compatkit.registry.values import check_labels
 from compatkit.reports.contracts import port
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def split(
         CutError: The model cannot be cut there, the parts differ from the whole, are not rebuilt as they are, or
             give random outputs in eval mode.
     """
+    named = None if labels is None else tuple(map(label, labels))
+    _check_labels(named)
     planned = plan(model, point, kwargs=dict(kwargs or {}), size=size, builder=builder)
     images = _data(model, planned.input)
     weights = "pretrained" if pretrained else None
@@ -113,7 +116,6 @@ def split(
         raise UsageError(
             f"{model} has {classes} outputs; {len(labels)} labels were given, one for each is needed."
         )
-    named = None if labels is None else tuple(map(label, labels))
     seen = () if data is None else feature_moments(extractor, left.outputs, data, images, samples=samples)
     parts = {
         side: SplitPart(
@@ -126,6 +128,18 @@ def split(
     }
     _check_rebuilt(parts)
     return parts
+
+
+def _check_labels(named: tuple[Label, ...] | None) -> None:
+    """Refuse class names that no manifest may hold, before any work.
+
+    Raises:
+        UsageError: A name is empty, holds control characters, or comes twice.
+    """
+    try:
+        check_labels(named or (), "labels")
+    except FormatError as error:
+        raise UsageError(f"{error} Names count from 0, in the order of the outputs.") from error
 
 
 def publish_split(registry: Registry, parts: Mapping[str, SplitPart], prefix: str) -> dict[str, str]:

@@ -219,7 +219,7 @@ class Registry:
         images: Split | None = None,
         adapt: bool = False,
         data: Split | None = None,
-        adapters: Sequence[str] = (),
+        adapters: str | Sequence[str] = (),
     ) -> Recombination:
         """Put the head of one network on the extractor of another, once their contracts allow it.
 
@@ -239,12 +239,19 @@ class Registry:
                 needs ``data``; carries the report.
             UsageError: ``data`` without ``adapt``; ``images`` that the policy does not use, or misses.
         """
+        from compatkit.data.dataset import Split
         from compatkit.evaluation.recombination import Recombination
         from compatkit.seams import load_adapter, put_in, route
 
+        if data is not None and not isinstance(data, Split):
+            raise UsageError(
+                f"data= expects a Split of images, got a {type(data).__name__}. Pass data.train of a data set."
+            )
         report = self.check(extractor, head)
         first, second = self.store.resolve(extractor), self.store.resolve(head)
-        given = [load_adapter(self.store, one) for one in adapters]
+        given = [
+            load_adapter(self.store, one) for one in ([adapters] if isinstance(adapters, str) else adapters)
+        ]
         manifests = self.store.manifest(first), self.store.manifest(second)
         places = route(*manifests, report, given, adapt=adapt, data=data)
         left, right = load(self.store, first), load(self.store, second)

@@ -96,7 +96,7 @@ def data(draw: Any) -> Data:
 
 
 statistics = st.builds(
-    FeatureStatistics, st.floats(-9, 9, width=16), st.floats(0, 9, width=16), st.integers(1, 5)
+    FeatureStatistics, st.floats(0, 9, width=16), st.floats(0, 9, width=16), st.integers(1, 5)
 )
 anchors = st.lists(
     st.sampled_from([initial("one"), initial("two"), shared("dcc"), shared("rp", "rotation")]),

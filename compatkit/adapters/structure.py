@@ -185,8 +185,25 @@ def _layout(module: nn.Module, shape: Shape, seen: PortRuns, base: Size) -> Layo
     if seen.products or not (follows <= {1, 2} or follows <= {2, 3}):
         return "other"
     if not follows:
-        return "NHWC" if base[0] == base[1] and shape[1] == shape[2] != shape[3] else "NCHW"
+        return _fixed_map(module, shape, base)
     return "NHWC" if 1 in follows else "NCHW"
+
+
+def _fixed_map(module: nn.Module, shape: Shape, size: Size) -> Layout:
+    """Name the layout of a map of fixed size: two axes in the image's proportions, else the last layer's width.
+
+    A linear layer or a layer normalisation works on the last axis, a convolution on the first behind the batch.
+    """
+    _, first, middle, last = shape
+    lasts, firsts = (a * size[1] == b * size[0] for a, b in ((first, middle), (middle, last)))
+    if lasts != firsts:
+        return "NHWC" if lasts else "NCHW"
+    for layer in reversed(list(module.modules())):
+        if isinstance(layer, nn.Linear | nn.LayerNorm) and last in _widths(layer):
+            return "NHWC"
+        if first in _widths(layer):
+            return "NCHW"
+    return "other"
 
 
 def _are_tokens(module: nn.Module, shape: Shape, size: Size) -> bool:

@@ -155,7 +155,12 @@ def _run(words: list[str], machine: bool) -> int:
 def _fail(message: str, code: str, exit_code: int, machine: bool, report: Report | None = None) -> int:
     if machine:
         found = report.to_json() if report is not None else None
-        emit({"error": {"code": code, "message": message, "report": found}})
+        try:
+            emit({"error": {"code": code, "message": message, "report": found}})
+        except OSError as error:  # a disk that is full takes no report either
+            if isinstance(error, BrokenPipeError):
+                raise
+            click.echo(f"error [{code}] {clean(message)}", err=True)
     else:
         click.echo(f"{click.style('error', fg='red', bold=True)} [{code}] {clean(message)}", err=True)
         if report is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TextIO
+from pathlib import Path
 
 import click
 
@@ -34,7 +34,7 @@ from compatkit.cli.weights import offline
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random weights.")
 @click.option(
     "--labels",
-    type=click.File("r", encoding="utf-8"),
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Class names in the order of the outputs, one a line; without them the head names no classes.",
 )
@@ -58,7 +58,7 @@ def split_command(
     publish: str | None,
     pretrained: bool,
     seed: int,
-    labels: TextIO | None,
+    labels: Path | None,
     name: str | None,
     data_root: str | None,
     download: bool,
@@ -88,7 +88,7 @@ def split_command(
             builder=builder,
             pretrained=pretrained,
             seed=seed,
-            labels=None if labels is None else labels.read().splitlines(),
+            labels=None if labels is None else _lines(labels),
             data=images,
         )
     published = (
@@ -104,3 +104,18 @@ def split_command(
         rows(part.describe())
     for reference in published.values():
         click.echo(f"published {reference}")
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a file of class names.
+
+    Raises:
+        UsageError: It is no UTF-8 (click's, shown with the command).
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(
+            f"--labels {path}: expected UTF-8, got byte {error.start} that is none."
+        ) from error
+    return text.removesuffix("\n").replace("\r\n", "\n").split("\n")

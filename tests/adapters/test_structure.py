@@ -64,6 +64,16 @@ def test_features_of_known_networks(model, split, size, shape, layout, sign):
         assert features.shape == ("N", channels, Scaled("H", add, div, plus), Scaled("W", add, div, plus))
 
 
+@pytest.mark.parametrize(
+    ("size", "width", "map_size"),
+    [((128, 64), 24, (32, 16)), ((64, 64), 16, (16, 16)), ((96, 96), 24, (24, 24))],
+)
+def test_maps_of_a_fixed_network_have_their_channels_where_its_layers_work(size, width, map_size):
+    small = {"depths": [1, 1, 1, 1], "embed_dim": width, "num_heads": [1, 2, 4, 8]}
+    (features,) = ports("swin_tiny_patch4_window7_224", "layers.0", size, **small)[0].outputs
+    assert (features.shape, features.layout) == (("N", *map_size, width), "NHWC")
+
+
 def test_a_head_that_flattens_wants_fixed_sizes():
     extractor, head = ports("simple_cnn", "blocks.2", size=(12, 16))
     assert extractor.inputs[0].shape == ("N", 3, "H", "W")
