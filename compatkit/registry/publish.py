@@ -13,6 +13,8 @@ from compatkit.registry.objects import Objects
 from compatkit.registry.references import References
 
 FIRST = Version(1, 0, 0)
+SHOWN = 8
+"""Reasons that a message lists; a head may lose thousands of labels at once."""
 STAY = (
     "New weights stay within a major line only if they were trained against the frozen auxiliary head of the "
     "version before, or were measured. "
@@ -108,12 +110,14 @@ class Publisher:
         change = self._change(before)
         least = before.bumped(change.bump)
         if target < least:
-            why = "; ".join(
+            told = [
                 f"({level}) {reason}"
                 for level, reasons in change.told().items()
                 for bump, reason in reasons
                 if target < before.bumped(bump)
-            )
+            ]
+            more = f"; and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
+            why = "; ".join(told[:SHOWN]) + more
             stay = STAY if any(one.place == ("payload", "tensors") for one in change.changes) else ""
             raise VersionTooSmall(
                 f"{self.name}@{target} is too small a step from {before}: at least {least} is needed, because {why}. "

@@ -9,6 +9,8 @@ from compatkit.contract import Dimension, Port, Scaled
 from compatkit.registry.manifest import Manifest
 
 SHORT_DIGEST = 12
+CLASSES = 100
+"""Class names that are listed."""
 
 
 def dimension(value: Dimension) -> str:
@@ -64,7 +66,8 @@ def summary(manifest: Manifest) -> dict[str, str]:
         text = f"mean {seen.mean:.4g}, std {seen.std:.4g} on {seen.samples:,} training images"
         rows["features"] = "; ".join(filter(None, (rows.get("features"), text)))
     if data.labels:
-        rows["classes"] = ", ".join(label.name for label in data.labels)
+        named, rest = [label.name for label in data.labels[:CLASSES]], len(data.labels) - CLASSES
+        rows["classes"] = ", ".join(named) + (f", ... ({len(data.labels):,} in all)" if rest > 0 else "")
     for anchor in protocol.anchors:
         what = "initial weights" if anchor.kind == "initial_weights" else f"auxiliary head {anchor.task}"
         rows[f"trained against {what}"] = short(anchor.digest)

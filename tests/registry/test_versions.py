@@ -27,10 +27,11 @@ from changes import (
     with_labels,
 )
 
-from compatkit.contract import Anchor, Protocol
+from compatkit.contract import Anchor, Label, Protocol
 from compatkit.errors import VersionTooSmall
 from compatkit.registry.differences import diff
 from compatkit.registry.manifest import About, Manifest, Payload, from_bytes, to_bytes
+from compatkit.registry.publish import SHOWN
 from compatkit.registry.store import Store
 
 TABLE = [
@@ -179,3 +180,14 @@ def test_the_same_values_written_by_another_program_are_a_patch(store: Store, dr
     folder.mkdir(parents=True)
     (folder / "1.0.0").write_text(f"{digest}\n")
     assert str(store.publish("a", draft(0))) == "a@1.0.1"
+
+
+def test_a_refusal_lists_some_of_many_reasons(
+    store: Store, put: Callable[..., Payload], manifest_of: Callable[..., Manifest]
+) -> None:
+    names = [f"class {number}" for number in range(500)]
+    base = manifest_of(put(store))
+    store.publish("a/b", with_data(base, labels=tuple(map(Label, names))))
+    with pytest.raises(VersionTooSmall, match=r"; and \d+ more") as refused:
+        store.publish("a/b", with_data(base, labels=tuple(map(Label, names[::-1]))), version="1.0.1")
+    assert str(refused.value).count("(data)") <= SHOWN
