@@ -18,6 +18,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 
 from compatkit.adapters.crossing import MOST
 from compatkit.adapters.ownership import Part, owners, state_of
+from compatkit.adapters.proof import modes_kept
 from compatkit.adapters.signals import signal
 from compatkit.errors import CutError
 
@@ -36,15 +37,10 @@ def cut_canonical(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple
         CutError: No tensor crosses, or too many; a parameter is used on both sides, or the network does
             not take such an image.
     """
-    modes = [(module, module.training) for module in whole.modules()]
-    whole.eval()
-    try:
-        with torch.no_grad():
-            left, features = _uses(whole, "forward_features", signal((1, *image)))
-            right, _ = _uses(whole, "forward_head", features)
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with modes_kept(whole), torch.no_grad():
+        whole.eval()
+        left, features = _uses(whole, "forward_features", signal((1, *image)))
+        right, _ = _uses(whole, "forward_head", features)
     sides = owners(whole, {"extractor": left, "head": right}, None)
     extractor, head = (without_other(whole, "", sides, side) for side in METHODS)
     seam = _Seam.of(features, type(whole).__name__, split)

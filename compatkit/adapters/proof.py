@@ -46,15 +46,23 @@ def prove(
 @contextmanager
 def unchanged(*modules: nn.Module) -> Iterator[None]:
     """Give modes, buffers and the global CPU random state back as they were."""
-    modes = {one: one.training for module in modules for one in module.modules()}
     buffers = {buffer: buffer.clone() for module in modules for buffer in module.buffers()}
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), modes_kept(*modules):
         try:
             yield
         finally:
             _restore(buffers)
-            for module, mode in modes.items():
-                module.training = mode
+
+
+@contextmanager
+def modes_kept(*modules: nn.Module) -> Iterator[None]:
+    """Give the mode of every submodule back as it was."""
+    modes = {one: one.training for module in modules for one in module.modules()}
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def _restore(buffers: dict[Tensor, Tensor]) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 
+from compatkit.adapters.proof import modes_kept
 from compatkit.errors import CutError
 
 SIZES = frozenset(
@@ -74,13 +75,12 @@ def trace(whole: nn.Module, split: str, training: bool, images: Tensor | None = 
         CutError: The code cannot be traced, or the module is not called exactly once.
     """
     tracer = _Tracer(split) if images is None else _Computing(split, images)
-    modes = [(module, module.training) for module in whole.modules()]
-    for module, _ in modes:
-        module.training = training
     drawn = _generators()
     try:
         # Code that asks whether gradients are wanted is traced as in training.
-        with torch.enable_grad():
+        with modes_kept(whole), torch.enable_grad():
+            for module in whole.modules():
+                module.training = training
             graph = tracer.trace(whole)
         if _generators() != drawn:
             raise TraceError("it draws random numbers that no operation on the image shows")
@@ -90,9 +90,6 @@ def trace(whole: nn.Module, split: str, training: bool, images: Tensor | None = 
             "'forward_features' or at a module further up.",
             subject=split,
         ) from error
-    finally:
-        for module, mode in modes:
-            module.training = mode
     target = whole.get_submodule(split)
     calls = [n for n in graph.nodes if n.op == "call_module" and whole.get_submodule(str(n.target)) is target]
     if len(calls) != 1:
