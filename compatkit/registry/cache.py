@@ -1,0 +1,29 @@
+"""Where disposable files about a registry are kept: outside its root, one folder a user and registry."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+VARIABLE = "COMPATKIT_CACHE"
+
+
+def folder(root: Path, identity: str) -> Path:
+    """Return the folder for what is known of a registry and can be found out again; it may not exist yet.
+
+    Below COMPATKIT_CACHE, else the user's cache folder. Two copies of a registry share its identity, so the path
+    of the root is part of the name.
+
+    Args:
+        root: Of the registry.
+        identity: ``Layout.id``.
+    """
+    above = os.environ.get(VARIABLE)
+    if not above:
+        from platformdirs import user_cache_dir
+
+        above = user_cache_dir("compatkit", appauthor=False)
+    place = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:12]
+    safe = "".join(one if one.isalnum() or one == "-" else "_" for one in identity)[:64]
+    return Path(above, f"{safe}-{place}")
