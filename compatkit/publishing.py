@@ -25,11 +25,11 @@ from compatkit.contract import (
     Statistical,
     Structural,
 )
-from compatkit.errors import IntegrityError
 from compatkit.evaluation.statistics import Moments, feature_moments
 from compatkit.ports import tensor_shape
 from compatkit.registry.manifest import About, Edge, Manifest, Parent, Payload
 from compatkit.registry.store import Store
+from compatkit.registry.tensorfile import check_finite
 from compatkit.training.context import AuxiliaryHead, TaskState
 from compatkit.training.fit import Fit
 
@@ -205,7 +205,7 @@ def _auxiliary(
 ) -> Draft:
     """Draft a shared head; it was trained on the features of all tasks, and its figures are of all of them."""
     module = _on_cpu(head.module)
-    _check_finite(f"shared.{head.name}", module)
+    check_finite(module.state_dict(), f"shared.{head.name}")
     data = attrs.evolve(task.data, labels=head.labels)
     seen = tuple(reduce(Moments.merged, of_port) for of_port in zip(*moments.values(), strict=True))
     shape = structural(module, head.blueprint, feature_ports=shapes[task.name].outputs)
@@ -228,20 +228,11 @@ def normalisation_of(module: nn.Module) -> Literal["batch", "none"]:
 
 def _prove(state: TaskState, extractor: nn.Module, head: nn.Module) -> None:
     for side, module in (("extractor", extractor), ("head", head)):
-        _check_finite(f"{state.name}.{side}", module)
+        check_finite(module.state_dict(), f"{state.name}.{side}")
     whole = build_pair(state.extractor_blueprint, state.head_blueprint, seed=0)[0]
     trained: dict[str, Tensor] = {**extractor.state_dict(), **head.state_dict()}
     whole.load_state_dict(trained, strict=True)
     prove(whole, extractor, head, state.data.size, len(state.data.mean))
-
-
-def _check_finite(name: str, module: nn.Module) -> None:
-    for key, value in module.state_dict().items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise IntegrityError(
-                f"{name}: the tensor {key!r} holds values that are not finite; the component is not published. "
-                "Train again with a lower learning rate or in float32."
-            )
 
 
 def _on_cpu(module: nn.Module) -> nn.Module:

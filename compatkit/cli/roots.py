@@ -167,5 +167,5 @@ def _try_to_write(root: Path) -> None:
     with environment("write below", root):
         durable.make_folder(root / "tmp", root)
         draft = durable.temporary(root / "tmp")
-        durable.write(draft, b"?")
+        durable.write(draft, [b"?"], root=root)
         durable.discard(draft)

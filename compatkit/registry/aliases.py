@@ -115,7 +115,7 @@ class Aliases:
 
     def _pointer(self, alias: str) -> tuple[int, str | None]:
         path = self.folder / "@aliases" / alias
-        found = durable.read(path, limit=LIMIT)
+        found = durable.read(path, self.root, limit=LIMIT)
         if found is None:
             return 0, None
         words = found[0].decode("utf-8", "replace").split()
@@ -132,7 +132,7 @@ class Aliases:
 
     def _move(self, alias: str, number: int) -> Move | None:
         path = self.folder / "@log" / alias / str(number)
-        found = durable.read(path, limit=LIMIT)
+        found = durable.read(path, self.root, limit=LIMIT)
         if found is None:
             return None
         value: Any = loads(found[0], what=str(path))
@@ -154,7 +154,7 @@ class Aliases:
             return
         with environment("create", path.parent):
             durable.make_folder(path.parent, self.root)
-        durable.replace_file(path, f"{version} {number}\n".encode(), scratch=self.root / "tmp")
+        durable.replace_file(path, f"{version} {number}\n".encode(), root=self.root)
 
 
 def _listed(folder: Path) -> list[str]:

@@ -51,7 +51,12 @@ class Evidence:
         edge = self.objects.put(result)
         folder = self._folder(extractor, head) / _hexadecimal(digest(dumps(dict(conditions))))
         with environment("write", folder):
-            durable.create_once(folder / _hexadecimal(edge.blob), f"{edge.blob}\n".encode(), self.root)
+            durable.create_once(
+                folder / _hexadecimal(edge.blob),
+                f"{edge.blob}\n".encode(),
+                self.root,
+                lambda: self.objects.hold(edge.blob) or self.objects.put(result),
+            )
         return edge
 
     def results(self, extractor: str, head: str) -> list[bytes]:
@@ -63,7 +68,7 @@ class Evidence:
         folder = self._folder(extractor, head)
         with environment("read", folder):
             pointers = sorted(_files(folder), key=lambda path: (path.stat().st_mtime_ns, path.name))
-        return [self.objects.read(_pointed(path)) for path in pointers]
+        return [self.objects.read(self._pointed(path)) for path in pointers]
 
     def partners(self, extractor: str) -> set[str]:
         """Return the function digests of all heads that have results with an extractor.
@@ -78,7 +83,20 @@ class Evidence:
         return {f"{FUNCTION}{name}" for name in names if _HEXADECIMAL.fullmatch(name)}
 
     def _folder(self, *functions: str) -> Path:
-        return self.root.joinpath(FOLDER, *map(_hexadecimal, functions))
+        folder = self.root.joinpath(FOLDER, *map(_hexadecimal, functions))
+        durable.check_folders(folder, self.root)
+        return folder
+
+    def _pointed(self, path: Path) -> str:
+        read = durable.read(path, self.root, limit=128)
+        text = read[0].decode("ascii", "replace").strip() if read is not None else ""
+        if not is_digest(text) or _hexadecimal(text) != path.name:
+            raise IntegrityError(
+                f"{path} should hold the digest that it is named by, got {text!r:.80}. "
+                "`compatkit verify --repair` moves it to quarantine.",
+                subject=path,
+            )
+        return text
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -90,16 +108,6 @@ def _files(folder: Path) -> Iterator[Path]:
             for pointer in os.scandir(conditions.path):
                 if len(pointer.name) == 64 and pointer.is_file(follow_symlinks=False):
                     yield Path(pointer.path)
-
-
-def _pointed(path: Path) -> str:
-    read = durable.read(path, limit=128)
-    text = read[0].decode("ascii", "replace").strip() if read is not None else ""
-    if not is_digest(text) or _hexadecimal(text) != path.name:
-        raise IntegrityError(
-            f"{path} should hold the digest that it is named by, got {text!r:.80}; remove it."
-        )
-    return text
 
 
 def _hexadecimal(value: str) -> str:

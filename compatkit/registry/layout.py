@@ -95,7 +95,7 @@ def inspect(root: Path) -> Layout:
         FormatError: The file is damaged.
     """
     path = root / MARKER
-    found = durable.read(path, limit=2**16)
+    found = durable.read(path, root, limit=2**16)
     if found is None:
         raise LayoutError(
             f"{root} is no registry: it holds no {MARKER}. Make one with `compatkit init {root}`, or name "

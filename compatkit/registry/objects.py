@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
+import re
 import stat
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -14,16 +18,22 @@ from compatkit.errors import IntegrityError, UsageError
 from compatkit.registry import durable
 from compatkit.registry.canonical import digest as digest_of
 from compatkit.registry.manifest import Edge
+from compatkit.registry.memory import Memory, Stamp
+from compatkit.registry.mounts import is_local
 from compatkit.registry.names import check_digest
 from compatkit.registry.surroundings import environment
 
 Verify = Literal["auto", "always", "never"]
-Stamp = tuple[int, int, int, int, int]
+Buffer = bytes | bytearray | memoryview
 
 SMALL = 2**18
-"""Bytes; smaller blobs are hashed before they are written, larger ones while the disk works."""
+"""Bytes; smaller blobs are hashed before they are written and read into memory, larger ones while the disk works."""
 SETTLED_NS = 2 * 10**9
 """A file that changed less than 2 s ago is not stamped: coarse clocks could hide one more change."""
+GRACE_SECONDS = 24 * 3600
+"""Blobs that nothing refers to are left alone for so long: somebody may be about to publish what refers to them."""
+HINT = "Publish the same component again, or copy the file from another copy of the registry"
+_HEXADECIMAL = re.compile("[0-9a-f]{64}")
 
 
 @attrs.frozen
@@ -42,10 +52,12 @@ class Objects:
 
     Attributes:
         root: Of the registry.
+        memory: Which files were verified earlier, by other processes too; None for this process only.
         stamps: State of each file when its whole content was last verified in this process.
     """
 
     root: Path
+    memory: Memory | None = None
     stamps: dict[str, Stamp] = attrs.field(factory=dict, init=False, repr=False)
 
     def path(self, digest: str) -> Path:
@@ -67,26 +79,69 @@ class Objects:
                 return None
         return state.st_size if stat.S_ISREG(state.st_mode) else None
 
-    def put(self, data: bytes) -> Edge:
+    def each(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the digest and state of every blob, sorted; other files are left out.
+
+        Raises:
+            IntegrityError: A folder of blobs is a symbolic link.
+        """
+        above = self.root / "blobs" / "sha256"
+        for shard in _sorted(above, self.root):
+            if len(shard.name) == 2 and shard.is_dir(follow_symlinks=False):
+                for blob in _sorted(above / shard.name, self.root):
+                    known = _HEXADECIMAL.fullmatch(blob.name) and blob.name.startswith(shard.name)
+                    if known and blob.is_file(follow_symlinks=False):
+                        yield f"sha256:{blob.name}", blob.stat(follow_symlinks=False)
+
+    def put(self, data: Buffer) -> Edge:
         """Keep ``data`` durably and return its edge; a blob that is there already is verified and left.
 
         Raises:
             EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
         """
+        return self.put_pieces([data])[0]
+
+    def put_pieces(
+        self, pieces: Sequence[Buffer], examine: Callable[[memoryview], Any] | None = None
+    ) -> tuple[Edge, Any]:
+        """Keep bytes that come in pieces, without joining them; see ``put``.
+
+        Args:
+            pieces: In order.
+            examine: Is given the bytes as they were written, beside the disk's work.
+
+        Returns:
+            The edge, and what ``examine`` returned.
+
+        Raises:
+            EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
+        """
+        size = sum(len(one) for one in pieces)
         scratch = self.root / "tmp"
         with environment("write below", self.root):
-            if len(data) < SMALL and self._held(known := digest_of(data)):
-                durable.sync_up(self.path(known).parent, self.root)
-                return Edge(known, len(data))
-            durable.make_folder(scratch, self.root)
-            draft = durable.temporary(scratch)
-            meanwhile = None if len(data) < SMALL else lambda: digest_of(data)
-            digest = durable.write(draft, data, meanwhile=meanwhile) or digest_of(data)
-            try:
-                self._place(draft, digest)
-            finally:
-                durable.discard(draft)
-        return Edge(digest, len(data))
+            digest, seen = "", None
+            if size < SMALL:
+                whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                digest, seen = digest_of(whole), examine(memoryview(whole)) if examine else None
+                if self._held(digest):
+                    durable.sync_up(self.path(digest).parent, self.root)
+                    return Edge(digest, size), seen
+            for _ in range(durable.TRIES):
+                durable.make_folder(scratch, self.root)
+                draft = durable.temporary(scratch)
+                try:
+                    found = durable.write(
+                        draft, pieces, root=self.root, meanwhile=_work(draft, size, examine)
+                    )
+                    if found:
+                        digest, seen = found[0], found[-1] if examine else None
+                    self._place(draft, digest)
+                    return Edge(digest, size), seen
+                except FileNotFoundError:
+                    continue  # the temporary file, or a folder that was still empty, was cleaned away
+                finally:
+                    durable.discard(draft)
+            raise FileNotFoundError(errno.ENOENT, "temporary files vanish; give up", str(scratch))
 
     def read(self, digest: str, *, verify: Verify = "auto") -> bytes:
         """Return the bytes of a blob.
@@ -100,34 +155,120 @@ class Objects:
             IntegrityError: Missing, or other bytes than promised (moved to ``quarantine/``).
             EnvironmentFailure: No right to read, device failed.
         """
-        if verify not in ("auto", "always", "never"):
-            raise UsageError(f"verify is 'auto', 'always' or 'never', got {verify!r}.")
+        check_verify(verify)
         path = self.path(digest)
-        found = durable.read(path)
+        found = durable.read(path, self.root)
+        if found is None:
+            with environment("read", path):
+                found = durable.read(path, self.root) if self._take_back(path) else None
         if found is None:
             raise self._missing(digest, path)
         data, state = found
-        stamp = _stamp(state)
-        if verify == "never" or (verify == "auto" and self.stamps.get(digest) == stamp):
+        if verify == "never" or (verify == "auto" and self._known(digest, state)):
             return data
-        actual = digest_of(data)
-        if actual != digest:
-            raise self._quarantine(digest, actual, path)
-        if len(data) == state.st_size and _settled(state):
-            self.stamps[digest] = stamp
+        self._compare(digest, digest_of(data), path, state)
+        if len(data) == state.st_size:
+            self._stamp(digest, state)
         return data
+
+    def view(self, digest: str, *, verify: Verify = "auto") -> Buffer | mmap.mmap:
+        """Return the bytes of a blob without copying them, where that is safe; else as ``read`` does.
+
+        A large blob on a local disk is mapped, privately: what is written into the buffer stays in this process.
+
+        Raises:
+            IntegrityError: Missing, or other bytes than promised (moved to ``quarantine/``).
+            EnvironmentFailure: No right to read, device failed.
+        """
+        check_verify(verify)
+        path = self.path(digest)
+        with environment("read", path):
+            descriptor = durable.open_plain(path, self.root)
+            if descriptor is None:
+                return self.read(digest, verify=verify)  # takes it back, or says what is missing
+            try:
+                state = os.fstat(descriptor)
+                if verify == "always" or state.st_size < SMALL or not is_local(state.st_dev):
+                    return self.read(digest, verify=verify)
+                mapped = mmap.mmap(descriptor, state.st_size, access=mmap.ACCESS_COPY)
+                if verify == "never" or self._known(digest, state):
+                    return mapped
+                self._compare(digest, digest_of(memoryview(mapped)), path, state)
+                if _stamp(os.fstat(descriptor)) == _stamp(state):
+                    self._stamp(digest, state)
+                return mapped
+            finally:
+                os.close(descriptor)
+
+    def hold(self, digest: str) -> bool:
+        """Tell whether a blob is there, and see to it that it stays for the grace time although nothing refers to it.
+
+        A blob that was taken out because nothing referred to it comes back. Its content is not read.
+
+        Raises:
+            EnvironmentFailure: No right to write, device failed.
+        """
+        path = self.path(digest)
+        with environment("write below", self.root):
+            durable.check_folders(path.parent, self.root)
+            while True:
+                try:
+                    state = os.lstat(path)
+                    if not stat.S_ISREG(state.st_mode):
+                        return False
+                    if not 0 <= time.time() - state.st_mtime < GRACE_SECONDS / 2:
+                        self._renew(path)
+                    return True
+                except FileNotFoundError:
+                    if not self._take_back(path):
+                        return False
+
+    def _renew(self, path: Path) -> None:
+        """Make a blob young; what belongs to another user, and cannot be touched, is replaced by a copy."""
+        try:
+            durable.touch(path)
+        except PermissionError:
+            found = durable.read(path, self.root)
+            if found is None:
+                raise FileNotFoundError(path) from None
+            durable.make_folder(self.root / "tmp", self.root)
+            draft = durable.temporary(self.root / "tmp")
+            durable.write(draft, [found[0]], root=self.root)
+            try:
+                durable.move(draft, path)
+            finally:
+                durable.discard(draft)
+
+    def _take_back(self, path: Path) -> bool:
+        """Bring back what was taken out as unused; False if it was not, or the registry cannot be written."""
+        kept = [
+            Path(one.path)
+            for one in _sorted(self.root / "trash", self.root)
+            if one.name.startswith(path.name)
+        ]
+        if not kept:
+            return False
+        try:
+            durable.make_folder(path.parent, self.root)
+            durable.move(kept[0], path)
+            durable.sync_up(path.parent, self.root)
+        except FileNotFoundError:
+            return path.exists()  # another process was faster
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            return False
+        return True
 
     def _held(self, digest: str) -> bool:
         """Tell whether a good copy is there; a bad one is moved away to make room."""
-        try:
-            state = os.lstat(self.path(digest))
-        except FileNotFoundError:
+        if not self.hold(digest):
             return False
-        if self.stamps.get(digest) == _stamp(state):
-            return True
+        path = self.path(digest)
         try:
-            self.read(digest)
-        except IntegrityError:
+            if self.stamps.get(digest) != _stamp(os.lstat(path)):
+                self.view(digest)
+        except (FileNotFoundError, IntegrityError):
             return False
         return True
 
@@ -143,36 +284,94 @@ class Objects:
                     raise
         durable.sync_up(target.parent, self.root)
 
-    def _quarantine(self, expected: str, actual: str, path: Path) -> IntegrityError:
+    def _known(self, digest: str, state: os.stat_result) -> bool:
+        stamp = _stamp(state)
+        if self.stamps.get(digest) == stamp:
+            return True
+        if self.memory is None or state.st_size < SMALL or self.memory.stamp(digest) != stamp:
+            return False
+        self.stamps[digest] = stamp
+        return True
+
+    def _stamp(self, digest: str, state: os.stat_result) -> None:
+        if time.time_ns() - max(state.st_mtime_ns, state.st_ctime_ns) <= SETTLED_NS:
+            return
+        self.stamps[digest] = _stamp(state)
+        if self.memory is not None and state.st_size >= SMALL:
+            self.memory.verified(digest, self.stamps[digest])
+
+    def _compare(self, expected: str, actual: str, path: Path, state: os.stat_result) -> None:
+        if actual == expected:
+            return
         self.stamps.pop(expected, None)
-        folder = self.root / "quarantine"
-        away = folder / durable.temporary(Path(path.name)).as_posix().replace("/", "-")
+        away = self.root / "quarantine" / durable.temporary(Path(path.name)).as_posix().replace("/", "-")
         try:
-            durable.make_folder(folder, self.root)
+            durable.make_folder(away.parent, self.root)
             durable.move(path, away)
             place = f"It was moved to {away}."
+            if os.lstat(away).st_ino != state.st_ino:  # in between, somebody put a good one in its place
+                durable.link(away, path)
+                place = "It was replaced at this moment; try again."
         except OSError as error:
             place = f"It could not be moved to quarantine ({error.strerror})."
-        hint = "Publish the same component again, or copy the file from another copy of the registry"
-        return IntegrityError(
+        raise IntegrityError(
             f"{path} holds other bytes than its name promises: expected {expected}, got {actual}. {place} "
-            f"{hint}.",
-            subject=Mismatch(expected, actual, path, hint),
+            f"{HINT}.",
+            subject=Mismatch(expected, actual, path, HINT),
         )
 
     def _missing(self, digest: str, path: Path) -> IntegrityError:
-        bad = sorted((self.root / "quarantine").glob(f"{path.name}-*"))
-        actual = f"a damaged copy is in {bad[-1]}" if bad else "there is no such file"
-        hint = "Publish the same component again, or copy the file from another copy of the registry"
+        kept = {
+            what: sorted((self.root / folder).glob(f"{path.name}-*"))
+            for folder, what in (
+                ("quarantine", "a damaged copy"),
+                ("trash", "a copy that cannot be moved from here"),
+            )
+        }
+        there = [f"{what} is in {paths[-1]}" for what, paths in kept.items() if paths]
+        actual = " and ".join(there) or "there is no such file"
         return IntegrityError(
-            f"{path} is missing: expected {digest}, {actual}. {hint}.",
-            subject=Mismatch(digest, "missing", path, hint),
+            f"{path} is missing: expected {digest}, {actual}. {HINT}.",
+            subject=Mismatch(digest, "missing", path, HINT),
         )
+
+
+def check_verify(verify: str) -> None:
+    """Refuse a word that says no way of verifying.
+
+    Raises:
+        UsageError: Neither ``"auto"``, ``"always"`` nor ``"never"``.
+    """
+    if verify not in ("auto", "always", "never"):
+        raise UsageError(f"verify is 'auto', 'always' or 'never', got {verify!r}.")
+
+
+def _work(path: Path, size: int, examine: Callable[[memoryview], Any] | None) -> list[Callable[[], Any]]:
+    """Return what is done beside the disk's work; on the file, so that the digest is that of what was written."""
+    if size < SMALL:
+        return []
+    wanted = [digest_of] if examine is None else [digest_of, examine]
+    return [lambda one=one: _on_file(path, one) for one in wanted]
+
+
+def _on_file(path: Path, work: Callable[[memoryview], Any]) -> Any:
+    """Return what ``work`` makes of the content of a file that nobody else knows."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        view = memoryview(mapped)
+        try:
+            return work(view)
+        finally:
+            view.release()
+
+
+def _sorted(folder: Path, root: Path) -> list[os.DirEntry[str]]:
+    durable.check_folders(folder, root)
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
 
 
 def _stamp(state: os.stat_result) -> Stamp:
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
-
-
-def _settled(state: os.stat_result) -> bool:
-    return time.time_ns() - max(state.st_mtime_ns, state.st_ctime_ns) > SETTLED_NS

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 
 from compatkit.errors import IntegrityError, VersionExists, VersionTooSmall
 from compatkit.registry.canonical import digest as digest_of
+from compatkit.registry.canonical import loads
 from compatkit.registry.differences import Difference, diff
-from compatkit.registry.manifest import Manifest, from_bytes, sized_edges, to_bytes
+from compatkit.registry.manifest import Manifest, edges, from_bytes, sized_edges, to_bytes
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.objects import Objects
 from compatkit.registry.references import References
@@ -51,7 +54,7 @@ class Publisher:
         asked = None if version is None else Version.parse(version)
         data = to_bytes(self.manifest)
         digest = digest_of(data)
-        self._check_edges()
+        self._hold()
         self._check_payload()
         stored = False
         while True:
@@ -73,7 +76,7 @@ class Publisher:
             if not stored:
                 self.objects.put(data)
                 stored = True
-            if self.references.create(self.name, target, digest):
+            if self.references.create(self.name, target, digest, lambda: self._hold(data)):
                 return Reference(self.name, target, digest=digest)
             # another process was faster: look again
 
@@ -136,19 +139,47 @@ class Publisher:
             )
         return from_bytes(self.objects.read(digest), what=f"manifest of {self.name}@{version}")
 
-    def _check_edges(self) -> None:
+    def _hold(self, data: bytes | None = None) -> None:
+        """See that everything that the manifest refers to is there, and will stay until the version is linked.
+
+        Args:
+            data: The manifest itself, if it is to be there too.
+        """
+        if data is not None and not self.objects.hold(digest_of(data)):
+            self.objects.put(data)
         for edge, size in sized_edges(self.manifest):
-            held = self.objects.size(edge)
-            if held is None:
+            if not self.objects.hold(edge):
                 raise IntegrityError(
                     f"{self.name}: the manifest refers to {edge}, which this registry does not hold. Put "
                     "the blob, or publish the parent, first; then publish again.",
                     subject=edge,
                 )
-            if size is not None and size != held:
+            held = self.objects.size(edge)
+            if size is not None and held is not None and size != held:
                 raise IntegrityError(
                     f"{self.name}: the manifest gives {edge} {size} bytes, the blob has {held}.", subject=edge
                 )
+        for digest in self._kin():
+            self.objects.hold(
+                digest
+            )  # what a parent refers to may be gone for good reasons; what is there stays
+
+    def _kin(self) -> Iterator[str]:
+        """Yield every digest that the manifests of the parents refer to, and of theirs."""
+        known = set(edges(self.manifest))
+        ahead = {parent.component for parent in self.manifest.parents}
+        walked: set[str] = set()
+        while ahead:
+            component = ahead.pop()
+            walked.add(component)
+            if self.objects.size(component) is None:
+                continue
+            value = loads(self.objects.read(component), what=f"parent {component}")
+            further = set(edges(value)) - known
+            yield from further
+            known |= further
+            parents = value.get("parents", ()) if isinstance(value, dict) else ()
+            ahead |= {one["component"] for one in parents} - walked
 
     def _check_payload(self) -> None:
         payload = self.manifest.payload
@@ -156,7 +187,7 @@ class Publisher:
         if facts is None:
             from compatkit.registry.tensorfile import check_header, tensor_digest
 
-            data = self.objects.read(payload.file.blob)
+            data = memoryview(self.objects.view(payload.file.blob))
             header = check_header(data)
             facts = Facts(tensor_digest(data, header), len(header.tensors))
             self.payloads[payload.file.blob] = facts

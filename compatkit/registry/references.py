@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +21,8 @@ LIMIT = 2**16
 """Bytes; no reference file is longer."""
 PATIENCE = 20
 """How often a version file that is shorter than a digest is read again, 10 ms apart."""
+SETTLED = 2
+"""Seconds after which a folder's modification time tells its states apart."""
 _LINE = re.compile(rb"sha256:[0-9a-f]{64}\n")
 _LINE_BYTES = 72
 
@@ -38,6 +40,9 @@ class References:
     """The files below ``<root>/refs``."""
 
     root: Path
+    _listings: dict[Path, tuple[tuple[int, int], tuple[tuple[Version, int], ...]]] = attrs.field(
+        factory=dict, init=False, repr=False
+    )
 
     def folder(self, name: str) -> Path:
         """Return the folder of a name.
@@ -51,11 +56,22 @@ class References:
         """Return all names that have a version, sorted; foreign files and folders are ignored."""
         refs = self.root / "refs"
         with environment("read", refs):
+            durable.check_folders(refs, self.root)
             return sorted(_names(refs, "", 3))
 
+    def each(self) -> Iterator[tuple[str, Version]]:
+        """Yield all versions of all names, withdrawn and damaged ones included."""
+        for name in self.names():
+            for version in self.versions(name):
+                yield name, version
+
     def versions(self, name: str) -> list[Version]:
-        """Return the finished versions of a name, rising, withdrawn ones included; empty if unknown."""
-        return sorted(version for version, finished in self._listed(name) if finished)
+        """Return the versions of a name, rising, withdrawn ones included; empty if unknown.
+
+        An empty file is no version: without hard links, a publish that was cut off leaves one. Any other content is
+        one, also if it is damaged, so that no older version takes its place in silence.
+        """
+        return sorted(version for version, size in self._listed(name) if size > 0)
 
     def taken(self, name: str) -> set[Version]:
         """Return the version numbers that can no longer be used."""
@@ -69,35 +85,43 @@ class References:
         """
         path = self.folder(name) / "@versions" / str(version)
         for _ in range(PATIENCE):
-            found = durable.read(path, limit=LIMIT)
+            found = durable.read(path, self.root, limit=LIMIT)
             if found is None:
                 return None
-            if len(found[0]) >= _LINE_BYTES:
+            if len(found[0]) >= _LINE_BYTES or _age(found[1]) > 1:
                 break
             time.sleep(0.01)  # without hard links, another process may be writing it at this moment
         else:
-            found = durable.read(path, limit=LIMIT) or (b"", None)
+            found = durable.read(path, self.root, limit=LIMIT) or (b"", None)
         if not _LINE.fullmatch(found[0]):
             raise IntegrityError(
-                f"{path} should hold one line 'sha256:' and 64 hex digits, got {found[0][:80]!r}: a publish "
-                "was cut off on a file system without hard links, or the file was edited. Remove it if "
-                f"nothing else uses {name}@{version}, or restore it from another copy of the registry.",
+                f"{name}@{version} is damaged: {path} should hold one line 'sha256:' and 64 hex digits, got "
+                f"{found[0][:80]!r}: a publish was cut off where there are no hard links, or the file was edited. "
+                "`compatkit verify --repair` moves it to quarantine; or restore it from another copy of the registry.",
                 subject=path,
             )
         return found[0].decode().strip()
 
-    def create(self, name: str, version: Version, digest: str) -> bool:
+    def create(
+        self, name: str, version: Version, digest: str, ready: Callable[[], object] | None = None
+    ) -> bool:
         """Create a version durably; False if the number is taken. The last step of a publish.
+
+        Args:
+            name: Of the component.
+            version: Its number.
+            digest: Of its manifest.
+            ready: See ``durable.create_once``.
 
         Raises:
             EnvironmentFailure: Disk full, no right to write, ...; the version does not exist.
         """
-        return self._create(self.folder(name) / "@versions" / str(version), f"{digest}\n".encode())
+        return self._create(self.folder(name) / "@versions" / str(version), f"{digest}\n".encode(), ready)
 
     def tombstone(self, name: str, version: Version) -> Tombstone | None:
         """Return why a version was withdrawn, None if it was not."""
         path = self.folder(name) / "@tombstones" / str(version)
-        found = durable.read(path, limit=LIMIT)
+        found = durable.read(path, self.root, limit=LIMIT)
         if found is None:
             return None
         value = loads(found[0], what=str(path))
@@ -109,20 +133,37 @@ class References:
 
     def withdrawn(self, name: str) -> set[Version]:
         """Return the withdrawn versions of a name."""
-        return {version for version, _ in _version_files(self.folder(name) / "@tombstones")}
+        return {version for version, _ in self._files(self.folder(name) / "@tombstones")}
 
     def withdraw(self, name: str, version: Version, reason: str) -> bool:
         """Write a tombstone; False if there is one, which stays as it is."""
         note = dumps({"reason": reason, "time": now()})
         return self._create(self.folder(name) / "@tombstones" / str(version), note)
 
-    def _create(self, path: Path, data: bytes) -> bool:
+    def _create(self, path: Path, data: bytes, ready: Callable[[], object] | None = None) -> bool:
         with environment("create", path):
-            return durable.create_once(path, data, self.root)
+            return durable.create_once(path, data, self.root, ready)
 
-    def _listed(self, name: str) -> list[tuple[Version, bool]]:
-        files = _version_files(self.folder(name) / "@versions")
-        return [(version, size == _LINE_BYTES) for version, size in files]
+    def _listed(self, name: str) -> tuple[tuple[Version, int], ...]:
+        return self._files(self.folder(name) / "@versions")
+
+    def _files(self, folder: Path) -> tuple[tuple[Version, int], ...]:
+        """Return the version files of a folder with their sizes; read anew where the folder changed since."""
+        with environment("read", folder):
+            durable.check_folders(folder, self.root)
+            try:
+                state = os.stat(folder)
+            except FileNotFoundError:
+                return ()
+            stamp = state.st_ino, state.st_mtime_ns
+            kept = self._listings.get(folder)
+            if kept is not None and kept[0] == stamp:
+                return kept[1]
+            found = tuple(_version_files(folder))
+            # files grow in place, and a folder may change twice within a tick of its clock
+            if all(size for _, size in found) and _age(state) > SETTLED:
+                self._listings[folder] = stamp, found
+            return found
 
 
 def now() -> str:
@@ -152,12 +193,14 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _version_files(folder: Path) -> list[tuple[Version, int]]:
-    with environment("read", folder):
-        found: list[tuple[Version, int]] = []
-        for entry in _entries(folder):
-            try:
-                found.append((Version.parse(entry.name), entry.stat(follow_symlinks=False).st_size))
-            except InvalidName:
-                continue  # stray files of editors and file managers
-        return found
+def _version_files(folder: Path) -> Iterator[tuple[Version, int]]:
+    for entry in _entries(folder):
+        try:
+            version = Version.parse(entry.name)
+        except InvalidName:
+            continue  # stray files of editors and file managers
+        yield version, entry.stat(follow_symlinks=False).st_size
+
+
+def _age(state: os.stat_result) -> float:
+    return time.time() - state.st_mtime

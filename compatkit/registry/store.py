@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.errors import IntegrityError, NotFound, UsageError
-from compatkit.registry import resolving
+from compatkit.registry import cache, resolving
 from compatkit.registry.aliases import ANY, Aliases, Anything, Move
 from compatkit.registry.evidence import Evidence
 from compatkit.registry.layout import Layout, initialise, inspect, locate
 from compatkit.registry.manifest import Edge, Manifest, Payload, from_bytes
+from compatkit.registry.memory import Memory
 from compatkit.registry.names import Reference, Version, is_digest
-from compatkit.registry.objects import SMALL, Objects, Verify
+from compatkit.registry.objects import Objects, Verify
 from compatkit.registry.publish import Facts, Publisher
 from compatkit.registry.references import References, Tombstone
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def _of(kind: Callable[[Path], Any]) -> Any:
-    return attrs.Factory(lambda store: kind(store.root), takes_self=True)
+def _of(make: Callable[[Store], Any]) -> Any:
+    return attrs.Factory(make, takes_self=True)
 
 
 @attrs.frozen(eq=False)
@@ -35,12 +36,22 @@ class Store:
     Attributes:
         root: The folder.
         layout: What its ``compatkit.json`` says.
+        memory: What this machine knows of it from earlier; disposable.
+        objects: Its blobs.
+        references: Its names and versions.
     """
 
     root: Path
     layout: Layout = attrs.field(repr=False)
-    _objects: Objects = attrs.field(init=False, repr=False, default=_of(Objects))
-    _references: References = attrs.field(init=False, repr=False, default=_of(References))
+    memory: Memory = attrs.field(
+        init=False, repr=False, default=_of(lambda store: Memory(cache.folder(store.root, store.id)))
+    )
+    objects: Objects = attrs.field(
+        init=False, repr=False, default=_of(lambda store: Objects(store.root, store.memory))
+    )
+    references: References = attrs.field(
+        init=False, repr=False, default=_of(lambda store: References(store.root))
+    )
     _payloads: dict[str, Facts] = attrs.field(init=False, repr=False, factory=dict)
 
     @classmethod
@@ -85,7 +96,7 @@ class Store:
             EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
         """
         self.layout.check_writer(self.root)
-        return self._objects.put(data)
+        return self.objects.put(data)
 
     def read_blob(self, digest: str, *, verify: Verify = "auto") -> bytes:
         """Return verified bytes.
@@ -97,37 +108,34 @@ class Store:
         Raises:
             IntegrityError: Missing, or not the bytes the digest promises (then moved to quarantine).
         """
-        return self._objects.read(digest, verify=verify)
+        return self.objects.read(digest, verify=verify)
 
-    def put_state(self, state: Mapping[str, Tensor], *, parameters: int) -> Payload:
+    def put_state(self, state: Mapping[str, Tensor], *, parameters: int, nonfinite: bool = False) -> Payload:
         """Keep tensors as safetensors bytes.
 
         Args:
             state: A module's ``state_dict()``.
             parameters: Number of trained numbers, buffers not included.
+            nonfinite: Whether NaN and infinity may be kept.
 
         Raises:
             FormatError: A tensor's name, dtype or layout cannot be stored.
+            IntegrityError: A tensor holds values that are not finite.
             EnvironmentFailure: Disk full, no right to write, ...
         """
-        from compatkit.registry.tensorfile import serialise, tensor_digest
+        from compatkit.registry.tensorfile import check_finite, pieces, tensor_digest
 
         self.layout.check_writer(self.root)
-        data = serialise(state)
-        if len(data) < SMALL:
-            tensors, edge = tensor_digest(data), self._objects.put(data)
-        else:
-            from concurrent.futures import ThreadPoolExecutor
-
-            with ThreadPoolExecutor(1) as beside:
-                hashed = beside.submit(tensor_digest, data)
-                edge = self._objects.put(data)
-                tensors = hashed.result()
+        if not nonfinite:
+            check_finite(state, "The weights")
+        edge, tensors = self.objects.put_pieces(pieces(state), tensor_digest)
         self._payloads[edge.blob] = Facts(tensors, len(state))
         return Payload(edge, tensors, len(state), parameters)
 
     def load_state(self, component: Manifest | Payload, *, verify: Verify = "auto") -> dict[str, Tensor]:
         """Return a component's tensors, on the CPU.
+
+        Large files on a local disk are mapped and not copied; what is written into the tensors stays in this process.
 
         Args:
             component: Its manifest or payload.
@@ -139,8 +147,8 @@ class Store:
         from compatkit.registry.tensorfile import deserialise, tensor_digest
 
         payload = component.payload if isinstance(component, Manifest) else component
-        data = self._objects.read(payload.file.blob, verify=verify)
-        if verify == "always" and (actual := tensor_digest(data)) != payload.tensors:
+        data = self.objects.view(payload.file.blob, verify=verify)
+        if verify == "always" and (actual := tensor_digest(memoryview(data))) != payload.tensors:
             raise IntegrityError(
                 f"{payload.file.blob}: expected tensors {payload.tensors}, the file holds {actual}."
             )
@@ -169,13 +177,13 @@ class Store:
             EnvironmentFailure: Disk full, no right to write, ...; nothing is published.
         """
         self.layout.check_writer(self.root)
-        publisher = Publisher(self._objects, self._references, self._payloads, name, manifest, measured)
+        publisher = Publisher(self.objects, self.references, self._payloads, name, manifest, measured)
         return publisher.publish(version)
 
     @property
     def evidence(self) -> Evidence:
         """Measured results of pairs."""
-        return Evidence(self.root, self._objects)
+        return Evidence(self.root, self.objects)
 
     def resolve(self, reference: str | Reference) -> Reference:
         """Return the reference with name, version and digest.
@@ -185,7 +193,7 @@ class Store:
             InvalidName: Not written as a reference.
         """
         wanted = reference if isinstance(reference, Reference) else Reference.parse(reference)
-        return resolving.resolve(self._references, wanted)
+        return resolving.resolve(self.references, wanted)
 
     def manifest(self, reference: str | Reference) -> Manifest:
         """Return a component's manifest.
@@ -201,11 +209,11 @@ class Store:
         digest = reference if isinstance(reference, str) and bare else self.resolve(reference).digest
         if digest is None:
             raise NotFound(f"{reference} is not resolved to a digest.", subject=reference)
-        return from_bytes(self._objects.read(digest), what=f"manifest of {reference}")
+        return from_bytes(self.objects.read(digest), what=f"manifest of {reference}")
 
     def names(self, pattern: str | None = None) -> list[str]:
         """Return all names, sorted; with a pattern those it matches (``*`` also matches ``/``)."""
-        return resolving.names(self._references, pattern)
+        return resolving.names(self.references, pattern)
 
     def versions(self, name: str) -> list[Version]:
         """Return the versions of a name, rising, without withdrawn ones.
@@ -213,7 +221,7 @@ class Store:
         Raises:
             NotFound: No such name.
         """
-        return resolving.live(self._references, name)
+        return resolving.live(self.references, name)
 
     def select(self, pattern: str) -> list[Reference]:
         """Return what a pattern means, resolved and sorted by name.
@@ -225,7 +233,7 @@ class Store:
         Raises:
             NotFound: Nothing matches.
         """
-        return resolving.select(self._references, pattern)
+        return resolving.select(self.references, pattern)
 
     def set_alias(
         self, name: str, alias: str, version: str | Version | None, *, expected: str | Anything | None = ANY
@@ -246,17 +254,17 @@ class Store:
         target = None if version is None else Version.parse(str(version))
         if target is not None:
             self.resolve(Reference(name, target))
-        Aliases(self._references.folder(name), self.root).set(
+        Aliases(self.references.folder(name), self.root).set(
             alias, None if target is None else str(target), expected=expected
         )
 
     def aliases(self, name: str) -> dict[str, str]:
         """Return the version of each alias of a name."""
-        return Aliases(self._references.folder(name), self.root).all()
+        return Aliases(self.references.folder(name), self.root).all()
 
     def alias_log(self, name: str, alias: str) -> list[Move]:
         """Return every move of an alias, oldest first."""
-        return Aliases(self._references.folder(name), self.root).log(alias)
+        return Aliases(self.references.folder(name), self.root).log(alias)
 
     def withdraw(self, name: str, version: str | Version, reason: str) -> None:
         """Withdraw a version: no reference but its digest finds it any more, and its number is never reused.
@@ -269,10 +277,10 @@ class Store:
         number = Version.parse(str(version))
         if not reason.strip():
             raise UsageError(f"why is {name}@{number} withdrawn? Whoever used it will be shown the reason.")
-        if self._references.digest(name, number) is None:
+        if self.references.digest(name, number) is None:
             self.resolve(Reference(name, number))
-        self._references.withdraw(name, number, reason)
+        self.references.withdraw(name, number, reason)
 
     def tombstone(self, name: str, version: str | Version) -> Tombstone | None:
         """Return why and when a version was withdrawn, None if it was not."""
-        return self._references.tombstone(name, Version.parse(str(version)))
+        return self.references.tombstone(name, Version.parse(str(version)))

@@ -1,0 +1,105 @@
+"""What this machine knows for sure from earlier: files that were verified, parts that were proved. Disposable.
+
+Kept in a small SQLite file in the user's cache folder, never in the registry. Whatever is wrong with that file, the
+answer is "not known", and the work is done again.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+
+Stamp = tuple[int, int, int, int, int]
+"""Device, inode, size, modification time and change time of a file, in nanoseconds."""
+FILE = "memory.sqlite"
+PATIENCE = 0.2
+"""Seconds to wait for another process that is writing; then the answer is "not known"."""
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS verified (digest TEXT PRIMARY KEY, device, inode, size, modified, changed)"
+    " WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS proved (fact TEXT PRIMARY KEY) WITHOUT ROWID",
+)
+
+
+@attrs.define(eq=False)
+class Memory:
+    """Facts that outlive the process.
+
+    Attributes:
+        folder: Where the file is; made when something is first remembered.
+    """
+
+    folder: Path
+    _connection: sqlite3.Connection | None = attrs.field(default=None, init=False, repr=False)
+    _process: int = attrs.field(default=0, init=False, repr=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
+
+    def stamp(self, digest: str) -> Stamp | None:
+        """Return the state in which the file of a blob was last verified."""
+        row = self._ask(
+            "SELECT device, inode, size, modified, changed FROM verified WHERE digest = ?", digest
+        )
+        return tuple(int(one, 16) for one in row) if row else None  # type: ignore[return-value]
+
+    def verified(self, digest: str, stamp: Stamp) -> None:
+        """Remember that the file of a blob, in this state, holds what its digest promises."""
+        # as text: inodes and devices may be larger than SQLite's signed 64 bits
+        self._tell(
+            "INSERT OR REPLACE INTO verified VALUES (?, ?, ?, ?, ?, ?)",
+            digest,
+            *(f"{one:x}" for one in stamp),
+        )
+
+    def is_proved(self, fact: str) -> bool:
+        """Tell whether a fact was remembered."""
+        return self._ask("SELECT 1 FROM proved WHERE fact = ?", fact) is not None
+
+    def prove(self, fact: str) -> None:
+        """Remember a fact."""
+        self._tell("INSERT OR IGNORE INTO proved VALUES (?)", fact)
+
+    def _ask(self, sql: str, *values: str) -> tuple[str, ...] | None:
+        with self._lock:
+            if self._connection is None and not (self.folder / FILE).exists():
+                return None
+            try:
+                return self._open().execute(sql, values).fetchone()
+            except (sqlite3.Error, OSError, ValueError) as error:
+                return self._forget(error)
+
+    def _tell(self, sql: str, *values: str) -> None:
+        with self._lock:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                connection = self._open()
+                with connection:
+                    connection.execute(sql, values)
+            except (sqlite3.Error, OSError, ValueError) as error:
+                self._forget(error)
+
+    def _open(self) -> sqlite3.Connection:
+        if (
+            self._connection is None or self._process != os.getpid()
+        ):  # a connection must not be used after a fork
+            self._connection, self._process = None, os.getpid()
+            self._connection = sqlite3.connect(self.folder / FILE, timeout=PATIENCE, check_same_thread=False)
+            self._connection.execute("PRAGMA synchronous = OFF")  # a lost fact is found out again
+            for table in _TABLES:
+                self._connection.execute(table)
+        return self._connection
+
+    def _forget(self, error: Exception) -> None:
+        """Drop the connection, and a file that is no database of ours: the next fact makes a new one."""
+        broken, self._connection = self._connection, None
+        if broken is not None:
+            with suppress(sqlite3.Error):
+                broken.close()
+        busy = isinstance(error, sqlite3.OperationalError) and "no such column" not in str(error)
+        if isinstance(error, sqlite3.DatabaseError) and not busy:
+            with suppress(OSError):
+                os.unlink(self.folder / FILE)
