@@ -15,6 +15,7 @@ from compatkit.registry.canonical import dumps
 from compatkit.registry.channels import channel_statistics
 from compatkit.registry.manifest import Manifest, function_digest, to_bytes
 from compatkit.registry.names import Reference
+from compatkit.registry.objects import Verify
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
@@ -25,22 +26,33 @@ if TYPE_CHECKING:
     from compatkit.evaluation.matrix import LoadedPart
 
 
-def load(store: Store, reference: Reference) -> LoadedPart:
+def load(store: Store, reference: Reference, *, verify: Verify = "auto") -> LoadedPart:
     """Rebuild a component from its blueprint, load its weights strictly and check that its contract holds.
 
     A ``LibraryWarning`` says where another version of a library builds the network than the one that was recorded.
+
+    Args:
+        store: Where it is.
+        reference: With name, version and digest.
+        verify: ``"auto"`` hashes the weights and runs the probe once, and again when the file or a library changed;
+            ``"always"`` each time; ``"never"`` trusts the disk and the libraries.
 
     Raises:
         IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         UnknownName: The blueprint's builder or model is not known here.
     """
     from compatkit.evaluation.matrix import LoadedPart
-    from compatkit.verification import verify
+    from compatkit.verification import verify as hold_against
 
     manifest = store.manifest(reference)
-    state = store.load_state(manifest)
-    module = _rebuilt(manifest, state, pinned(reference))
-    verify(manifest, module, thorough=False, state=state, whose=pinned(reference))
+    state = store.load_state(manifest, verify=verify)
+    module = _rebuilt(manifest, state, pinned(reference), share=True)
+    fact = _fact(manifest, reference)
+    known = fact is not None and store.memory.is_proved(fact)
+    run = verify == "always" or (verify == "auto" and not known)
+    hold_against(manifest, module, thorough=False, run=run, state=state, whose=pinned(reference))
+    if run and fact is not None:
+        store.memory.prove(fact)
     trained = [parent.component for parent in manifest.parents if parent.relation == "trained_with"]
     return LoadedPart(
         reference=pinned(reference),
@@ -51,6 +63,23 @@ def load(store: Store, reference: Reference) -> LoadedPart:
         module=module,
         trained_with=trained[0] if trained else None,
     )
+
+
+def _fact(manifest: Manifest, reference: Reference) -> str | None:
+    """Return what it is that a component passes its probe here; None where the code may change without a version."""
+    import torch
+
+    import compatkit
+    from compatkit.adapters.builders import BUILDERS, BUILT_IN
+
+    builder = manifest.blueprint.builder
+    if manifest.blueprint.side == "adapter":
+        library = ""
+    elif builder in BUILT_IN:
+        library = BUILDERS[builder].library()
+    else:
+        return None
+    return f"probe {reference.digest} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()
 
 
 def registered(
@@ -80,8 +109,16 @@ def registered(
     return store.publish(name, kept, version=version)
 
 
-def _rebuilt(manifest: Manifest, state: Mapping[str, Tensor], whose: str) -> nn.Module:
+def _rebuilt(
+    manifest: Manifest, state: Mapping[str, Tensor], whose: str, *, share: bool = False
+) -> nn.Module:
     """Return the module that a blueprint and weights make, in eval mode.
+
+    Args:
+        manifest: States the blueprint.
+        state: The weights.
+        whose: Named in messages.
+        share: Whether the module may keep the tensors of ``state`` themselves.
 
     Raises:
         IntegrityError: The weights are not those of the blueprint.
@@ -94,7 +131,7 @@ def _rebuilt(manifest: Manifest, state: Mapping[str, Tensor], whose: str) -> nn.
     if note is not None:
         warnings.warn(f"{whose}: {note}", LibraryWarning, stacklevel=3)
     try:
-        return build(manifest.blueprint, state=state).eval()
+        return build(manifest.blueprint, state=state, share=share).eval()
     except CutError as error:
         raise IntegrityError(
             f"{whose} cannot be rebuilt: {error} {note or ''}".rstrip(), subject=whose

@@ -17,6 +17,7 @@ from compatkit.registry.canonical import dumps
 from compatkit.registry.differences import Difference, diff
 from compatkit.registry.manifest import About, Manifest, Parent, Payload
 from compatkit.registry.names import Reference, check_name
+from compatkit.registry.objects import Verify
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
@@ -156,14 +157,21 @@ class Registry:
         """Return component names, sorted; ``pattern`` is a glob over whole names."""
         return self.store.names(pattern)
 
-    def build(self, reference: str) -> nn.Module:
+    def build(self, reference: str, *, verify: Verify = "auto") -> nn.Module:
         """Return a component's module with its weights, in eval mode; its contract is checked in one pass.
+
+        Large weights on a local disk are mapped and not copied; training them changes this process only.
+
+        Args:
+            reference: Such as ``"digits/mnist.head@^1"``.
+            verify: ``"auto"`` hashes the weights and runs the probe the first time, and again when the file or a
+                library changed; ``"always"`` each time; ``"never"`` trusts the disk and the libraries.
 
         Raises:
             NotFound: Nothing has that name or version.
             IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         """
-        return load(self.store, self.store.resolve(reference)).module
+        return load(self.store, self.store.resolve(reference), verify=verify).module
 
     def check(self, extractor: str, head: str, *, data: Data | None = None) -> Report:
         """Compare the contracts of an extractor and a head, and what was measured of them; reads no weights."""

@@ -38,7 +38,11 @@ __all__ = [
 
 
 def build(
-    blueprint: Blueprint, *, seed: int | None = None, state: Mapping[str, Tensor] | None = None
+    blueprint: Blueprint,
+    *,
+    seed: int | None = None,
+    state: Mapping[str, Tensor] | None = None,
+    share: bool = False,
 ) -> nn.Module:
     """Build one part alone; the rest of the network is dropped.
 
@@ -46,6 +50,7 @@ def build(
         blueprint: Says what to build: one side of a network, or an adapter.
         seed: Draws the initial weights; the global random state stays as it is. None draws from the global state.
         state: Weights to load, all of them and no others; nothing is drawn then.
+        share: Whether the part may keep the tensors of ``state`` themselves; else they are copied.
 
     Raises:
         UnknownName: The builder, model or approach is not known here.
@@ -58,7 +63,7 @@ def build(
             return parts_of(whole_of(blueprint), blueprint)[blueprint.side == "head"]
     with seeded(0), without_draws():
         part = parts_of(whole_of(blueprint), blueprint)[blueprint.side == "head"]
-    load_part(part, state, f"the {blueprint.side} of {blueprint.model} at {blueprint.split!r}")
+    load_part(part, state, f"the {blueprint.side} of {blueprint.model} at {blueprint.split!r}", share=share)
     return part
 
 

@@ -22,7 +22,8 @@ def check_rebuilt(whose: str, module: nn.Module, blueprint: Blueprint, contract:
     Raises:
         CutError: The part is not rebuilt, gives other outputs, or gives random ones in eval mode.
     """
-    again, promised = build(blueprint, state=module.state_dict()), contract.statistical.probe
+    state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    again, promised = build(blueprint, state=state, share=True), contract.statistical.probe
     if promised is None:
         return
     dtypes = [port.dtype for port in contract.structural.inputs]

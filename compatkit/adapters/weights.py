@@ -12,13 +12,15 @@ from compatkit.errors import CutError, EnvironmentFailure
 from compatkit.registry.tensorfile import deserialise
 
 
-def load_part(part: nn.Module, state: Mapping[str, Tensor], whose: str) -> None:
+def load_part(part: nn.Module, state: Mapping[str, Tensor], whose: str, *, share: bool = False) -> None:
     """Load all tensors of a part and no others.
 
     Args:
         part: What is loaded into.
         state: Tensors by name.
         whose: What the part is, for the message.
+        share: Whether the part may take the tensors themselves, where they are of its dtypes and none of its own
+            stands under two names; else they are copied.
 
     Raises:
         CutError: Names or shapes differ.
@@ -32,7 +34,13 @@ def load_part(part: nn.Module, state: Mapping[str, Tensor], whose: str) -> None:
             f"{shapes[:3]}. Take weights and blueprint from one component; the library that built it may have changed.",
             subject=whose,
         )
-    part.load_state_dict(dict(state), strict=True)
+    part.load_state_dict(dict(state), strict=True, assign=share and _takes(own, state))
+
+
+def _takes(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> bool:
+    """Tell whether a part stays what it is when its tensors are exchanged one by one."""
+    places = [one.untyped_storage().data_ptr() for one in own.values() if one.numel()]
+    return len(set(places)) == len(places) and all(own[name].dtype == state[name].dtype for name in own)
 
 
 def load_whole(whole: nn.Module, weights: str | Path | Mapping[str, Tensor], model: str) -> None:
