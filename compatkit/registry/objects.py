@@ -281,6 +281,7 @@ class Objects:
                     durable.move(draft, target)  # same bytes, whoever wins
             except FileExistsError:
                 if not self._held(digest):
+                    self.view(digest)  # says why the bad one is still there
                     raise
         durable.sync_up(target.parent, self.root)
 
