@@ -16,7 +16,7 @@ from compatkit.registry.channels import channel_statistics
 from compatkit.registry.manifest import Manifest, function_digest, to_bytes
 from compatkit.registry.names import Reference
 from compatkit.registry.objects import Verify
-from compatkit.registry.store import Store
+from compatkit.registry.store import Store, named
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -45,7 +45,8 @@ def load(store: Store, reference: Reference, *, verify: Verify = "auto") -> Load
     from compatkit.verification import verify as hold_against
 
     manifest = store.manifest(reference)
-    state = store.load_state(manifest, verify=verify)
+    with named(pinned(reference)):
+        state = store.load_state(manifest, verify=verify)
     module = _rebuilt(manifest, state, pinned(reference), share=True)
     fact = _fact(manifest, reference)
     known = fact is not None and store.memory.is_proved(fact)

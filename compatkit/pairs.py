@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
 from compatkit.compatibility import EXTRACTORS, HEADS
-from compatkit.errors import FormatError, NotFound
+from compatkit.errors import FormatError, IntegrityError, NotFound
 from compatkit.evaluation.cells import METRIC_VERSION, Cell
 from compatkit.registry.channels import channel_statistics
 from compatkit.registry.manifest import Manifest, function_digest
@@ -41,7 +42,7 @@ def check_pairs(store: Store, extractors: Wanted, heads: Wanted, *, data: Data |
         NotFound: A reference points at nothing, or a pattern matches no extractor, or no head.
         UsageError: A reference that is no pattern is no extractor, or no head.
         DataError: As for ``check_all``.
-        IntegrityError: A manifest, a result or statistics are damaged.
+        IntegrityError: A manifest or statistics are damaged.
     """
     read: dict[str, Manifest] = {}
     lefts = _chosen(store, extractors, EXTRACTORS, read)
@@ -60,6 +61,8 @@ def measured(
         extractors: By reference.
         heads: By reference.
 
+    A result that is damaged is left out, with a warning that names the pair.
+
     Returns:
         Cells by references of extractor and head; nothing for pairs that were never measured.
     """
@@ -72,9 +75,21 @@ def measured(
             for head, one in heads.items():
                 functions.setdefault(function_digest(one), []).append(head)
         for partner in partners & functions.keys():
-            cells = [_fresh_or_stale(parse_cell(one)) for one in store.evidence.results(function, partner)]
-            found |= {(extractor, head): cells for head in functions[partner]}
+            cells = list(_cells(store, function, partner, f"{extractor} with {functions[partner][0]}"))
+            found |= {(extractor, head): cells for head in functions[partner] if cells}
     return found
+
+
+def _cells(store: Store, extractor: str, head: str, whose: str) -> Iterator[Cell]:
+    for pointer in store.evidence.pointers(extractor, head):
+        try:
+            yield _fresh_or_stale(parse_cell(store.evidence.result(pointer)))
+        except IntegrityError as error:
+            warnings.warn(
+                f"{whose}: a result is damaged and left out, as if it had not been measured: {error} `compatkit verify "
+                "--repair` moves it to quarantine, `compatkit matrix` measures again.",
+                stacklevel=4,
+            )
 
 
 def _fresh_or_stale(cell: Cell) -> Cell:

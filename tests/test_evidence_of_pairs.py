@@ -11,6 +11,7 @@ import compatkit as ck
 from compatkit import pairs
 from compatkit.errors import EnvironmentFailure
 from compatkit.registry.evidence import Evidence
+from compatkit.registry.manifest import function_digest
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +71,26 @@ def test_figures_are_given_even_where_they_cannot_be_kept(
     monkeypatch.setattr(Evidence, "record", full)
     with pytest.warns(UserWarning, match="not kept as evidence: disk full"):
         assert matrix(measured).cells[0].restricted is not None
+
+
+def test_a_damaged_result_is_left_out_with_a_warning_that_names_the_pair(
+    measured: tuple[ck.Registry, ck.Task],
+) -> None:
+    registry, _ = measured
+    matrix(measured, seed=11)
+    store = registry.store
+    functions = [function_digest(registry.manifest(name)) for name in ("x/a.extractor", "x/a.head")]
+    pointers = store.evidence.pointers(*functions)
+    held = len(pointers)
+    blob = store.objects.path(f"sha256:{pointers[-1].name}")
+    content = blob.read_bytes()
+    blob.unlink()
+    blob.write_bytes(b"damaged")
+    sides = [{name: registry.manifest(name)} for name in ("x/a.extractor", "x/a.head")]
+    with pytest.warns(
+        UserWarning, match=r"x/a.extractor with x/a.head: a result is damaged .* compatkit verify"
+    ):
+        found = pairs.measured(store, *sides)
+    assert len(found["x/a.extractor", "x/a.head"]) == held - 1
+    store.put_blob(content)
+    assert len(pairs.measured(store, *sides)["x/a.extractor", "x/a.head"]) == held

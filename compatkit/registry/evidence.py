@@ -65,10 +65,21 @@ class Evidence:
         Raises:
             IntegrityError: A pointer or its blob is damaged.
         """
+        return [self.result(pointer) for pointer in self.pointers(extractor, head)]
+
+    def pointers(self, extractor: str, head: str) -> list[Path]:
+        """Return the files that point at the results of a pair, oldest first."""
         folder = self._folder(extractor, head)
         with environment("read", folder):
-            pointers = sorted(_files(folder), key=lambda path: (path.stat().st_mtime_ns, path.name))
-        return [self.objects.read(self._pointed(path)) for path in pointers]
+            return sorted(_files(folder), key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+    def result(self, pointer: Path) -> bytes:
+        """Return the result that a file points at.
+
+        Raises:
+            IntegrityError: The pointer or its blob is damaged.
+        """
+        return self.objects.read(self._pointed(pointer))
 
     def partners(self, extractor: str) -> set[str]:
         """Return the function digests of all heads that have results with an extractor.

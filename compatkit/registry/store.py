@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,19 @@ from compatkit.registry.references import References, Tombstone
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@contextmanager
+def named(whose: str) -> Iterator[None]:
+    """Let an error about stored bytes begin with the component that they are part of.
+
+    Raises:
+        IntegrityError: Of the same class as the error inside, with the same subject.
+    """
+    try:
+        yield
+    except IntegrityError as error:
+        raise type(error)(f"{whose}: {error}", subject=error.subject) from error
 
 
 def _of(make: Callable[[Store], Any]) -> Any:
@@ -209,7 +223,8 @@ class Store:
         digest = reference if isinstance(reference, str) and bare else self.resolve(reference).digest
         if digest is None:
             raise NotFound(f"{reference} is not resolved to a digest.", subject=reference)
-        return from_bytes(self.objects.read(digest), what=f"manifest of {reference}")
+        with named(str(reference)):
+            return from_bytes(self.objects.read(digest), what="manifest")
 
     def names(self, pattern: str | None = None) -> list[str]:
         """Return all names, sorted; with a pattern those it matches (``*`` also matches ``/``)."""

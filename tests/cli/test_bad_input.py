@@ -99,11 +99,11 @@ def test_a_pickle_under_the_right_digest_is_never_opened(run: Any, parts: Path, 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda text: text[:-20], "manifest of"),
+        (lambda text: text[:-20], "manifest"),
         (lambda text: text.replace('"kind":"head"', '"kind":"hat"'), "kind"),
         (lambda text: text.replace('"schema":1', '"schema":99'), "schema"),
         (lambda text: text.replace('"parents":', '"parent":'), "parent"),
-        (lambda text: "[]", "manifest of"),
+        (lambda text: "[]", "manifest"),
     ],
     ids=["cut", "kind", "schema", "field", "list"],
 )
