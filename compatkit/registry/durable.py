@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def sync_folder(path: Path) -> None:
 
 def write(
     path: Path,
-    pieces: Sequence[Buffer],
+    pieces: Iterable[Buffer],
     *,
     root: Path | None = None,
     meanwhile: Sequence[Callable[[], Any]] = (),

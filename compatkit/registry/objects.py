@@ -33,6 +33,8 @@ SETTLED_NS = 2 * 10**9
 GRACE_SECONDS = 24 * 3600
 """Blobs that nothing refers to are left alone for so long: somebody may be about to publish what refers to them."""
 HINT = "Publish the same component again, or copy the file from another copy of the registry"
+HELD_SECONDS = 3600
+"""A blob that is reused is made young again when it is older; a younger file keeps its verified state."""
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
 
 
@@ -91,7 +93,11 @@ class Objects:
                 for blob in _sorted(above / shard.name, self.root):
                     known = _HEXADECIMAL.fullmatch(blob.name) and blob.name.startswith(shard.name)
                     if known and blob.is_file(follow_symlinks=False):
-                        yield f"sha256:{blob.name}", blob.stat(follow_symlinks=False)
+                        try:
+                            state = blob.stat(follow_symlinks=False)
+                        except FileNotFoundError:
+                            continue  # taken out at this moment
+                        yield f"sha256:{blob.name}", state
 
     def put(self, data: Buffer) -> Edge:
         """Keep ``data`` durably and return its edge; a blob that is there already is verified and left.
@@ -135,7 +141,7 @@ class Objects:
                     )
                     if found:
                         digest, seen = found[0], found[-1] if examine else None
-                    self._place(draft, digest)
+                    self.place(draft, digest)
                     return Edge(digest, size), seen
                 except FileNotFoundError:
                     continue  # the temporary file, or a folder that was still empty, was cleaned away
@@ -158,9 +164,11 @@ class Objects:
         check_verify(verify)
         path = self.path(digest)
         found = durable.read(path, self.root)
-        if found is None:
+        for _ in range(durable.TRIES):
             with environment("read", path):
-                found = durable.read(path, self.root) if self._take_back(path) else None
+                if found is not None or not self._take_back(path):
+                    break
+                found = durable.read(path, self.root)
         if found is None:
             raise self._missing(digest, path)
         data, state = found
@@ -216,7 +224,7 @@ class Objects:
                     state = os.lstat(path)
                     if not stat.S_ISREG(state.st_mode):
                         return False
-                    if not 0 <= time.time() - state.st_mtime < GRACE_SECONDS / 2:
+                    if not 0 <= time.time() - state.st_mtime < HELD_SECONDS:
                         self._renew(path)
                     return True
                 except FileNotFoundError:
@@ -247,7 +255,7 @@ class Objects:
             if one.name.startswith(path.name)
         ]
         if not kept:
-            return False
+            return path.exists()  # it came back at this moment
         try:
             durable.make_folder(path.parent, self.root)
             durable.move(kept[0], path)
@@ -272,7 +280,12 @@ class Objects:
             return False
         return True
 
-    def _place(self, draft: Path, digest: str) -> None:
+    def place(self, draft: Path, digest: str) -> None:
+        """Give a finished, synced file in ``tmp`` the name of its digest; where a good copy is there, it is left.
+
+        Raises:
+            FileNotFoundError: The file was cleaned away.
+        """
         target = self.path(digest)
         durable.make_folder(target.parent, self.root)
         if not self._held(digest):
@@ -311,7 +324,7 @@ class Objects:
             durable.move(path, away)
             place = f"It was moved to {away}."
             if os.lstat(away).st_ino != state.st_ino:  # in between, somebody put a good one in its place
-                durable.link(away, path)
+                durable.move(away, path)
                 place = "It was replaced at this moment; try again."
         except OSError as error:
             place = f"It could not be moved to quarantine ({error.strerror})."
