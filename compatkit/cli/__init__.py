@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from compatkit.verdict import Report
 
 COMMANDS = {
+    "alias": ("compatkit.cli.moving", "Point an alias at a version, or show where it points."),
     "check": ("compatkit.cli.check", "Compare the contracts of extractors and heads."),
     "cuts": ("compatkit.cli.cuts", "List where a model can be cut and what crosses there."),
     "demo": ("compatkit.cli.demo", "Train, publish, recombine and report on small real data."),
@@ -37,6 +38,7 @@ COMMANDS = {
     "recombine": ("compatkit.cli.measure", "Put a head on another network's extractor and measure it."),
     "show": ("compatkit.cli.inspect", "Show a component's contract."),
     "split": ("compatkit.cli.split", "Cut a model and show both parts."),
+    "withdraw": ("compatkit.cli.moving", "Withdraw a version, with a reason."),
     "train": ("compatkit.cli.train", "Train the tasks of a recipe and publish their parts."),
 }
 FIRST_STEPS = """\b
