@@ -9,6 +9,7 @@ move.
 from __future__ import annotations
 
 import os
+import time
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from compatkit.errors import AliasMoved, FormatError, InvalidName
 from compatkit.registry import durable
 from compatkit.registry.canonical import dumps, loads
 from compatkit.registry.names import Version, check_alias
-from compatkit.registry.references import LIMIT, now
+from compatkit.registry.references import LIMIT, PATIENCE, now
 from compatkit.registry.surroundings import environment
 
 
@@ -75,7 +76,10 @@ class Aliases:
     def log(self, alias: str) -> list[Move]:
         """Return all moves of an alias, oldest first."""
         last = self._state(check_alias(alias))[0]
-        return [move for number in range(1, last + 1) if (move := self._move(alias, number)) is not None]
+        found = (self._move(alias, number) for number in range(1, last + 1))
+        return [
+            move for move in found if move is not None and move.time
+        ]  # without a time: cut off, nothing moved
 
     def set(self, alias: str, version: str | None, *, expected: str | Anything | None = ANY) -> None:
         """Move an alias, or remove it.
@@ -109,7 +113,7 @@ class Aliases:
         if number == 0:  # none, or one written by hand: the log decides
             moves = [int(name) for name in _listed(self.folder / "@log" / alias) if name.isdecimal()]
             number = max(moves, default=1) - 1
-        while (move := self._move(alias, number + 1)) is not None:
+        while (move := self._move(alias, number + 1, version)) is not None:
             number, version = move.number, move.after
         return number, version
 
@@ -130,11 +134,25 @@ class Aliases:
                 subject=path,
             ) from None
 
-    def _move(self, alias: str, number: int) -> Move | None:
+    def _move(self, alias: str, number: int, current: str | None = None) -> Move | None:
+        """Return a move, None if there was none yet.
+
+        An empty file is one that another process writes at this moment, where there are no hard links, or that was cut
+        off: then the alias stays at ``current``, and the number is used up.
+        """
         path = self.folder / "@log" / alias / str(number)
         found = durable.read(path, self.root, limit=LIMIT)
+        for _ in range(PATIENCE):
+            if found is None:
+                return None
+            if found[0] or time.time() - found[1].st_mtime > 1:
+                break
+            time.sleep(0.01)
+            found = durable.read(path, self.root, limit=LIMIT)
         if found is None:
             return None
+        if not found[0]:
+            return Move(number, current, current, "")
         value: Any = loads(found[0], what=str(path))
         if not isinstance(value, dict) or not {"from", "to", "time"} <= value.keys():
             raise FormatError(

@@ -298,8 +298,12 @@ def create_once(path: Path, data: bytes, root: Path, ready: Callable[[], object]
             make_folder(path.parent, root)
             if not link(draft, path):
                 write(path, [data], root=root)
-                if ready is not None:
-                    ready()
+                try:
+                    if ready is not None:
+                        ready()
+                except BaseException:
+                    discard(path)
+                    raise
             sync_up(path.parent, root)
         except FileExistsError:
             return False
@@ -324,15 +328,23 @@ def replace_file(path: Path, data: Buffer, *, root: Path | None = None) -> None:
         EnvironmentFailure: Disk full, no right to write, device failed; the old file is untouched.
     """
     with environment("write", path):
-        if root is None:
-            draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.part")
-        else:
-            make_folder(root / "tmp", root)
-            draft = temporary(root / "tmp")
-        write(draft, [data], root=root)
-        try:
-            move(draft, path)
-        except BaseException:
-            discard(draft)
-            raise
-        sync_folder(path.parent)
+        for _ in range(TRIES):
+            if root is None:
+                draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.part")
+            else:
+                make_folder(root / "tmp", root)
+                draft = temporary(root / "tmp")
+            write(draft, [data], root=root)
+            try:
+                if root is not None:
+                    make_folder(path.parent, root)
+                move(draft, path)
+                sync_folder(path.parent)
+            except FileNotFoundError:
+                if root is None:
+                    raise
+                continue  # the temporary file, or a folder that was still empty, was cleaned away
+            finally:
+                discard(draft)
+            return
+        raise FileNotFoundError(errno.ENOENT, "temporary files vanish; give up", str(path))

@@ -9,6 +9,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -129,9 +130,10 @@ class Objects:
             if size < SMALL:
                 whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 digest, seen = digest_of(whole), examine(memoryview(whole)) if examine else None
-                if self._held(digest):
-                    durable.sync_up(self.path(digest).parent, self.root)
-                    return Edge(digest, size), seen
+                with suppress(FileNotFoundError):  # taken out at this moment
+                    if self._held(digest):
+                        durable.sync_up(self.path(digest).parent, self.root)
+                        return Edge(digest, size), seen
             for _ in range(durable.TRIES):
                 durable.make_folder(scratch, self.root)
                 draft = durable.temporary(scratch)
@@ -249,24 +251,26 @@ class Objects:
 
     def _take_back(self, path: Path) -> bool:
         """Bring back what was taken out as unused; False if it was not, or the registry cannot be written."""
-        kept = [
-            Path(one.path)
-            for one in _sorted(self.root / "trash", self.root)
-            if one.name.startswith(path.name)
-        ]
-        if not kept:
-            return path.exists()  # it came back at this moment
-        try:
-            durable.make_folder(path.parent, self.root)
-            durable.move(kept[0], path)
-            durable.sync_up(path.parent, self.root)
-        except FileNotFoundError:
-            return path.exists()  # another process was faster
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise
-            return False
-        return True
+        for _ in range(durable.TRIES):
+            kept = [
+                Path(one.path)
+                for one in _sorted(self.root / "trash", self.root)
+                if one.name.startswith(path.name)
+            ]
+            if not kept:
+                break
+            try:
+                durable.make_folder(path.parent, self.root)
+                durable.move(kept[0], path)
+                durable.sync_up(path.parent, self.root)
+            except FileNotFoundError:
+                continue  # another process was faster, or removed the folder that was still empty
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    raise
+                return False
+            return True
+        return path.exists()  # it came back at this moment
 
     def _held(self, digest: str) -> bool:
         """Tell whether a good copy is there; a bad one is moved away to make room."""
