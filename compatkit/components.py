@@ -42,13 +42,14 @@ def load(store: Store, reference: Reference, *, verify: Verify = "auto") -> Load
         UnknownName: The blueprint's builder or model is not known here.
     """
     from compatkit.evaluation.matrix import LoadedPart
+    from compatkit.publishing import proof_of
     from compatkit.verification import verify as hold_against
 
     manifest = store.manifest(reference)
     with named(pinned(reference)):
         state = store.load_state(manifest, verify=verify)
     module = _rebuilt(manifest, state, pinned(reference), share=True)
-    fact = _fact(manifest, reference)
+    fact = proof_of(manifest, str(reference.digest))
     known = fact is not None and store.memory.is_proved(fact)
     run = verify == "always" or (verify == "auto" and not known)
     hold_against(manifest, module, thorough=False, run=run, state=state, whose=pinned(reference))
@@ -66,28 +67,11 @@ def load(store: Store, reference: Reference, *, verify: Verify = "auto") -> Load
     )
 
 
-def _fact(manifest: Manifest, reference: Reference) -> str | None:
-    """Return what it is that a component passes its probe here; None where the code may change without a version."""
-    import torch
-
-    import compatkit
-    from compatkit.adapters.builders import BUILDERS, BUILT_IN
-
-    builder = manifest.blueprint.builder
-    if manifest.blueprint.side == "adapter":
-        library = ""
-    elif builder in BUILT_IN:
-        library = BUILDERS[builder].library()
-    else:
-        return None
-    return f"probe {reference.digest} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()
-
-
 def registered(
     store: Store, name: str, manifest: Manifest, state: Mapping[str, Tensor], version: str | None
 ) -> Reference:
     """Publish a component whose contract its module keeps; see ``Registry.register``."""
-    from compatkit.publishing import probe_of
+    from compatkit.publishing import probe_of, remember_proof
     from compatkit.verification import verify
 
     to_bytes(manifest)  # values that no contract can hold are refused before anything is built
@@ -107,7 +91,9 @@ def registered(
         if one.per_channel is not None:
             channel_statistics(store.read_blob(one.per_channel["blob"]))
     kept = attrs.evolve(manifest, payload=store.put_state(state, parameters=parameters))
-    return store.publish(name, kept, version=version)
+    reference = store.publish(name, kept, version=version)
+    remember_proof(store, kept, reference)
+    return reference
 
 
 def _rebuilt(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.adapters.blueprints import build_pair, probe, prove, structural
+from compatkit.adapters.builders import BUILDERS, BUILT_IN
 from compatkit.adapters.rebuilding import check_rebuilt
 from compatkit.contract import (
     Anchor,
@@ -28,6 +29,7 @@ from compatkit.contract import (
 from compatkit.evaluation.statistics import Moments, feature_moments
 from compatkit.ports import tensor_shape
 from compatkit.registry.manifest import About, Edge, Manifest, Parent, Payload
+from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 from compatkit.registry.tensorfile import check_finite
 from compatkit.training.context import AuxiliaryHead, TaskState
@@ -173,6 +175,32 @@ def probe_shapes(shape: Structural, blueprint: Blueprint) -> list[tuple[int, ...
     if blueprint.side == "extractor":
         return [(PROBE_BATCH, int(str(shape.inputs[0].channels)), *size)]
     return [tensor_shape(port, size, PROBE_BATCH) for port in shape.inputs]
+
+
+def proof_of(manifest: Manifest, digest: str) -> str | None:
+    """Return what it is that a component passes its probe here; None where code may change without a version.
+
+    Args:
+        manifest: Of the component.
+        digest: Of the manifest.
+    """
+    import compatkit
+
+    builder = manifest.blueprint.builder
+    if manifest.blueprint.side == "adapter":
+        library = ""
+    elif builder in BUILT_IN:
+        library = BUILDERS[builder].library()
+    else:
+        return None
+    return f"probe {digest} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()
+
+
+def remember_proof(store: Store, manifest: Manifest, reference: Reference) -> None:
+    """Remember that a component passed its probe, rebuilt from blueprint and weights, before it was published."""
+    proof = proof_of(manifest, str(reference.digest))
+    if proof is not None and manifest.contract.statistical.probe is not None:
+        store.memory.prove(proof)
 
 
 def blobs_of(moments: Sequence[Moments]) -> tuple[bytes, ...]:

@@ -13,7 +13,7 @@ from compatkit.contract import Blueprint, Contract, Data, Label
 from compatkit.data.classes import label
 from compatkit.errors import FormatError, UsageError
 from compatkit.evaluation.statistics import SAMPLES, feature_moments
-from compatkit.publishing import Draft, blobs_of, contract_of
+from compatkit.publishing import Draft, blobs_of, contract_of, remember_proof
 from compatkit.registry.manifest import About, Parent
 from compatkit.registry.names import check_name
 from compatkit.registry.structuring import unstructure
@@ -156,7 +156,9 @@ def publish_split(registry: Registry, parts: Mapping[str, SplitPart], prefix: st
         name = check_name(f"{prefix}.{side}")
         title = f"{part.blueprint.model} {'up to' if side == 'extractor' else 'after'} {part.blueprint.split}"
         draft = Draft(side, side, title, part.blueprint, part.module, part.contract, blobs=part.blobs)  # type: ignore[arg-type]
-        reference = store.publish(name, draft.manifest(draft.put(store), {}, parents, About()))
+        manifest = draft.manifest(draft.put(store), {}, parents, About())
+        reference = store.publish(name, manifest)
+        remember_proof(store, manifest, reference)
         published[side] = f"{reference.name}@{reference.version}"
         parents = (Parent("trained_with", str(reference.digest)),)
     return published

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from compatkit.evaluation.adapter import Adapter
     from compatkit.evaluation.matrix import Adapters, LoadedPart
     from compatkit.evaluation.recombination import Recombination
+    from compatkit.registry.care import Care
+    from compatkit.registry.search import Found
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts
     from compatkit.training.context import AuxiliaryHead
@@ -89,7 +91,7 @@ class Registry:
             VersionTooSmall: The version asked for is a smaller step than the change demands.
             EnvironmentFailure: Disk full, no right to write.
         """
-        from compatkit.publishing import drafts, training_facts
+        from compatkit.publishing import drafts, remember_proof, training_facts
 
         check_name(f"{prefix}/x")
         ready = list(drafts(fit))
@@ -108,6 +110,7 @@ class Registry:
             task = fit.tasks.get(draft.key.rsplit(".", 1)[0])
             manifest = draft.manifest(payload, training_facts(fit, run, task), parents, about or About())
             published[draft.key] = self.store.publish(f"{prefix}/{draft.key}", manifest, version=version)
+            remember_proof(self.store, manifest, published[draft.key])
         return {key: f"{reference.name}@{reference.version}" for key, reference in published.items()}
 
     def _released(self, fit: Fit, name: str, payload: Payload) -> Reference | None:
@@ -156,6 +159,26 @@ class Registry:
     def names(self, pattern: str | None = None) -> list[str]:
         """Return component names, sorted; ``pattern`` is a glob over whole names."""
         return self.store.names(pattern)
+
+    def search(self, **filters: Any) -> list[Found]:
+        """Return the components that fit all filters, by name and rising version; reads no manifests.
+
+        Args:
+            filters: ``pattern`` (glob over names), ``kind``, ``tags`` (a mapping), ``model`` (glob), ``channels``,
+                ``label`` (a class), ``anchor``, ``parent``, ``text``, ``latest``, ``withdrawn``, ``limit``, ``offset``:
+                see ``compatkit.registry.search.Query``.
+
+        Raises:
+            UsageError: A filter is unknown, or not usable as given.
+        """
+        return self.store.index.search(**filters)
+
+    @property
+    def care(self) -> Care:
+        """Examining, mending, collecting unused blobs, disk usage, history, import."""
+        from compatkit.registry.care import Care
+
+        return Care(self.store)
 
     def build(self, reference: str, *, verify: Verify = "auto") -> nn.Module:
         """Return a component's module with its weights, in eval mode; its contract is checked in one pass.

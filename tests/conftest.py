@@ -12,8 +12,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from catalogue import Outcome, page
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+OUTCOMES: dict[str, list[Outcome]] = {}
+"""What came out of each test of this run, for the page of the catalogue."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--catalogue", metavar="FILE", help="Write every case, its tests and what came out.")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep a test's outcome: that of its call, or of what kept it from being called."""
+    if report.when != "call" and report.outcome == "passed":
+        return
+    reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
+    test = report.nodeid.partition("[")[0]
+    OUTCOMES.setdefault(test, []).append(Outcome(report.outcome, reason.removeprefix("Skipped: ")))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the page of the catalogue, if it is asked for; in the process that sees all outcomes."""
+    path = session.config.getoption("--catalogue")
+    if path and not hasattr(session.config, "workerinput"):
+        Path(path).write_text(page(OUTCOMES), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

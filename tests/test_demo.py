@@ -26,10 +26,11 @@ def told() -> list[str]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory, told: list[str]) -> demo.Demo:
-    """One run with all arms. The two real domains are tested with the data; here they would only take time."""
+    """One run with all arms, on small data and a small network: the demo's own are tested elsewhere."""
     sets = {name: data_set(name, count=64, seed=seed) for seed, name in enumerate(demo.DOMAINS.values())}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "load", lambda name: sets[name])
+        patch.setattr(demo, "BACKBONE", "resnet8_cifar")
         folder = tmp_path_factory.mktemp("demo") / "out"
         return demo.run(folder, steps=1, rotation=True, say=told.append, progress=False)
 

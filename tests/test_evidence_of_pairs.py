@@ -17,7 +17,7 @@ from compatkit.registry.manifest import function_digest
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[ck.Registry, ck.Task]:
     registry = ck.Registry.init(tmp_path_factory.mktemp("registry") / "parts")
-    task = ck.Task("a", data_set("a"), "resnet20_cifar", "layer2", size=(16, 16))
+    task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=(16, 16))
     registry.publish(quick(steps=2).fit([task]), prefix="x")
     return registry, task
 

@@ -16,9 +16,27 @@ from compatkit.publishing import drafts
 @pytest.fixture(scope="module")
 def tasks() -> list[ck.Task]:
     return [
-        ck.Task(name, data_set(name, seed=seed), "resnet20_cifar", "layer2", size=(16, 16))
+        ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16))
         for seed, name in enumerate(("left", "right"))
     ]
+
+
+@pytest.fixture(scope="module")
+def plain(tasks: list[ck.Task]) -> ck.Fit:
+    """One network; only read."""
+    return quick(steps=1).fit(tasks[:1])
+
+
+@pytest.fixture(scope="module")
+def first(tasks: list[ck.Task]) -> ck.Fit:
+    """One network and the head that it was trained against; only read."""
+    return quick(steps=1).fit(tasks[:1], ["dcc"])
+
+
+@pytest.fixture(scope="module")
+def both(tasks: list[ck.Task]) -> ck.Fit:
+    """Two networks that share a head; only read."""
+    return quick(steps=1).fit(tasks, ["identical_init", "dcc"])
 
 
 @pytest.fixture
@@ -26,9 +44,8 @@ def registry(tmp_path: Path) -> ck.Registry:
     return ck.Registry.init(tmp_path / "parts")
 
 
-def test_parts_come_extractors_first_then_shared_heads_then_heads(tasks: list[ck.Task]) -> None:
-    fit = quick(steps=1).fit(tasks, ["dcc"])
-    assert [draft.key for draft in drafts(fit)] == [
+def test_parts_come_extractors_first_then_shared_heads_then_heads(both: ck.Fit) -> None:
+    assert [draft.key for draft in drafts(both)] == [
         "left.extractor",
         "right.extractor",
         "shared.dcc",
@@ -37,9 +54,10 @@ def test_parts_come_extractors_first_then_shared_heads_then_heads(tasks: list[ck
     ]
 
 
-def test_the_contract_is_derived_from_module_and_run(tasks: list[ck.Task], registry: ck.Registry) -> None:
-    fit = quick(steps=1).fit(tasks, ["identical_init", "dcc"])
-    parts = registry.publish(fit, prefix="digits")
+def test_the_contract_is_derived_from_module_and_run(
+    tasks: list[ck.Task], both: ck.Fit, registry: ck.Registry
+) -> None:
+    parts = registry.publish(both, prefix="digits")
     extractor, head = (registry.manifest(parts[f"left.{side}"]) for side in ("extractor", "head"))
     port = extractor.contract.structural.outputs[0]
     assert (port.channels, port.layout, port.range) == (32, "NCHW", "nonnegative")
@@ -60,26 +78,25 @@ def test_the_contract_is_derived_from_module_and_run(tasks: list[ck.Task], regis
 
 
 def test_publishing_again_changes_nothing_and_new_weights_are_a_new_major(
-    tasks: list[ck.Task], registry: ck.Registry
+    tasks: list[ck.Task], plain: ck.Fit, registry: ck.Registry
 ) -> None:
-    fit = quick(steps=1).fit(tasks[:1])
-    first = registry.publish(fit, prefix="digits")
-    assert registry.publish(fit, prefix="digits") == first
+    first = registry.publish(plain, prefix="digits")
+    assert registry.publish(plain, prefix="digits") == first
     second = registry.publish(quick(steps=2).fit(tasks[:1]), prefix="digits")
     assert second == {key: name.replace("@1.0.0", "@2.0.0") for key, name in first.items()}
 
 
-def test_publishing_leaves_the_fit_as_it_is(tasks: list[ck.Task], registry: ck.Registry) -> None:
-    fit = quick(steps=1).fit(tasks[:1], ["dcc"])
-    modules = [fit.tasks["left"].extractor, fit.tasks["left"].head, fit.auxiliary["dcc"].module]
+def test_publishing_leaves_the_fit_as_it_is(first: ck.Fit, registry: ck.Registry) -> None:
+    modules = [first.tasks["left"].extractor, first.tasks["left"].head, first.auxiliary["dcc"].module]
     before = [{key: value.clone() for key, value in module.state_dict().items()} for module in modules]
-    registry.publish(fit, prefix="digits")
+    registry.publish(first, prefix="digits")
     for module, state in zip(modules, before, strict=True):
         assert all(torch.equal(value, state[key]) for key, value in module.state_dict().items())
 
 
-def test_a_frozen_head_is_not_published_a_second_time(tasks: list[ck.Task], registry: ck.Registry) -> None:
-    first = quick(steps=1).fit(tasks[:1], ["dcc"])
+def test_a_frozen_head_is_not_published_a_second_time(
+    tasks: list[ck.Task], first: ck.Fit, registry: ck.Registry
+) -> None:
     released = registry.publish(first, prefix="digits")["shared.dcc"]
     from_fit = registry.publish(quick(steps=1).fit(tasks[1:], ["dcc"], frozen=first), prefix="digits")
     assert from_fit["shared.dcc"] == released
@@ -91,10 +108,9 @@ def test_a_frozen_head_is_not_published_a_second_time(tasks: list[ck.Task], regi
 
 
 def test_a_frozen_head_of_an_earlier_release_is_still_that_release(
-    tasks: list[ck.Task], registry: ck.Registry
+    tasks: list[ck.Task], first: ck.Fit, registry: ck.Registry
 ) -> None:
     """The name has a newer version by now; a fit with the first head refers to the first, not to a third."""
-    first = quick(steps=1).fit(tasks[:1], ["dcc"])
     registry.publish(first, prefix="digits")
     latest = registry.publish(quick(steps=2).fit(tasks[:1], ["dcc"]), prefix="digits")
     assert latest["shared.dcc"] == "digits/shared.dcc@2.0.0"

@@ -57,7 +57,12 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[int, int] | None]] = {
         {**VIT, "class_token": False, "global_pool": "avg"},
         None,
     ),
-    "dynamic": ("pvt_v2_b0", "stages.0.blocks.0", GREY, (32, 32)),  # 32 channels, any count of patches
+    "dynamic": (  # 32 channels, any count of patches
+        "pvt_v2_b0",
+        "stages.0.blocks.0",
+        {**GREY, "depths": [1, 1, 1, 1]},
+        (32, 32),
+    ),
     "plain": (
         "vit_tiny_patch16_224",
         "patch_embed",

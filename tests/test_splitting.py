@@ -13,6 +13,8 @@ import compatkit as ck
 from compatkit.evaluation.statistics import feature_moments
 from compatkit.splitting import publish_split, split
 
+FEW = {"layers": [1, 1, 1, 1]}
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Any:
@@ -25,7 +27,13 @@ def one_thread() -> Any:
 def test_a_foreign_model_states_its_own_images_and_the_features_of_data_that_is_given(tmp_path: Path) -> None:
     data = data_set("left", channels=3).train
     parts = split(
-        "resnet18", "layer1", size=(32, 32), labels=[f"class {i}" for i in range(1000)], data=data, samples=9
+        "resnet18",
+        "layer1",
+        kwargs=FEW,
+        size=(32, 32),
+        labels=[f"class {i}" for i in range(1000)],
+        data=data,
+        samples=9,
     )
     contract = parts["extractor"].contract
     found = contract.data
@@ -45,7 +53,7 @@ def test_a_foreign_model_states_its_own_images_and_the_features_of_data_that_is_
 
 def test_resnet18_with_its_bicubic_crop_can_be_measured(tmp_path: Path) -> None:
     data, names = data_set("left", channels=3, count=24), ("0", "1", "2")
-    parts = split("resnet18", "layer3", kwargs={"num_classes": 3}, size=(32, 32), labels=names)
+    parts = split("resnet18", "layer3", kwargs={"num_classes": 3, **FEW}, size=(32, 32), labels=names)
     registry = ck.Registry.init(tmp_path / "parts")
     publish_split(registry, parts, "zoo/resnet18")
     found = registry.matrix("zoo/*.extractor", "zoo/*.head", {"zoo/*": data.test}, normalisation="running")

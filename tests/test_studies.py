@@ -14,7 +14,7 @@ from compatkit_studies.report import accuracies, write_report
 
 SETTINGS: dict[str, Any] = {
     "pair": "small",
-    "backbone": "resnet20_cifar",
+    "backbone": "resnet8_cifar",
     "split": "layer2",
     "size": [16, 16],
     "train": 48,
@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {
 
 def tasks() -> list[ck.Task]:
     return [
-        ck.Task(name, data_set(name, seed=seed), "resnet20_cifar", "layer2", size=(16, 16))
+        ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16))
         for seed, name in enumerate(("left", "right"))
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ LEFT, RIGHT = "digits/left.extractor", "digits/right.head"
 @pytest.fixture(scope="module")
 def tasks() -> list[ck.Task]:
     return [
-        ck.Task(name, data_set(name, seed=seed), "resnet20_cifar", "layer2", size=(16, 16))
+        ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16))
         for seed, name in enumerate(("left", "right"))
     ]
 
@@ -43,11 +44,23 @@ def fit(tasks: list[ck.Task]) -> ck.Fit:
 
 
 @pytest.fixture(scope="module")
-def registry(fit: ck.Fit, tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
-    """One registry for all tests that only read or add evidence."""
-    made = ck.Registry.init(tmp_path_factory.mktemp("workspace") / "parts")
+def published(fit: ck.Fit, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry that is only copied."""
+    made = ck.Registry.init(tmp_path_factory.mktemp("workspace") / "published")
     made.publish(fit, prefix="digits")
-    return made
+    return made.store.root
+
+
+@pytest.fixture(scope="module")
+def registry(published: Path, tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
+    """One registry for all tests that only read or add evidence."""
+    return ck.Registry.open(shutil.copytree(published, tmp_path_factory.mktemp("workspace") / "parts"))
+
+
+@pytest.fixture
+def mine(published: Path, tmp_path: Path) -> ck.Registry:
+    """A copy to change."""
+    return ck.Registry.open(shutil.copytree(published, tmp_path / "parts"))
 
 
 @pytest.fixture(scope="module")
@@ -121,29 +134,25 @@ def test_built_parts_are_the_trained_ones(registry: ck.Registry, fit: ck.Fit, te
         )
 
 
-def test_a_part_whose_weights_belong_to_another_is_found_by_its_probe(tmp_path: Path, fit: ck.Fit) -> None:
+def test_a_part_whose_weights_belong_to_another_is_found_by_its_probe(mine: ck.Registry) -> None:
     """Every digest agrees; only the function does not."""
-    registry = ck.Registry.init(tmp_path / "parts")
-    registry.publish(fit, prefix="digits")
-    mine, other = registry.manifest("digits/left.head"), registry.manifest(RIGHT)
-    registry.store.publish("mixed", attrs.evolve(mine, payload=other.payload))
+    own, other = mine.manifest("digits/left.head"), mine.manifest(RIGHT)
+    mine.store.publish("mixed", attrs.evolve(own, payload=other.payload))
     with pytest.raises(IntegrityError, match="gives other outputs on the probe input"):
-        registry.build("mixed")
+        mine.build("mixed")
     with pytest.raises(NotFound, match="perhaps mixed"):
-        registry.build("mxed")
+        mine.build("mxed")
 
 
-def test_check_reads_no_weights(tmp_path: Path, fit: ck.Fit) -> None:
-    registry = ck.Registry.init(tmp_path / "parts")
-    registry.publish(fit, prefix="digits")
-    for name in registry.names():
-        blob = registry.manifest(name).payload.file.blob.removeprefix("sha256:")
-        (registry.store.root / "blobs" / "sha256" / blob[:2] / blob).unlink()
-    report = registry.check(LEFT, RIGHT)
+def test_check_reads_no_weights(mine: ck.Registry) -> None:
+    for name in mine.names():
+        blob = mine.manifest(name).payload.file.blob.removeprefix("sha256:")
+        (mine.store.root / "blobs" / "sha256" / blob[:2] / blob).unlink()
+    report = mine.check(LEFT, RIGHT)
     assert (report.wiring, report.promise, report.evidence) == ("direct", "shared-head", "none")
     assert (report.extractor, report.head) == ("digits/left.extractor@1.0.0", "digits/right.head@1.0.0")
     with pytest.raises(IntegrityError, match="is missing"):
-        registry.recombine(LEFT, RIGHT)
+        mine.recombine(LEFT, RIGHT)
 
 
 def test_what_changed_between_two_components(registry: ck.Registry) -> None:
@@ -206,7 +215,7 @@ def test_recombining_asks_for_images_only_where_they_are_used(
 def test_recombining_what_cannot_be_wired_raises_with_the_report(
     registry: ck.Registry, tasks: list[ck.Task]
 ) -> None:
-    task = ck.Task("narrow", tasks[0].data, "resnet20_cifar", "layer1", size=(16, 16))
+    task = ck.Task("narrow", tasks[0].data, "resnet8_cifar", "layer1", size=(16, 16))
     registry.publish(quick(steps=1).fit([task]), prefix="other")
     with pytest.raises(IncompatibleError, match="expected 32 channels; came 16 channels") as caught:
         registry.recombine("other/narrow.extractor", RIGHT)

@@ -1,179 +1,115 @@
-"""Commands that read without touching a weight: init, ls, show, plugins."""
+"""inspect: what is in a safetensors file of any size and from anywhere, read from its header alone."""
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import given, json_option, registry_option
-from compatkit.cli.output import clean, columns, emit, fold, next_step, rows
-from compatkit.cli.roots import make, store
-from compatkit.errors import IntegrityError
+from compatkit.cli.options import json_option
+from compatkit.cli.output import clean, columns, emit, rows
 
 if TYPE_CHECKING:
-    from compatkit.plugins import Listed
-    from compatkit.registry.manifest import Manifest
-    from compatkit.registry.names import Reference
-    from compatkit.registry.store import Store
+    from compatkit.registry.header import Entry, Header
 
-
-@click.command("init", help="Make the folder ROOT a registry, or leave it one. [default: the current folder]")
-@click.argument("root", required=False)
-@registry_option
-@json_option
-@click.pass_context
-def init_command(context: click.Context, root: str | None, machine: bool) -> None:
-    """Make a registry in a folder."""
-    folder = Path(root or given(context).registry or ".").expanduser().absolute()
-    made, fresh = make(folder)
-    if machine:
-        emit({"root": str(made.root), "id": made.id, "created": fresh})
-        return
-    click.echo(f"{'made the' if fresh else 'already a'} registry {clean(str(made.root))}")
-    if fresh:
-        next_step("compatkit", "--registry", root or given(context).registry or ".", "train", "RECIPE.toml")
-
-
-@click.command("ls", help="List components; PATTERN is a glob over whole names, such as 'digits/*.head'.")
-@click.argument("pattern", required=False)
-@registry_option
-@json_option
-@click.pass_context
-def ls_command(context: click.Context, pattern: str | None, machine: bool) -> None:
-    """List components with versions, kinds and aliases; damaged ones are listed too, with exit code 3."""
-    held = store(context)
-    lines = [line for name in held.names(pattern) if (line := _line(held, name))]
-    damaged = [line for line in lines if "error" in line]
-    if machine:
-        emit(lines)
-    elif not lines:
-        click.echo(
-            "no components" + (f" match {pattern!r}" if pattern else f" in {clean(str(held.root))} yet")
-        )
-    else:
-        header = ("name", "version", "kind", "parameters", "network", "aliases")
-        columns([header, *map(_cells, lines)], right=(3,))
-    for line in damaged:
-        click.echo(
-            f"{click.style('damaged', fg='red', bold=True)} {line['name']}: {clean(line['error'])}", err=True
-        )
-    context.exit(IntegrityError.exit_code if damaged else 0)
-
-
-def _line(held: Store, name: str) -> dict[str, Any] | None:
-    """Return what there is to say about a name; None where every version was withdrawn."""
-    versions = [str(version) for version in held.versions(name)]
-    if not versions:
-        return None
-    line: dict[str, Any] = {"name": name, "version": versions[-1], "versions": versions}
-    try:
-        manifest = held.manifest(name)
-        return line | {
-            "kind": manifest.kind,
-            "parameters": manifest.payload.parameters,
-            "model": manifest.blueprint.model,
-            "split": manifest.blueprint.split,
-            "aliases": held.aliases(name),
-        }
-    except IntegrityError as error:
-        return line | {"error": str(error)}
-
-
-def _cells(line: dict[str, Any]) -> tuple[str, ...]:
-    if "error" in line:
-        return line["name"], line["version"], "damaged", "", "", ""
-    return (
-        line["name"],
-        line["version"],
-        line["kind"].replace("_", " "),
-        f"{line['parameters']:,}",
-        f"{line['model']} @ {line['split']}",
-        " ".join(f":{alias}={version}" for alias, version in line["aliases"].items()),
-    )
+FIRST, LAST = 30, 10
+"""Tensors that are shown at both ends of a long list."""
+LONGEST_NAME, LONGEST_TEXT = 60, 300
+"""Characters shown of a tensor's name and of a text of the metadata."""
 
 
 @click.command(
-    "show", help="Show what the component REF is and promises (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias)."
+    "inspect",
+    help="Show what the safetensors file FILE holds; only its header is read, and strictly checked.",
 )
-@click.argument("reference", metavar="REF")
-@registry_option
+@click.argument("file")
 @json_option
-@click.pass_context
-def show_command(context: click.Context, reference: str, machine: bool) -> None:
-    """Show a component's contract."""
-    from compatkit.registry.canonical import loads
-    from compatkit.registry.manifest import to_bytes
+def inspect_command(file: str, machine: bool) -> None:
+    """Show the tensors of a file; exit code 3 and the reason where it is no safe safetensors file."""
+    from compatkit.registry.header import read_header
 
-    held = store(context)
-    found = held.resolve(reference)
-    manifest = held.manifest(found)
+    path = Path(file).expanduser()
+    header = read_header(path)
     if machine:
-        place = {"name": found.name, "version": str(found.version), "digest": found.digest}
-        known = {"versions": list(map(str, held.versions(found.name))), "aliases": held.aliases(found.name)}
-        emit({**place, **known, "manifest": loads(to_bytes(manifest), what=reference)})
+        emit(_facts(file, header))
         return
-    click.echo(click.style(f"{found.name}@{found.version}", bold=True))
-    rows(_facts(held, found, manifest))
+    click.echo(click.style(clean(file), bold=True))
+    rows(_totals(header))
+    if header.tensors:
+        click.echo("")
+        columns([("name", "dtype", "shape", "bytes", "offset"), *map(_cells, _ends(header))], right=(3, 4))
+    if len(header.tensors) > FIRST + LAST:
+        click.echo(f"{len(header.tensors):,} tensors, {FIRST} + {LAST} shown; --json lists all")
+    if header.metadata:
+        click.echo(f"\nmetadata ({len(header.metadata)})")
+        shown = list(header.metadata.items())[:FIRST]
+        rows({clean(_short(key, LONGEST_NAME)): _short(text, LONGEST_TEXT) for key, text in shown})
 
 
-def _facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
-    """Return the contract in words, with what a person gave and what the registry knows around it."""
-    from compatkit.reports.contracts import short, summary
-
-    about = manifest.about
-    facts = {
-        name: text for name in ("title", "description", "licence", "source") if (text := getattr(about, name))
+def _facts(file: str, header: Header) -> dict[str, Any]:
+    return {
+        "file": file,
+        "bytes": header.size,
+        "header_bytes": header.start,
+        "count": len(header.tensors),
+        "elements": sum(map(_elements, header.tensors)),
+        "dtypes": _by_dtype(header),
+        "metadata": dict(header.metadata),
+        "tensors": [
+            {
+                "name": one.name,
+                "dtype": one.dtype,
+                "shape": list(one.shape),
+                "bytes": one.stop - one.start,
+                "offset": one.start,
+            }
+            for one in header.tensors
+        ],
     }
-    if about.tags:
-        facts["tags"] = ", ".join(f"{key} {value}" for key, value in about.tags.items())
-    facts |= summary(manifest)
-    for parent in manifest.parents:
-        facts[parent.relation.replace("_", " ")] = short(parent.component)
-    facts["digest"] = str(found.digest)
-    others = [str(version) for version in held.versions(found.name) if version != found.version]
-    if others:
-        facts["other versions"] = ", ".join(others)
-    if aliases := held.aliases(found.name):
-        facts["aliases"] = ", ".join(f":{alias} is {version}" for alias, version in aliases.items())
+
+
+def _by_dtype(header: Header) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for one in header.tensors:
+        sums = found.setdefault(one.dtype, {"tensors": 0, "elements": 0, "bytes": 0})
+        sums["tensors"] += 1
+        sums["elements"] += _elements(one)
+        sums["bytes"] += one.stop - one.start
+    return dict(sorted(found.items(), key=lambda item: (-item[1]["bytes"], item[0])))
+
+
+def _totals(header: Header) -> dict[str, str]:
+    facts = {
+        "size": f"{header.size:,} bytes, {header.start:,} of them header",
+        "tensors": f"{len(header.tensors):,} with {sum(map(_elements, header.tensors)):,} elements",
+    }
+    for dtype, sums in _by_dtype(header).items():
+        facts[dtype] = (
+            f"{sums['bytes']:,} bytes, {sums['elements']:,} elements in {sums['tensors']:,} tensors"
+        )
     return facts
 
 
-@click.command(
-    "plugins", help="List the installed plugins: status, distribution, version, hooks, order, settings."
-)
-@click.option("--trace", is_flag=True, help="Show the traceback of each plugin that failed.")
-@json_option
-def plugins_command(trace: bool, machine: bool) -> None:
-    """List plugins; every one is imported, each on its own, and a broken one is no error here."""
-    from compatkit.plugins import listing
-
-    found = listing()
-    if machine:
-        emit([one.to_json() for one in found])
-        return
-    if not found:
-        click.echo("no plugins are installed")
-    for place, one in enumerate(found):
-        _print_plugin(one, trace, first=place == 0)
+def _ends(header: Header) -> list[Entry | None]:
+    """Return the tensors to show; None stands for those that are left out."""
+    entries = header.tensors
+    if len(entries) <= FIRST + LAST:
+        return list(entries)
+    return [*entries[:FIRST], None, *entries[-LAST:]]
 
 
-def _print_plugin(one: Listed, trace: bool, *, first: bool) -> None:
-    colour = "green" if one.status == "active" else "red"
-    key, owner = clean(f"{one.kind}.{one.name}"), clean(f"{one.distribution or '?'} {one.version or '?'}")
-    click.echo(
-        f"{'' if first else chr(10)}{click.style(key, bold=True)}  {click.style(one.status, fg=colour)}  {owner}"
-    )
-    facts = {
-        "hooks": ", ".join(hook.removeprefix("compatkit_") for hook in one.hooks),
-        "settings": "; ".join(map(str, one.settings)),
-        "order": f"{one.order} of the {one.kind}" if one.status == "active" else "",
-        "problem": one.message,
-        "notes": " ".join(one.notes),
-    }
-    for label, text in facts.items():
-        if text:
-            click.echo(fold(label, text, indent=2, size=8))
-    if trace and one.traceback:
-        click.echo(clean(one.traceback))
+def _cells(one: Entry | None) -> tuple[str, ...]:
+    if one is None:
+        return "...", "", "", "", ""
+    shape = " x ".join(map(str, one.shape)) or "scalar"
+    return _short(one.name, LONGEST_NAME), one.dtype, shape, f"{one.stop - one.start:,}", f"{one.start:,}"
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _elements(one: Entry) -> int:
+    return prod(one.shape)

@@ -41,9 +41,12 @@ def check_folders(folder: Path, root: Path) -> None:
     Raises:
         IntegrityError: Names the link; what it points at was not touched.
     """
-    inside = str(root)
-    for part in folder.relative_to(root).parts:
-        inside = f"{inside}{os.sep}{part}"
+    inside, whole = str(root), str(folder)
+    at = len(inside)
+    while at < len(whole):
+        at = whole.find(os.sep, at + 1)
+        at = len(whole) if at < 0 else at
+        inside = whole[:at]
         try:
             mode = os.lstat(inside).st_mode
         except FileNotFoundError:

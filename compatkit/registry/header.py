@@ -2,79 +2,68 @@
 
 The format: 8 bytes little-endian header length, a JSON header, the tensors. The safetensors library itself
 accepts duplicate header keys, names such as ``../../x`` and unknown entry fields; here all are refused.
+``read_header`` looks at a file of any size and reads nothing but its header.
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import json
-import re
-import unicodedata
+import os
+import stat
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
 
-from compatkit.errors import FormatError
+from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
 from compatkit.registry.canonical import loads
 from compatkit.registry.signatures import foreign
+from compatkit.registry.surroundings import environment
+from compatkit.registry.tensorentries import DTYPES, Entry, check_cover, check_tensor_name, entry_of
+
+__all__ = [
+    "DTYPES",
+    "MAX_HEADER",
+    "MAX_TENSORS",
+    "Buffer",
+    "Entry",
+    "Header",
+    "check_header",
+    "check_tensor_name",
+    "read_header",
+]
 
 Buffer = bytes | bytearray | memoryview
 
 MAX_HEADER = 100_000_000
 """Bytes; the safetensors library has the same limit."""
 MAX_TENSORS = 100_000
-MAX_RANK = 32
-MAX_NAME = 512
-DTYPES: Mapping[str, tuple[str, int]] = {
-    "BOOL": ("bool", 1),
-    "U8": ("uint8", 1),
-    "I8": ("int8", 1),
-    "F8_E4M3": ("float8_e4m3fn", 1),
-    "F8_E5M2": ("float8_e5m2", 1),
-    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 1),
-    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 1),
-    "U16": ("uint16", 2),
-    "I16": ("int16", 2),
-    "F16": ("float16", 2),
-    "BF16": ("bfloat16", 2),
-    "U32": ("uint32", 4),
-    "I32": ("int32", 4),
-    "F32": ("float32", 4),
-    "U64": ("uint64", 8),
-    "I64": ("int64", 8),
-    "F64": ("float64", 8),
-    "C64": ("complex64", 8),
-}
-"""Code in the file to torch's name and bytes an element. Types below one byte are not stored."""
-
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|^[A-Za-z]:|(^|/)\.\.?(/|$)")
-_FIELDS = {"dtype", "shape", "data_offsets"}
-
-
-@attrs.frozen
-class Entry:
-    """One tensor of a file.
-
-    Attributes:
-        dtype: Code in the file, ``"F32"``.
-        shape: Elements along each axis; empty for a scalar.
-        start: First byte, counted from the beginning of the file.
-        stop: First byte after it.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    stop: int
+MAX_VALUES = 40 * MAX_TENSORS
+"""Commas and opening brackets: no tensor has more."""
+SNIFFED = 512
+"""First bytes that tell what a file is."""
+_READ_ONLY = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NEVER_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 
 @attrs.frozen
 class Header:
-    """A checked header: tensors in the order of their bytes, and the metadata (at most strings)."""
+    """A checked header.
+
+    Attributes:
+        tensors: In the order of their bytes.
+        metadata: Strings to strings.
+        start: Where the tensors begin, in bytes from the beginning of the file.
+        size: Bytes of the whole file.
+    """
 
     tensors: tuple[Entry, ...]
     metadata: Mapping[str, str]
+    start: int
+    size: int
 
 
 def check_header(data: Buffer) -> Header:
@@ -87,56 +76,128 @@ def check_header(data: Buffer) -> Header:
             duplicate or unsafe names, unknown dtype, sizes that do not match, overlaps, holes.
     """
     view = memoryview(data).cast("B")
-    if kind := foreign(bytes(view[:512])):
+    length = _length(bytes(view[:SNIFFED]), len(view))
+    return _parsed(view[8 : 8 + length], len(view))
+
+
+def read_header(path: str | os.PathLike[str]) -> Header:
+    """Check a safetensors file like ``check_header``, without reading the tensors: 100 GB take no longer than 1 MB.
+
+    Args:
+        path: Of any file; links are followed, pipes and devices are not opened.
+
+    Raises:
+        FormatError: See ``check_header``; or a folder, pipe, socket or device.
+        IntegrityError: The file changed while it was read.
+        EnvironmentFailure: No such file, no right to read, device failed.
+    """
+    place = Path(path)
+    try:
+        with environment("read", place):
+            return _read(place)
+    except FormatError as error:
+        raise FormatError(f"{place}: {error}", subject=place) from None
+
+
+def _read(path: Path) -> Header:
+    try:
+        before = _regular(os.stat(path))
+        descriptor = os.open(path, _READ_ONLY | _NEVER_WAIT)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise EnvironmentFailure(
+                f"could not read {path}: there is no such file; check the path.", subject=path
+            ) from None
+        raise
+    except ValueError as error:
+        raise EnvironmentFailure(f"could not read {str(path)!r}: no path ({error}).", subject=path) from None
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        state = _regular(os.fstat(descriptor))
+        length = _length(_exactly(file, min(SNIFFED, state.st_size), path), state.st_size)
+        file.seek(8)
+        raw = _exactly(file, length, path)
+        if _stamp(os.fstat(descriptor)) != _stamp(state) or _stamp(before) != _stamp(state):
+            raise _changed(path)
+    return _parsed(memoryview(raw), state.st_size)
+
+
+def _regular(state: os.stat_result) -> os.stat_result:
+    if stat.S_ISREG(state.st_mode):
+        return state
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+    }
+    raise FormatError(
+        f"expected a safetensors file, got {kinds.get(stat.S_IFMT(state.st_mode), 'no plain file')}; name the file."
+    )
+
+
+def _exactly(file: io.FileIO, size: int, path: Path) -> bytes:
+    parts: list[bytes] = []
+    while size:
+        part = file.read(size)
+        if not part:
+            raise _changed(path)
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _stamp(state: os.stat_result) -> tuple[int, ...]:
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _changed(path: Path) -> IntegrityError:
+    return IntegrityError(
+        f"{path} changed while it was read; wait until it is written, and try again.", subject=path
+    )
+
+
+def _length(head: bytes, total: int) -> int:
+    """Return the length of the header of a file that begins with ``head`` and has ``total`` bytes."""
+    if kind := foreign(head):
         raise FormatError(f"expected a safetensors file, got {kind}")
-    if len(view) < 8:
-        raise FormatError(f"safetensors: a file has at least 8 bytes, got {len(view)}: truncated or empty.")
-    length = int.from_bytes(view[:8], "little")
-    if not 2 <= length <= min(MAX_HEADER, len(view) - 8):
+    if total < 8:
+        raise FormatError(f"safetensors: a file has at least 8 bytes, got {total}: truncated or empty.")
+    length = int.from_bytes(head[:8], "little")
+    if not 2 <= length <= min(MAX_HEADER, total - 8):
         raise FormatError(
             f"safetensors: the header claims {length} bytes, where 2 to {MAX_HEADER} are allowed and the "
-            f"file has {len(view) - 8} after its length: truncated, or no safetensors file."
+            f"file has {total - 8} after its length: truncated, or no safetensors file."
         )
-    raw = view[8 : 8 + length]
-    if raw[0] != ord("{"):
+    if head[8:9] != b"{":
         raise FormatError(
             "safetensors: the header must begin with '{': no safetensors file, or one with padding."
         )
-    content = loads(raw, what="safetensors header", max_bytes=MAX_HEADER, max_depth=4)
+    return length
+
+
+def _parsed(raw: memoryview, total: int) -> Header:
+    """Return what the JSON header of a file of ``total`` bytes says."""
+    content = loads(
+        raw,
+        what="safetensors header",
+        max_bytes=MAX_HEADER,
+        max_depth=4,
+        max_values=MAX_VALUES,
+        any_key=True,  # names have a rule of their own
+    )
     meta = _metadata(content.pop("__metadata__", {}))
     if len(content) > MAX_TENSORS:
         raise FormatError(
             f"safetensors: at most {MAX_TENSORS} tensors are read, the header lists {len(content)}."
         )
-    base = 8 + length
+    base = 8 + len(raw)
     entries = sorted(
-        (_entry(name, value, base) for name, value in content.items()), key=lambda one: (one.start, one.stop)
+        (entry_of(name, value, base) for name, value in content.items()),
+        key=lambda one: (one.start, one.stop),
     )
-    _check_cover(entries, base, len(view))
-    return Header(tuple(entries), meta)
-
-
-def check_tensor_name(name: str) -> None:
-    """Refuse a tensor name that could be a path, hide a twin, or upset a terminal.
-
-    Raises:
-        FormatError: Empty, ``__metadata__``, control characters, path-like, too long, or not in NFC.
-    """
-    if not isinstance(name, str) or not name or name == "__metadata__" or _UNSAFE.search(name):
-        raise FormatError(
-            f"tensor name {name!r:.100} is not safe: no empty name, '__metadata__', control character, "
-            "backslash, absolute path or '..' part; rename the parameter."
-        )
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise FormatError(f"tensor name {name!r:.100} holds half a surrogate pair.") from None
-    if size > MAX_NAME:
-        raise FormatError(f"tensor name {name[:40]!r}... has {size} bytes; at most {MAX_NAME} are allowed.")
-    if not unicodedata.is_normalized("NFC", name):
-        raise FormatError(
-            f"tensor name {name!r} is not in Unicode's composed form (NFC), so that twins could hide."
-        )
+    check_cover(entries, base, total)
+    return Header(tuple(entries), meta, base, total)
 
 
 def _metadata(value: Any) -> dict[str, str]:
@@ -146,50 +207,3 @@ def _metadata(value: Any) -> dict[str, str]:
             f"{json.dumps(value, default=repr)[:100]}."
         )
     return value
-
-
-def _entry(name: str, value: Any, base: int) -> Entry:
-    check_tensor_name(name)
-    if not isinstance(value, dict) or value.keys() != _FIELDS:
-        got = sorted(value) if isinstance(value, dict) else type(value).__name__
-        raise FormatError(
-            f"safetensors: {name!r} must have exactly dtype, shape and data_offsets, got {got!r:.200}."
-        )
-    code, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if not isinstance(code, str) or code not in DTYPES:
-        raise FormatError(f"safetensors: {name!r} has dtype {code!r:.40}; known are {', '.join(DTYPES)}.")
-    if not _counts(shape) or len(shape) > MAX_RANK:
-        raise FormatError(
-            f"safetensors: {name!r} has shape {shape!r:.80}; expected at most {MAX_RANK} whole numbers."
-        )
-    if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise FormatError(f"safetensors: {name!r} has data_offsets {offsets!r:.80}; expected [begin, end].")
-    size = DTYPES[code][1]
-    for length in shape:
-        size *= length
-    if size != offsets[1] - offsets[0] or (size == 0 and any(length > 2**40 for length in shape)):
-        raise FormatError(
-            f"safetensors: {name!r} of {code} {shape!r:.80} needs {size!s:.40} bytes, its data_offsets give "
-            f"{offsets[1] - offsets[0]}."
-        )
-    return Entry(name, code, tuple(shape), base + offsets[0], base + offsets[1])
-
-
-def _counts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(one) is int and 0 <= one < 2**63 for one in value)
-
-
-def _check_cover(entries: list[Entry], base: int, total: int) -> None:
-    reached, before = base, "the header"
-    for one in entries:
-        if one.start != reached:
-            fault = "overlaps" if one.start < reached else "leaves a hole after"
-            raise FormatError(
-                f"safetensors: {one.name!r} {fault} {before}: begins at {one.start}, expected {reached}."
-            )
-        reached, before = one.stop, repr(one.name)
-    if reached != total:
-        fault = "is truncated" if total < reached else "has trailing bytes"
-        raise FormatError(
-            f"safetensors: the file {fault}: the header describes {reached} bytes, the file has {total}."
-        )

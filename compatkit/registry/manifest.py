@@ -12,12 +12,14 @@ from compatkit.contract import Blueprint, Contract, Kind
 from compatkit.errors import FormatError
 from compatkit.registry.canonical import digest, dumps, loads
 from compatkit.registry.names import is_digest
+from compatkit.registry.places import Place, told
 from compatkit.registry.structuring import structure, unstructure
 from compatkit.registry.values import check_contract
 
 SCHEMA = 1
 
 _TENSORS = re.compile(r"tensors:sha256:[0-9a-f]{64}")
+_RELATION = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 def _sha256(instance: object, field: attrs.Attribute[str], value: object) -> None:
@@ -35,6 +37,13 @@ def _tensors(instance: object, field: attrs.Attribute[str], value: object) -> No
 def _count(instance: object, field: attrs.Attribute[int], value: object) -> None:
     if type(value) is not int or not 0 <= value < 2**63:
         raise FormatError(f"{field.name}: expected a whole number from 0, got {value!r:.40}.")
+
+
+def _relation(instance: object, field: attrs.Attribute[str], value: object) -> None:
+    if not isinstance(value, str) or not _RELATION.fullmatch(value):
+        raise FormatError(
+            f"{field.name}: expected a word of 1 to 64 of a-z, 0-9 and '_', such as 'trained_with', got {value!r:.100}."
+        )
 
 
 @attrs.frozen
@@ -82,7 +91,7 @@ class Parent:
         component: Manifest digest ``sha256:...``.
     """
 
-    relation: str
+    relation: str = attrs.field(validator=_relation)
     component: str = attrs.field(validator=_sha256)
 
 
@@ -185,18 +194,20 @@ def function_digest(manifest: Manifest) -> str:
     return f"value:{digest(dumps(decides))}"
 
 
-def _walk(value: Any, path: str) -> Iterator[tuple[str, int | None]]:
-    if isinstance(value, Mapping):
+def _walk(value: Any, place: Place) -> Iterator[tuple[str, int | None]]:
+    """Yield the edges in JSON values, as ``loads`` and ``unstructure`` return them."""
+    if isinstance(value, dict):
         for key in ("blob", "component"):
             edge = value.get(key)
             if not isinstance(edge, str) or not edge.startswith("sha256:"):
                 continue
             if not is_digest(edge):
-                raise FormatError(f"{path}.{key}: not 'sha256:' and 64 lower-case hex digits: {edge!r:.100}.")
+                raise FormatError(
+                    f"{told((place, key))}: not 'sha256:' and 64 lower-case hex digits: {edge!r:.100}."
+                )
             size = value.get("bytes") if key == "blob" else None
             yield edge, size if type(size) is int else None
-        for key, item in value.items():
-            yield from _walk(item, f"{path}.{key}")
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _walk(item, f"{path}[{index}]")
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, item in inside:
+        if isinstance(item, (dict, list)):
+            yield from _walk(item, (place, step))

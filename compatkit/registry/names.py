@@ -13,7 +13,7 @@ Bump = Literal["none", "patch", "minor", "major"]
 
 _SEGMENT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
 _NUMBER = r"(0|[1-9][0-9]{0,8})"
-_VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
+VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
 _RANGE = re.compile(rf"\^{_NUMBER}(?:\.{_NUMBER}(?:\.{_NUMBER})?)?")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _VERSION_LIKE = re.compile(r"v?[0-9]+(\.[0-9]+)*")
@@ -114,7 +114,7 @@ class Version:
         Raises:
             InvalidName: Not exactly three numbers of at most nine digits, joined by dots.
         """
-        match = _VERSION.fullmatch(text) if isinstance(text, str) else None
+        match = VERSION.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidName(
                 f"version {text!r:.100} is not MAJOR.MINOR.PATCH, such as '1.2.0'.", subject=text

@@ -70,7 +70,7 @@ class Objects:
             InvalidName: Not a digest.
         """
         hexadecimal = check_digest(digest).removeprefix("sha256:")
-        return self.root / "blobs" / "sha256" / hexadecimal[:2] / hexadecimal
+        return self.root / f"blobs/sha256/{hexadecimal[:2]}/{hexadecimal}"
 
     def size(self, digest: str) -> int | None:
         """Return the number of bytes of a blob, None if it is not there."""

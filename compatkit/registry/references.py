@@ -14,7 +14,7 @@ import attrs
 from compatkit.errors import FormatError, IntegrityError, InvalidName
 from compatkit.registry import durable
 from compatkit.registry.canonical import dumps, loads
-from compatkit.registry.names import Version, check_name, check_segment
+from compatkit.registry.names import VERSION, Range, Version, check_name, check_segment
 from compatkit.registry.surroundings import environment
 
 LIMIT = 2**16
@@ -40,9 +40,7 @@ class References:
     """The files below ``<root>/refs``."""
 
     root: Path
-    _listings: dict[Path, tuple[tuple[int, int], tuple[tuple[Version, int], ...]]] = attrs.field(
-        factory=dict, init=False, repr=False
-    )
+    _listings: dict[str, _Listing] = attrs.field(factory=dict, init=False, repr=False)
 
     def folder(self, name: str) -> Path:
         """Return the folder of a name.
@@ -50,7 +48,7 @@ class References:
         Raises:
             InvalidName: Not a component name.
         """
-        return self.root.joinpath("refs", *check_name(name).split("/"))
+        return self.root / f"refs/{check_name(name)}"
 
     def names(self) -> list[str]:
         """Return all names that have a version, sorted; foreign files and folders are ignored."""
@@ -71,11 +69,26 @@ class References:
         An empty file is no version: without hard links, a publish that was cut off leaves one. Any other content is
         one, also if it is damaged, so that no older version takes its place in silence.
         """
-        return sorted(version for version, size in self._listed(name) if size > 0)
+        return [Version(*number) for number in self._listed(name, "@versions").finished()]
+
+    def latest(self, name: str, within: Range | None = None) -> Version | None:
+        """Return the last version of ``versions`` that was not withdrawn; None if there is none.
+
+        Args:
+            name: Of the component.
+            within: Only versions that are in it.
+        """
+        listing = self._listed(name, "@versions")
+        gone = set(self._listed(name, "@tombstones").numbers)
+        for number in reversed(listing.numbers):
+            version = Version(*number)
+            if number not in gone and (within is None or version in within) and listing.is_finished(number):
+                return version
+        return None
 
     def taken(self, name: str) -> set[Version]:
         """Return the version numbers that can no longer be used."""
-        return {version for version, _ in self._listed(name)}
+        return {Version(*number) for number in self._listed(name, "@versions").numbers}
 
     def digest(self, name: str, version: Version) -> str | None:
         """Return the manifest digest that a version points at; None if there is no such version.
@@ -83,7 +96,7 @@ class References:
         Raises:
             IntegrityError: The file does not hold a digest.
         """
-        path = self.folder(name) / "@versions" / str(version)
+        path = self.folder(name) / f"@versions/{version}"
         for _ in range(PATIENCE):
             found = durable.read(path, self.root, limit=LIMIT)
             if found is None:
@@ -116,11 +129,11 @@ class References:
         Raises:
             EnvironmentFailure: Disk full, no right to write, ...; the version does not exist.
         """
-        return self._create(self.folder(name) / "@versions" / str(version), f"{digest}\n".encode(), ready)
+        return self._create(self.folder(name) / f"@versions/{version}", f"{digest}\n".encode(), ready)
 
     def tombstone(self, name: str, version: Version) -> Tombstone | None:
         """Return why a version was withdrawn, None if it was not."""
-        path = self.folder(name) / "@tombstones" / str(version)
+        path = self.folder(name) / f"@tombstones/{version}"
         found = durable.read(path, self.root, limit=LIMIT)
         if found is None:
             return None
@@ -133,37 +146,60 @@ class References:
 
     def withdrawn(self, name: str) -> set[Version]:
         """Return the withdrawn versions of a name."""
-        return {version for version, _ in self._files(self.folder(name) / "@tombstones")}
+        return {Version(*number) for number in self._listed(name, "@tombstones").numbers}
 
     def withdraw(self, name: str, version: Version, reason: str) -> bool:
         """Write a tombstone; False if there is one, which stays as it is."""
         note = dumps({"reason": reason, "time": now()})
-        return self._create(self.folder(name) / "@tombstones" / str(version), note)
+        return self._create(self.folder(name) / f"@tombstones/{version}", note)
 
     def _create(self, path: Path, data: bytes, ready: Callable[[], object] | None = None) -> bool:
         with environment("create", path):
             return durable.create_once(path, data, self.root, ready)
 
-    def _listed(self, name: str) -> tuple[tuple[Version, int], ...]:
-        return self._files(self.folder(name) / "@versions")
-
-    def _files(self, folder: Path) -> tuple[tuple[Version, int], ...]:
-        """Return the version files of a folder with their sizes; read anew where the folder changed since."""
+    def _listed(self, name: str, kind: str) -> _Listing:
+        """Return the files of a folder that are named by versions; read anew where the folder changed since."""
+        folder = self.folder(name) / kind
         with environment("read", folder):
             durable.check_folders(folder, self.root)
             try:
                 state = os.stat(folder)
             except FileNotFoundError:
-                return ()
+                return _Listing(str(folder), (0, 0), [])
             stamp = state.st_ino, state.st_mtime_ns
-            kept = self._listings.get(folder)
-            if kept is not None and kept[0] == stamp:
-                return kept[1]
-            found = tuple(_version_files(folder))
-            # files grow in place, and a folder may change twice within a tick of its clock
-            if all(size for _, size in found) and _age(state) > SETTLED:
-                self._listings[folder] = stamp, found
+            kept = self._listings.get(str(folder))
+            if kept is not None and kept.stamp == stamp:
+                return kept
+            found = _Listing(str(folder), stamp, sorted(_numbers(folder)))
+            if _age(state) > SETTLED:  # a folder may change twice within a tick of its clock
+                self._listings[str(folder)] = found
             return found
+
+
+@attrs.define
+class _Listing:
+    """The version numbers that a folder's files are named by, rising."""
+
+    folder: str
+    stamp: tuple[int, int]
+    numbers: list[tuple[int, int, int]]
+    all_finished: bool = False
+
+    def is_finished(self, number: tuple[int, int, int]) -> bool:
+        """Tell whether a file has content."""
+        if self.all_finished:
+            return True
+        major, minor, patch = number
+        try:
+            return os.lstat(f"{self.folder}/{major}.{minor}.{patch}").st_size > 0
+        except FileNotFoundError:
+            return False
+
+    def finished(self) -> list[tuple[int, int, int]]:
+        """Return the numbers of files that have content."""
+        found = [number for number in self.numbers if self.is_finished(number)]
+        self.all_finished = len(found) == len(self.numbers)  # no file that has content loses it
+        return found
 
 
 def now() -> str:
@@ -193,13 +229,11 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _version_files(folder: Path) -> Iterator[tuple[Version, int]]:
-    for entry in _entries(folder):
-        try:
-            version = Version.parse(entry.name)
-        except InvalidName:
-            continue  # stray files of editors and file managers
-        yield version, entry.stat(follow_symlinks=False).st_size
+def _numbers(folder: Path) -> Iterator[tuple[int, int, int]]:
+    for name in os.listdir(folder):
+        if match := VERSION.fullmatch(name):  # else a stray file of an editor or a file manager
+            major, minor, patch = match.groups()
+            yield int(major), int(minor), int(patch)
 
 
 def _age(state: os.stat_result) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from compatkit.errors import NotFound
@@ -46,17 +47,21 @@ def resolve(references: References, wanted: Reference) -> Reference:
         return _by_digest(references, wanted.name, wanted.digest)
     if wanted.alias is not None:
         return _by_alias(references, wanted.name, wanted.alias)
-    versions = live(references, wanted.name)
-    fitting = [version for version in versions if wanted.range is None or version in wanted.range]
-    if not fitting:
+    latest = references.latest(wanted.name, wanted.range)
+    if latest is None:
         raise NotFound(
             f"{wanted} matches no version: {_what_there_is(references, wanted.name)}", subject=str(wanted)
         )
-    return _pinned(references, wanted.name, fitting[-1])
+    return _pinned(references, wanted.name, latest)
 
 
-def select(references: References, pattern: str) -> list[Reference]:
+def select(references: References, pattern: str, matching: Callable[[str], list[str]]) -> list[Reference]:
     """Return what a pattern means, resolved, sorted by name.
+
+    Args:
+        references: Names and versions.
+        pattern: A reference whose name may be a glob.
+        matching: Gives the names that a glob matches.
 
     Raises:
         NotFound: Nothing matches.
@@ -67,9 +72,9 @@ def select(references: References, pattern: str) -> list[Reference]:
     if not is_pattern(glob):
         return [resolve(references, Reference.parse(pattern))]
     wanted = Reference.parse(f"any{suffix}")  # a suffix that is not valid is an error, not an empty result
-    matching = names(references, glob)
+    known = matching(glob)
     found: list[Reference] = []
-    for name in matching:
+    for name in known:
         try:
             found.append(
                 resolve(
@@ -80,8 +85,8 @@ def select(references: References, pattern: str) -> list[Reference]:
             continue
     if not found:
         reason = (
-            f"none of the {len(matching)} names has {suffix or 'a version'}"
-            if matching
+            f"none of the {len(known)} names has {suffix or 'a version'}"
+            if known
             else _near(references, glob)
         )
         raise NotFound(f"{pattern!r} matches no component: {reason}.", subject=pattern)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 _PICKLE = "unpickling runs code, so compatkit never does it; save the weights as safetensors"
+_TEXT = re.compile(rb"[\t\n\r -~]{8}")
 
 
 def foreign(head: bytes) -> str | None:
@@ -29,4 +32,12 @@ def foreign(head: bytes) -> str | None:
         return "a gzip archive; unpack it first."
     if head.startswith(b"\x93NUMPY"):
         return "a NumPy array; convert its weights to safetensors."
+    if len(head) >= 8 and not any(head):
+        return (
+            "zero bytes: it was never written, by a copy that broke off or a disk that failed; copy it again."
+        )
+    if _TEXT.fullmatch(head[:8]):  # as the length of a header, eight such bytes are above 10**17
+        return (
+            f"text that begins with {head[:40].decode('latin-1')!r}; is this a message in place of the file?"
+        )
     return None

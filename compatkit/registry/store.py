@@ -14,6 +14,7 @@ from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry import cache, resolving
 from compatkit.registry.aliases import ANY, Aliases, Anything, Move
 from compatkit.registry.evidence import Evidence
+from compatkit.registry.index import Index
 from compatkit.registry.layout import Layout, initialise, inspect, locate
 from compatkit.registry.manifest import Edge, Manifest, Payload, from_bytes
 from compatkit.registry.memory import Memory
@@ -53,6 +54,7 @@ class Store:
         memory: What this machine knows of it from earlier; disposable.
         objects: Its blobs.
         references: Its names and versions.
+        index: Finds components fast; disposable.
     """
 
     root: Path
@@ -65,6 +67,11 @@ class Store:
     )
     references: References = attrs.field(
         init=False, repr=False, default=_of(lambda store: References(store.root))
+    )
+    index: Index = attrs.field(
+        init=False,
+        repr=False,
+        default=_of(lambda store: Index.of(store.root, store.id, store.objects, store.references)),
     )
     _payloads: dict[str, Facts] = attrs.field(init=False, repr=False, factory=dict)
 
@@ -228,7 +235,7 @@ class Store:
 
     def names(self, pattern: str | None = None) -> list[str]:
         """Return all names, sorted; with a pattern those it matches (``*`` also matches ``/``)."""
-        return resolving.names(self.references, pattern)
+        return self.index.names(pattern)
 
     def versions(self, name: str) -> list[Version]:
         """Return the versions of a name, rising, without withdrawn ones.
@@ -248,7 +255,7 @@ class Store:
         Raises:
             NotFound: Nothing matches.
         """
-        return resolving.select(self.references, pattern)
+        return resolving.select(self.references, pattern, self.names)
 
     def set_alias(
         self, name: str, alias: str, version: str | Version | None, *, expected: str | Anything | None = ANY

@@ -11,8 +11,10 @@ from typing import Any, Literal, get_args, get_origin
 import attrs
 
 from compatkit.errors import FormatError
+from compatkit.registry.places import Place, told
 
-Read = Callable[[Any, str], Any]
+Read = Callable[[Any, Place], Any]
+PLAIN = (str, int, float, bool, type(None))
 
 
 def structure(kind: Any, value: Any, path: str) -> Any:
@@ -28,6 +30,8 @@ def structure(kind: Any, value: Any, path: str) -> Any:
 
 def unstructure(value: Any) -> Any:
     """Return ``value`` as JSON values: attrs classes as objects with every field, tuples as lists."""
+    if type(value) in PLAIN:
+        return value
     if attrs.has(type(value)):
         names, floats = _fields(type(value))
         return {
@@ -47,7 +51,7 @@ def unstructure(value: Any) -> Any:
 def _reader(kind: Any) -> Read:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
-        return lambda value, path: value
+        return lambda value, place: value
     if kind in (str, int, float, bool):
         return _scalar(kind)
     if origin is Literal:
@@ -63,28 +67,31 @@ def _reader(kind: Any) -> Read:
     raise TypeError(f"cannot read {kind} from JSON")
 
 
-def _wrong(path: str, expected: str, value: Any) -> FormatError:
-    return FormatError(f"{path}: expected {expected}, got {value!r:.100}.")
+def _wrong(place: Place, expected: str, value: Any) -> FormatError:
+    return FormatError(f"{told(place)}: expected {expected}, got {value!r:.100}.")
 
 
 def _scalar(kind: type) -> Read:
     named = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
 
-    def read(value: Any, path: str) -> Any:
+    def read(value: Any, place: Place) -> Any:
         if type(value) is kind:
             return value
         if kind is float and type(value) is int:
-            return float(value)
-        raise _wrong(path, named, value)
+            try:
+                return float(value)
+            except OverflowError:
+                raise _wrong(place, "a number that fits a float", value) from None
+        raise _wrong(place, named, value)
 
     return read
 
 
 def _literal(choices: tuple[Any, ...]) -> Read:
-    def read(value: Any, path: str) -> Any:
+    def read(value: Any, place: Place) -> Any:
         if isinstance(value, str) and value in choices:
             return value
-        raise _wrong(path, "one of " + ", ".join(map(repr, choices)), value)
+        raise _wrong(place, "one of " + ", ".join(map(repr, choices)), value)
 
     return read
 
@@ -93,29 +100,29 @@ def _tuple(arguments: tuple[Any, ...]) -> Read:
     if arguments[-1] is Ellipsis:
         item = _reader(arguments[0])
 
-        def read_any(value: Any, path: str) -> Any:
+        def read_any(value: Any, place: Place) -> Any:
             if not isinstance(value, list):
-                raise _wrong(path, "a list", value)
-            return tuple(item(one, f"{path}[{index}]") for index, one in enumerate(value))
+                raise _wrong(place, "a list", value)
+            return tuple(item(one, (place, index)) for index, one in enumerate(value))
 
         return read_any
     items = [_reader(argument) for argument in arguments]
 
-    def read_fixed(value: Any, path: str) -> Any:
+    def read_fixed(value: Any, place: Place) -> Any:
         if not isinstance(value, list) or len(value) != len(items):
-            raise _wrong(path, f"a list of {len(items)}", value)
+            raise _wrong(place, f"a list of {len(items)}", value)
         return tuple(
-            item(one, f"{path}[{index}]") for index, (item, one) in enumerate(zip(items, value, strict=True))
+            item(one, (place, index)) for index, (item, one) in enumerate(zip(items, value, strict=True))
         )
 
     return read_fixed
 
 
 def _mapping(item: Read) -> Read:
-    def read(value: Any, path: str) -> Any:
+    def read(value: Any, place: Place) -> Any:
         if not isinstance(value, dict):
-            raise _wrong(path, "an object", value)
-        return {key: item(one, f"{path}.{key}") for key, one in value.items()}
+            raise _wrong(place, "an object", value)
+        return {key: item(one, (place, key)) for key, one in value.items()}
 
     return read
 
@@ -124,7 +131,7 @@ def _union(arguments: tuple[Any, ...]) -> Read:
     by_type: dict[type, Read] = {}
     for argument in arguments:
         if argument is types.NoneType:
-            by_type[types.NoneType] = lambda value, path: None
+            by_type[types.NoneType] = lambda value, place: None
             continue
         origin = get_origin(argument)
         json_type = {tuple: list, Mapping: dict}.get(origin) or (dict if attrs.has(argument) else argument)
@@ -132,11 +139,11 @@ def _union(arguments: tuple[Any, ...]) -> Read:
     names = {types.NoneType: "null", int: "a whole number", str: "text", dict: "an object", list: "a list"}
     expected = " or ".join(names.get(one, one.__name__) for one in by_type)
 
-    def read(value: Any, path: str) -> Any:
+    def read(value: Any, place: Place) -> Any:
         reader = by_type.get(type(value))
         if reader is None:
-            raise _wrong(path, expected, value)
-        return reader(value, path)
+            raise _wrong(place, expected, value)
+        return reader(value, place)
 
     return read
 
@@ -146,21 +153,21 @@ def _class(kind: Any) -> Read:
     fields = {field.name: _reader(hints[field.name]) for field in attrs.fields(kind)}
     required = {field.name for field in attrs.fields(kind) if field.default is attrs.NOTHING}
 
-    def read(value: Any, path: str) -> Any:
+    def read(value: Any, place: Place) -> Any:
         if not isinstance(value, dict):
-            raise _wrong(path, "an object", value)
+            raise _wrong(place, "an object", value)
         if unknown := value.keys() - fields.keys():
             raise FormatError(
-                f"{path}: unknown field {min(unknown)!r}; known are {', '.join(fields)}. A newer compatkit "
+                f"{told(place)}: unknown field {min(unknown)!r:.100}; known are {', '.join(fields)}. A newer compatkit "
                 "may have written it; other programs keep their values under 'extensions'."
             )
         if missing := required - value.keys():
-            raise FormatError(f"{path}: the field {min(missing)!r} is missing.")
-        read_fields = {name: fields[name](one, f"{path}.{name}") for name, one in value.items()}
+            raise FormatError(f"{told(place)}: the field {min(missing)!r} is missing.")
+        read_fields = {name: fields[name](one, (place, name)) for name, one in value.items()}
         try:
             return kind(**read_fields)
         except FormatError as error:
-            raise FormatError(f"{path}.{error}") from None
+            raise FormatError(f"{told(place)}.{error}") from None
 
     return read
 
@@ -176,4 +183,9 @@ def _floats(value: Any) -> Any:
     # an equal manifest must have equal bytes: a mean given as 0 is written as 0.0
     if isinstance(value, list):
         return [_floats(item) for item in value]
-    return float(value) if type(value) is int else value
+    if type(value) is not int:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return value  # reading it back refuses it, and says where it stands

@@ -18,7 +18,7 @@ LARGEST_SIDE = 2**16
 """Of an image, in pixels."""
 LARGEST_PROBE = 2**28
 """Values in a probe's input: 1 GiB."""
-MOST_AXES, MOST_PORTS, MOST_NAMES, MOST_LABELS = 32, 256, 1024, 1_000_000
+MOST_AXES, MOST_PORTS, MOST_NAMES, MOST_LABELS = 32, 256, 1024, 200_000
 LONGEST = 1024
 """Characters of a name."""
 MOST_NUMBERS = 1024

@@ -15,14 +15,15 @@ from compatkit.adapters.signals import signal
 from compatkit.errors import CutError, EnvironmentFailure, FormatError, UnknownName, UsageError
 from compatkit.registry.tensorfile import deserialise, serialise
 
+SWIN = {"depths": [1, 2, 1, 1], "embed_dim": 24}
 CASES = [
-    ("resnet20_cifar", "layer2", None),
-    ("resnet20_cifar", "forward_features", None),
-    ("simple_cnn", "blocks.1", (20, 24)),
-    ("mobilenetv3_small_100", "blocks.2", (64, 64)),
-    ("vit_tiny_patch16_224", "blocks.4", (64, 64)),
-    ("vit_tiny_patch16_224", "forward_features", (64, 64)),
-    ("swin_tiny_patch4_window7_224", "forward_features", (56, 56)),
+    ("resnet20_cifar", "layer2", None, {}),
+    ("resnet20_cifar", "forward_features", None, {}),
+    ("simple_cnn", "blocks.1", (20, 24), {}),
+    ("mobilenetv3_small_100", "blocks.2", (64, 64), {}),
+    ("vit_tiny_patch16_224", "blocks.1", (64, 64), {"depth": 3}),
+    ("vit_tiny_patch16_224", "forward_features", (64, 64), {"depth": 3}),
+    ("swin_tiny_patch4_window7_224", "forward_features", (56, 56), SWIN),
 ]
 
 
@@ -60,9 +61,9 @@ def test_a_backbone_of_fixed_size_is_built_for_the_size_asked_for():
     assert own.input.size == (28, 28)
 
 
-@pytest.mark.parametrize(("model", "split", "size"), CASES)
-def test_rebuilt_from_blueprint_and_bytes_a_part_is_the_same(model, split, size):
-    planned = plan(model, split, kwargs={"num_classes": 5}, size=size)
+@pytest.mark.parametrize(("model", "split", "size", "small"), CASES)
+def test_rebuilt_from_blueprint_and_bytes_a_part_is_the_same(model, split, size, small):
+    planned = plan(model, split, kwargs={"num_classes": 5, **small}, size=size)
     _, extractor, head = build_pair(planned.extractor, planned.head, seed=3)
     with torch.no_grad():
         for parameter in (*extractor.parameters(), *head.parameters()):

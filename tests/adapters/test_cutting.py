@@ -1,4 +1,7 @@
-"""Cutting: parts reproduce the whole bit for bit in both modes, and what cannot be cut is refused clearly."""
+"""Cutting: parts reproduce the whole bit for bit in both modes, and what cannot be cut is refused clearly.
+
+More networks of the same kinds: ``pytest -m slow tests/adapters/test_cutting.py``.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +46,24 @@ ZOO = [
     ("regnety_002", "s2"),
     ("mobilenetv3_small_100", "blocks.3"),
     ("mobilenetv3_small_100", "forward_features"),
-    ("vit_tiny_patch16_224", "blocks.4"),
+    ("vit_tiny_patch16_224", "blocks.1"),
     ("vit_tiny_patch16_224", "patch_embed"),
     ("vit_tiny_patch16_224", "forward_features"),
 ]
+BREADTH = {
+    ("vgg16_cifar", "stage3"),
+    ("resnet18", "layer1.0"),
+    ("resnet18", "forward_features"),
+    ("resnet50", "layer2"),
+    ("convnext_atto", "stages.2"),
+    ("mobilenetv2_100", "blocks.3"),
+    ("efficientnet_b0", "blocks.4"),
+    ("regnety_002", "s2"),
+}
+"""Slow: an ordinary run shows another network of the same kind."""
 NAMES: dict[str, dict[str, Any]] = {
-    "vit_tiny_patch16_224": {"drop_rate": 0.2, "proj_drop_rate": 0.2},
-    "densenet121": {"drop_rate": 0.2},
+    "vit_tiny_patch16_224": {"drop_rate": 0.2, "proj_drop_rate": 0.2, "depth": 3},
+    "densenet121": {"drop_rate": 0.2, "block_config": [2, 3, 2, 2]},
     "efficientnet_b0": {"drop_path_rate": 0.3},
     "convnext_atto": {"drop_path_rate": 0.3},
 }
@@ -75,7 +89,10 @@ def step(whole: nn.Module, function: Any, x: Tensor) -> tuple[Tensor, dict[str, 
     return output.detach(), gradients(whole), {name: b.clone() for name, b in whole.named_buffers()}
 
 
-@pytest.mark.parametrize(("model", "split"), SMALL + ZOO)
+@pytest.mark.parametrize(
+    ("model", "split"),
+    [pytest.param(*one, marks=[pytest.mark.slow] * (one in BREADTH)) for one in SMALL + ZOO],
+)
 def test_parts_equal_the_whole_in_both_modes_with_gradients_and_buffers(model, split):
     planned, whole, extractor, head = pair(model, split)
     size, channels = planned.input.size, planned.input.channels

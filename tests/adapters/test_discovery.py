@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from torch import nn
@@ -10,15 +12,18 @@ from compatkit.adapters.blueprints import CutPoint, build_pair, cut_points, plan
 from compatkit.adapters.discovery import watched
 
 
-def points(model: str, **given) -> dict[str, CutPoint]:
-    return {point.name: point for point in cut_points(model, {"num_classes": 10}, **given)}
+@cache
+def points(model: str) -> dict[str, CutPoint]:
+    return {point.name: point for point in cut_points(model, {"num_classes": 10})}
 
 
 def usable(found: dict[str, CutPoint]) -> list[CutPoint]:
     return [point for point in found.values() if point.own and not point.refused]
 
 
-@pytest.mark.parametrize("model", ["resnet20_cifar", "lenet", "mobilenetv2_cifar"])
+@pytest.mark.parametrize(
+    "model", ["resnet20_cifar", "lenet", pytest.param("mobilenetv2_cifar", marks=pytest.mark.slow)]
+)
 def test_every_point_that_is_listed_can_be_cut_and_counts_are_those_of_the_parts(model):
     listed = usable(points(model))
     assert any(point.approach == "canonical" for point in listed)
@@ -71,7 +76,8 @@ def test_flops_count_multiplications_and_additions_of_one_image():
 
 
 def test_attention_is_counted():
-    (listed,) = [p for p in cut_points("vit_tiny_patch16_224", size=(32, 32)) if p.name == "blocks.0"]
+    found = cut_points("vit_tiny_patch16_224", {"depth": 2}, size=(32, 32))
+    (listed,) = [point for point in found if point.name == "blocks.0"]
     tokens, width = 5, 192
     linears = 2 * tokens * (3 * width * width + width * width + 8 * width * width) + 2 * 4 * 768 * width
     attention = 2 * 2 * tokens * tokens * width

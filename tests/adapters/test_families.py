@@ -1,6 +1,7 @@
 """Families of timm, each a mechanism of its own: parts equal the whole in every way that the zoo's table lists.
 
-The same examination as ``benchmarks/cutting.py``, at small image sizes; the whole zoo is marked slow.
+The same examination as ``benchmarks/cutting.py``, with few layers and small images. The smallest network of every
+family, as timm has it: ``pytest -m slow tests/adapters/test_families.py``.
 """
 
 from __future__ import annotations
@@ -33,31 +34,60 @@ zoo = load("zoo")
 cutting = load("cutting")
 
 DROPS = {"drop_rate": 0.1, "drop_path_rate": 0.1}
-FAMILIES: list[tuple[str, int, dict[str, Any], str, str, int, str]] = [
+SWIN: dict[str, Any] = {"depths": [2, 2, 2, 1], "embed_dim": 24, "num_heads": [1, 2, 4, 8]}
+CROSSVIT: dict[str, Any] = {"depth": [[1, 1, 0], [1, 1, 0]], "embed_dim": [32, 64]}
+TWINS: dict[str, Any] = {"depths": [2, 2, 1, 1], "embed_dims": [16, 32, 64, 128]}
+EVA: dict[str, Any] = {"depth": 3, "embed_dim": 96}
+FAMILIES: list[Any] = [
     # model, image side, arguments, split point, way, tensors, other image sizes
-    ("resnet18", 64, DROPS, "forward_features", "canonical", 1, "yes"),
-    ("resnetv2_18", 64, DROPS, "stages.1", "fx", 1, "yes"),
-    ("densenet121", 64, {"drop_rate": 0.1}, "features.denseblock2.denselayer1", "declared", 2, "yes"),
-    ("convnext_atto", 64, DROPS, "stages.1", "fx", 1, "yes"),
+    ("resnet18", 64, {**DROPS, "layers": [1, 1, 1, 1]}, "forward_features", "canonical", 1, "yes"),
+    ("resnetv2_18", 64, {**DROPS, "layers": [1, 1, 1, 1]}, "stages.1", "fx", 1, "yes"),
+    (
+        "densenet121",
+        64,
+        {"drop_rate": 0.1, "block_config": [2, 2, 2, 2]},
+        "features.denseblock2.denselayer1",
+        "declared",
+        2,
+        "yes",
+    ),
+    ("convnext_atto", 64, {**DROPS, "depths": [1, 1, 1, 1]}, "stages.1", "fx", 1, "yes"),
     ("mobilenetv3_small_050", 64, DROPS, "blocks.2", "fx", 1, "yes"),
-    ("swin_tiny_patch4_window7_224", 56, {**DROPS, "img_size": 56}, "layers.1", "fx", 1, "-"),
+    ("swin_tiny_patch4_window7_224", 56, {**DROPS, "img_size": 56, **SWIN}, "layers.1", "fx", 1, "-"),
     ("levit_128s", 224, {}, "stages.1", "fx", 1, "-"),
-    ("crossvit_9_240", 240, DROPS, "forward_features", "canonical", 2, "yes"),
-    ("test_vit", 64, DROPS, "blocks.2", "stopped", 1, "yes"),
-    ("hrnet_w18_small", 64, {}, "stage3", "declared", 3, "yes"),
-    ("xcit_nano_12_p8_224", 32, DROPS, "blocks.3", "declared", 1, "fixed"),
-    ("twins_svt_small", 64, DROPS, "blocks.1.0", "declared", 1, "fixed"),
-    ("vit_small_patch16_dinov3", 32, {**DROPS, "img_size": 32}, "blocks.3", "declared", 1, "fixed"),
-    ("mvitv2_tiny", 64, {**DROPS, "img_size": 64}, "stages.1", "declared", 1, "-"),
-    ("efficientvim_m1", 64, {}, "stages.1", "declared", 4, "yes"),
-    ("pit_s_224", 64, {**DROPS, "img_size": 64}, "transformers.0", "declared", 2, "-"),
+    ("crossvit_9_240", 240, {**DROPS, **CROSSVIT}, "forward_features", "canonical", 2, "yes"),
+    ("test_vit", 64, {**DROPS, "depth": 3}, "blocks.1", "stopped", 1, "yes"),
+    pytest.param("hrnet_w18_small", 64, {}, "stage3", "declared", 3, "yes", marks=pytest.mark.slow),
+    ("xcit_nano_12_p8_224", 32, {**DROPS, "depth": 3}, "blocks.1", "declared", 1, "fixed"),
+    ("twins_svt_small", 64, {**DROPS, **TWINS}, "blocks.1.0", "declared", 1, "fixed"),
+    ("vit_small_patch16_dinov3", 32, {**DROPS, "img_size": 32, **EVA}, "blocks.1", "declared", 1, "fixed"),
+    pytest.param(
+        "mvitv2_tiny",
+        64,
+        {**DROPS, "img_size": 64},
+        "stages.1",
+        "declared",
+        1,
+        "-",
+        marks=pytest.mark.slow,
+    ),
+    ("efficientvim_m1", 64, {"depths": [1, 1, 1]}, "stages.1", "declared", 4, "yes"),
+    (
+        "pit_s_224",
+        64,
+        {**DROPS, "img_size": 64, "depth": [1, 2, 1]},
+        "transformers.0",
+        "declared",
+        2,
+        "-",
+    ),
 ]
 
 
 @pytest.mark.parametrize(
     ("model", "side", "kwargs", "split", "way", "tensors", "other"),
     FAMILIES,
-    ids=[f"{one[0]}-{one[3]}" for one in FAMILIES],
+    ids=[f"{values[0]}-{values[3]}" for values in (getattr(one, "values", one) for one in FAMILIES)],
 )
 def test_parts_do_what_the_whole_network_does(model, side, kwargs, split, way, tensors, other):
     kwargs = {**kwargs, "num_classes": 10}

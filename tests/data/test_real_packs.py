@@ -1,4 +1,7 @@
-"""The real packs, where they are present: counts, classes and figures known from the literature."""
+"""The real packs, where they are present: counts, classes and figures known from the literature.
+
+Decoding the 60,000 images of CIFAR-10 takes long: ``pytest -m slow tests/data/test_real_packs.py``.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ def test_mnist_and_usps_share_all_ten_classes(packs):
     assert mnist.train.counts == (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
 
+@pytest.mark.slow
 def test_cifar_is_decoded_and_halved(packs):
     present(packs, "cifar10.webp.npz")
     data = load_spec(

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compatkit.errors import FormatError
-from compatkit.registry.canonical import digest, dumps, loads
+from compatkit.registry import canonical
+from compatkit.registry.canonical import MAX_VALUES, digest, dumps, loads
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -59,6 +60,7 @@ def test_the_order_of_insertion_does_not_matter(value: dict[str, int], random):
         ({1: 2}, "keys must be strings"),
         ({"e\u0301": 1, "\u00e9": 2}, "two keys become"),
         ("\ud800", "surrogate"),
+        ({"k" * 10**6: [{"x": float("nan")}]}, r"value\.k{80}\[0\]\.x: JSON has no nan"),
         ({"a": {1, 2}}, "expected a JSON value, got set"),
         (b"bytes", "expected a JSON value, got bytes"),
     ],
@@ -72,6 +74,7 @@ def nested(depth: int) -> bytes:
     return b"[" * depth + b"]" * depth
 
 
+@pytest.mark.case("E1")
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
@@ -87,6 +90,11 @@ def nested(depth: int) -> bytes:
         (b'"\\ud800"', "surrogate"),
         (b"1 2", "not valid JSON"),
         (b"9" * 5000, "not valid JSON"),
+        (b"[1, -0]", "-0 is a whole number to some readers"),
+        (b"[01]", "not valid JSON"),
+        (b"[1,]", "not valid JSON"),
+        (b"'a'", "not valid JSON"),
+        (b'"a\tb"', "not valid JSON"),
         (nested(101), "nested deeper than 100"),
         (nested(10_000), "nested deeper than 100"),
         (nested(200_000), "nested deeper than 100"),
@@ -97,6 +105,30 @@ def nested(depth: int) -> bytes:
 def test_reading_refuses_what_two_parsers_could_read_differently(data: bytes, complaint: str):
     with pytest.raises(FormatError, match=f"^thing: .*{complaint}"):
         loads(data, what="thing")
+
+
+def test_minus_zero_is_refused_as_a_whole_number_only():
+    assert loads(b'[-0.0, "-0", -1, 0, -0.5]', what="value") == [0.0, "-0", -1, 0, -0.5]
+
+
+@pytest.mark.case("E1")
+def test_keys_have_a_longest_length_and_texts_have_none():
+    value = {"k" * 512: ["t" * 100_000, {"\u00e9" * 512: {}}]}
+    assert loads(dumps(value), what="value") == value
+    for long in ({"k" * 513: 1}, [1, {"a": [{"\u00e9" * 513: {}}]}]):
+        with pytest.raises(FormatError, match="thing: a key has 513 characters, at most 512 are read"):
+            loads(dumps(long), what="thing")
+        assert loads(dumps(long), what="thing", any_key=True) == long
+
+
+@pytest.mark.case("E1")
+def test_values_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch):
+    assert MAX_VALUES == 1_000_000
+    assert loads(b"[" + b"0," * 9 + b"0]", what="thing", max_values=10) == [0] * 10
+    monkeypatch.setattr(canonical.json, "loads", lambda *args, **kwargs: pytest.fail("parsed"))
+    for data in (b"[" + b"0," * 10 + b"0]", b"[" + b"[]," * 6 + b"0]", b'{"a":{"b":[[[[[[[[[]]]]]]]]]}}'):
+        with pytest.raises(FormatError, match="thing: at most 10 commas and opening brackets are read"):
+            loads(data, what="thing", max_values=10)
 
 
 def test_the_deepest_allowed_value_is_written_and_read():

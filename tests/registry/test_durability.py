@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,26 @@ import pytest
 
 from compatkit.errors import EnvironmentFailure
 from compatkit.registry import durable
+from compatkit.registry.collecting import plan
 from compatkit.registry.durable import replace_file
 from compatkit.registry.store import Store
 
-SCRIPT = Path(__file__).parent / "scripts" / "crash.py"
+SCRIPTS = Path(__file__).parent / "scripts"
+SCENARIOS = (
+    "init",
+    "first_publish",
+    "next_publish",
+    "publish_large",
+    "move",
+    "remove",
+    "withdraw",
+    "collect",
+    "import",
+    "heal",
+    "record",
+)
 Publish = Callable[..., Any]
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the scripts fork")
 
 
 @pytest.fixture
@@ -44,14 +62,72 @@ def fail_at(number: int, code: int) -> Callable[[str, Path], None]:
     return step
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the script forks")
-def test_a_process_killed_at_any_step_leaves_only_unreferenced_bytes(tmp_path: Path):
-    command = [sys.executable, str(SCRIPT), str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    deaths = {name: int(count) for name, count in (line.split() for line in run.stdout.splitlines())}
-    assert deaths.keys() == {"init", "first_publish", "second_publish", "move"}
-    assert min(deaths.values()) > 8
+def interrupted(folder: Path, *words: str) -> None:
+    """Interrupt ``SCENARIO:WAY:EVERY`` at every step, or at some."""
+    lines = script("crash.py", folder, *words).splitlines()
+    assert [line.split()[0] for line in lines] == [word.split(":")[0] for word in words]
+    assert all(int(line.split()[1]) > 7 for line in lines)  # steps
+
+
+def script(name: str, *arguments: object) -> str:
+    command = [sys.executable, str(SCRIPTS / name), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@forks
+@pytest.mark.case("D1")
+def test_a_process_that_dies_at_any_step_leaves_only_unreferenced_bytes(tmp_path: Path):
+    often = {"first_publish": 1, "collect": 3}
+    interrupted(tmp_path, *(f"{name}:death:{often.get(name, 17)}" for name in SCENARIOS))
+
+
+@forks
+@pytest.mark.case("D1", "C3")
+def test_an_error_of_the_system_at_any_step_of_anything_is_one_clear_error(tmp_path: Path):
+    interrupted(tmp_path, *(f"{name}:each:19" for name in SCENARIOS))
+
+
+@forks
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.case("D1", "C3")
+@pytest.mark.parametrize(
+    "way",
+    [
+        "death",
+        "ENOSPC",
+        "EDQUOT",
+        "EMFILE",
+        "EIO",
+        "EROFS",
+        "EACCES",
+        "ENFILE",
+        "ENOSPC+",
+        "EROFS+",
+        "EACCES+",
+    ],
+)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_way_to_fail_at_every_step_of_everything(tmp_path: Path, way: str, scenario: str):
+    interrupted(tmp_path, f"{scenario}:{way}:1")
+
+
+@forks
+@pytest.mark.case("D1")
+def test_a_process_that_is_killed_at_random_leaves_a_whole_registry(tmp_path: Path):
+    assert sum(json.loads(script("kill.py", tmp_path, 5, 0)).values()) > 0
+
+
+@forks
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.case("D1")
+@pytest.mark.parametrize("seed", [0, 1000, 2000])
+def test_hundreds_of_kills(tmp_path: Path, seed: int):
+    done = json.loads(script("kill.py", tmp_path, 120, seed))
+    assert done.keys() >= {"publish", "alias", "withdraw", "import", "collect", "record", "index"}
 
 
 def test_the_version_is_linked_last(store: Store, publish: Publish, steps: list[tuple[str, Path]]):
@@ -85,7 +161,8 @@ def test_files_are_durable_before_they_get_their_name(
             assert path.parent in synced and store.root in synced
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.case("C3")
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS], ids=errno.errorcode.get)
 def test_an_error_at_any_step_is_one_clear_error_and_the_retry_succeeds(
     tmp_path: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch, code: int
 ):
@@ -140,6 +217,7 @@ def test_a_folder_without_the_right_to_write(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "parts").exists()
 
 
+@pytest.mark.case("C2")
 def test_a_read_only_registry_is_read(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch):
     reference = publish(store, "a")
     store.set_alias("a", "prod", "1.0.0")
@@ -172,6 +250,7 @@ def test_damage_in_a_read_only_registry_is_still_reported(store: Store, monkeypa
         store.read_blob(edge.blob)
 
 
+@pytest.mark.case("C3")
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit of the file size")
 def test_a_real_limit_of_the_file_size(store: Store):
     import resource
@@ -186,12 +265,111 @@ def test_a_real_limit_of_the_file_size(store: Store):
     assert not [one for one in store.root.rglob("*") if one.is_file() and one.name != "compatkit.json"]
 
 
+@contextmanager
+def few_files(spare: int) -> Iterator[None]:
+    """Let this process open so many files more."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, held[0] + 64), hard))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(spare):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in held:
+            os.close(descriptor)
+
+
+@pytest.mark.case("C3")
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit of open files")
+def test_a_real_limit_of_open_files(store: Store, publish: Publish):
+    publish(store, "a", 0)
+    lonely = store.put_blob(b"nothing refers to this")
+    failed = 0
+    for spare in range(8):
+        with few_files(spare):
+            try:
+                publish(store, "a", spare)
+                plan(store, grace=timedelta(0), alone=True).apply()
+            except EnvironmentFailure as error:
+                assert "EMFILE" in str(error) and "ulimit -n" in str(error)
+                failed += 1
+        for version in store.versions("a"):
+            assert store.read_blob(store.manifest(f"a@{version}").payload.file.blob, verify="always")
+    assert 1 <= failed < 8
+    plan(store, grace=timedelta(0), alone=True).apply()
+    assert store.objects.size(lonely.blob) is None and list((store.root / "tmp").iterdir()) == []
+
+
+@pytest.mark.case("C3")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount a file system"
+)
+def test_a_disk_that_is_really_full(tmp_path: Path, publish: Publish):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        store = Store.init(disk / "parts")
+        reference, value = publish(store, "a", 0), 1
+        store.put_blob(os.urandom(40_000))  # nothing refers to this
+        with pytest.raises(
+            EnvironmentFailure, match=r"ENOSPC.*the disk is full.*Nothing half written is left"
+        ):
+            while True:
+                publish(store, "a", value)
+                value += 1
+        assert len(store.versions("a")) == value and list((store.root / "tmp").iterdir()) == []
+        with pytest.raises(EnvironmentFailure, match="ENOSPC"):
+            store.set_alias("a", "prod", "1.0.0")
+        assert store.aliases("a") == {}
+        assert plan(store, grace=timedelta(0), alone=True).apply().freed >= 40_000  # takes no space
+        assert str(publish(store, "a", value)) == f"a@{value + 1}.0.0"
+        assert store.resolve("a@1.0.0") == reference
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def cross_device(*paths: object, **options: object) -> None:
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+
+@pytest.mark.case("C4")
+def test_folders_on_several_devices(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch):
+    """Where neither links nor moves work between them there is one clear error, and nothing is lost."""
+    publish(store, "a", 0)
+    lonely = store.put_blob(b"nothing refers to this")
+    found = plan(store, grace=timedelta(0), alone=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(durable.os, "replace", cross_device)
+        publish(store, "a", 1)  # links suffice
+        with pytest.raises(EnvironmentFailure, match="EXDEV"):
+            found.apply()
+        patched.setattr(durable.os, "link", cross_device)
+        with pytest.raises(EnvironmentFailure, match="EXDEV"):
+            publish(store, "a", 2)
+    assert [str(version) for version in store.versions("a")] == ["1.0.0", "2.0.0"]
+    assert store.objects.size(lonely.blob) == 22 and list((store.root / "tmp").iterdir()) == []
+    assert str(publish(store, "a", 2)) == "a@3.0.0"
+    assert found.apply().moved == [lonely.blob]
+
+
 def test_short_writes_are_continued(store: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(durable, "CHUNK", 7)
     data = os.urandom(1000)
     assert store.read_blob(store.put_blob(data).blob) == data
 
 
+@pytest.mark.case("C4")
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK])
 def test_without_hard_links_an_exclusive_create_takes_their_place(
     store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch, code: int

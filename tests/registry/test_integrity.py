@@ -71,6 +71,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.case("A9")
 @pytest.mark.parametrize("damaged", DAMAGE.values(), ids=DAMAGE)
 def test_damage_goes_to_quarantine_with_a_clear_error(store: Store, damaged: bytes):
     edge = store.put_blob(DATA)
@@ -99,6 +100,7 @@ def test_putting_the_same_bytes_again_heals(store: Store):
     assert store.read_blob(edge.blob) == DATA
 
 
+@pytest.mark.case("A9")
 def test_swapped_blobs_are_found(store: Store):
     one, two = store.put_blob(DATA), store.put_blob(DATA[::-1])
     first, second = path_of(store, one.blob), path_of(store, two.blob)
@@ -124,6 +126,7 @@ def test_a_file_is_hashed_once_until_it_changes(store: Store, hashed: list[int])
     assert len(hashed) == 3
 
 
+@pytest.mark.case("A9", "C5")
 @pytest.mark.usefixtures("settled")
 def test_a_change_after_the_stamp_is_found_even_with_size_and_mtime_kept(store: Store):
     edge = store.put_blob(DATA)
@@ -138,6 +141,7 @@ def test_a_change_after_the_stamp_is_found_even_with_size_and_mtime_kept(store: 
         store.read_blob(edge.blob)
 
 
+@pytest.mark.case("C5")
 def test_a_fresh_file_is_not_stamped_because_clocks_are_coarse(store: Store, hashed: list[int]):
     edge = store.put_blob(DATA)
     hashed.clear()
@@ -154,6 +158,7 @@ def test_never_trusts_the_disk(store: Store):
         store.read_blob(edge.blob, verify="sometimes")  # type: ignore[arg-type]
 
 
+@pytest.mark.case("A9", "E1")
 def test_a_damaged_manifest_and_payload_are_found(store: Store, publish: Callable[..., Any]):
     reference = publish(store, "a")
     manifest = store.manifest("a")
@@ -178,6 +183,7 @@ def test_a_damaged_version_file_is_named(store: Store, publish: Callable[..., An
         store.resolve("a@1.0.0")
 
 
+@pytest.mark.case("C1")
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 @pytest.mark.parametrize("kind", ["link out", "dangling link", "folder", "pipe"])
 def test_what_is_no_plain_file_is_not_followed(store: Store, tmp_path: Path, kind: str):
@@ -196,6 +202,7 @@ def test_what_is_no_plain_file_is_not_followed(store: Store, tmp_path: Path, kin
         store.read_blob(edge.blob)
 
 
+@pytest.mark.case("B2")
 @pytest.mark.parametrize("digest", ["sha256:../../../etc/passwd", "md5:00", "", "sha256:" + "0" * 63])
 def test_a_digest_that_is_none_never_becomes_a_path(store: Store, digest: str):
     with pytest.raises(InvalidName):

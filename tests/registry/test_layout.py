@@ -56,6 +56,7 @@ def test_a_folder_without_a_marker_is_no_registry(tmp_path: Path):
     assert caught.value.exit_code == 3
 
 
+@pytest.mark.case("E4")
 def test_a_layout_that_is_too_new_is_refused(store: Store):
     rewrite(store, layout=3, min_reader=2, min_writer=3)
     with pytest.raises(LayoutError, match=r"has layout 3, which asks for layout 2 to read.*Upgrade"):
@@ -64,6 +65,7 @@ def test_a_layout_that_is_too_new_is_refused(store: Store):
         Store.init(store.root, exist_ok=True)
 
 
+@pytest.mark.case("E4")
 def test_a_layout_that_is_too_new_to_write_is_read(store: Store, publish: Callable[..., Any]):
     reference = publish(store, "a")
     rewrite(store, layout=2, min_writer=2, surprise=True)
@@ -89,7 +91,16 @@ def test_a_marker_that_says_something_else_is_refused(store: Store, changes: dic
         Store.open(store.root)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"layout":1,"layout":1}'])
+@pytest.mark.case("E1", "E4")
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"[]", b'{"layout":1,"layout":1}', b'{"layout":NaN}', b"\x80\x04.", b"[" * 10_000),
+        b'{"layout":1,"min_reader":1,"min_writer":1,"hash":"sha256","id":"' + b"x" * 2**20 + b'"}',
+        b'{"layout":1,"min_reader":1,"min_writer":1,"hash":"sha256","id":"x"}' + bytes(8),
+    ],
+    ids=lambda content: ascii(content[:16]),
+)
 def test_a_damaged_marker_is_refused(store: Store, content: bytes):
     (store.root / "compatkit.json").unlink()
     (store.root / "compatkit.json").write_bytes(content)

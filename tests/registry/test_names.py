@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Callable
+from pathlib import PurePath, PurePosixPath, PureWindowsPath
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from compatkit.errors import InvalidName
-from compatkit.registry.names import Range, Reference, Version, check_alias, check_digest, check_name
+from compatkit.registry.names import (
+    Range,
+    Reference,
+    Version,
+    check_alias,
+    check_digest,
+    check_name,
+    check_segment,
+)
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
@@ -17,6 +29,7 @@ def test_good_names_are_returned(name: str):
     assert check_name(name) == name
 
 
+@pytest.mark.case("B1", "B3")
 @pytest.mark.parametrize(
     "name",
     [
@@ -24,7 +37,19 @@ def test_good_names_are_returned(name: str):
         *("..\\a", "a\\b", "/etc/passwd", "C:\\a", "C:/a", "D:rel", "\\\\server\\share", "\\x"),
         *("con", "nul.txt", "a/com1", "lpt9.head", "aux", "a/prn"),
         *("a.", "a ", " a", "a:b", "a@b", "-a", "a-", "_a", ".hidden", "@versions", "a/@aliases"),
+        *(
+            "//server/share",
+            "\\\\?\\C:\\x",
+            "a/..\\..\\b",
+            "..%2f..",
+            "a/C:/b",
+            "nul",
+            "com0",
+            "lpt1.x.y",
+            "a/con.b",
+        ),
         *("A", "Digits/Mnist", "a" * 65, "a" * 300, "a\nb", "a\0", "a\n", "~", "$HOME", "%2e%2e"),
+        *("a" * 256, "a/" * 200 + "a", "\u212a", "\u0131", "a\u200db", "a\ufe0fb", "\ufeffa"),
         *("é", "e\u0301", "\u0430bc", "\u202eabc", "\U0001f600", "\ud800", "\u0661"),
     ],
     ids=ascii,
@@ -33,6 +58,35 @@ def test_bad_names_are_refused(name: str):
     with pytest.raises(InvalidName) as caught:
         check_name(name)
     assert caught.value.exit_code == 2
+
+
+hostile = st.text(
+    st.one_of(st.sampled_from("ab1./\\:@^-_~ \0\n\u0130\u212a\u0301"), st.characters(exclude_categories=[])),
+    max_size=24,
+)
+written = st.text(st.sampled_from("ab9.-_"), min_size=1, max_size=8).map(lambda text: text.strip("."))
+
+
+@pytest.mark.case("B1", "B4")
+@given(hostile | st.lists(written, min_size=1, max_size=4).map("/".join))
+def test_what_is_taken_stays_below_its_folder_under_the_rules_of_every_system(text: str):
+    taken: dict[Callable[[str], object], list[str]] = {
+        check_name: text.split("/") if isinstance(text, str) else [],
+        check_segment: [text],
+        check_alias: [text],
+        check_digest: [text],
+        Version.parse: [text],
+    }
+    for check, parts in taken.items():
+        try:
+            check(text)
+        except InvalidName:
+            continue
+        roots: list[PurePath] = [PurePosixPath("/r/refs"), PureWindowsPath("C:\\r\\refs")]
+        for root in roots:
+            if check is not check_digest:  # its colon is taken off before the rest becomes a path
+                assert list(root.joinpath(*parts).parts) == [*root.parts, *parts]
+        assert text == text.casefold() == unicodedata.normalize("NFKC", text) and text.isascii()
 
 
 @pytest.mark.parametrize("value", [None, 3, b"a"])
@@ -46,11 +100,22 @@ def test_a_name_in_capitals_gets_a_suggestion():
         check_name("Mnist.Head")
 
 
+@pytest.mark.case("B6")
 @pytest.mark.parametrize(
     "version",
     [
         *("1", "1.0", "01.0.0", "1.0.0+x", "1.0.0-rc1", "v1.0.0", "1.0.0 ", "1..0", "-1.0.0", "1.0.0.0"),
-        *("", "\u0661.0.0", "1234567890.0.0", "1.0.0\n"),
+        *(
+            "",
+            "\u0661.0.0",
+            "1234567890.0.0",
+            "1.0.0\n",
+            "00.0.0",
+            "1.0.0+",
+            "1.0.0/../2.0.0",
+            "1,0,0",
+            "0x1.0.0",
+        ),
     ],
 )
 def test_versions_have_one_spelling(version: str):
@@ -128,6 +193,7 @@ def test_bad_references_are_refused(text: str):
         Reference.parse(text)
 
 
+@pytest.mark.case("B2")
 @pytest.mark.parametrize(
     "digest",
     [
@@ -140,6 +206,7 @@ def test_digests_have_one_spelling_so_that_none_is_a_path(digest: str):
         check_digest(digest)
 
 
+@pytest.mark.case("B1", "B6")
 @pytest.mark.parametrize("alias", ["1.0.0", "1", "v2", "latest", "a/b", "", "Prod", "a@b", "../x"])
 def test_an_alias_never_looks_like_a_version_or_a_path(alias: str):
     with pytest.raises(InvalidName):

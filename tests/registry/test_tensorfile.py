@@ -1,20 +1,16 @@
-"""Tensor files: what is stored comes back bit for bit; hostile, damaged and foreign files are refused."""
+"""Tensor files: what is stored comes back bit for bit, whatever its type and layout; digests ignore order."""
 
 from __future__ import annotations
 
 import hashlib
-import io
-import json
-import pickle
-import random
-import zipfile
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
 from compatkit.errors import FormatError
-from compatkit.registry.header import DTYPES, MAX_TENSORS, check_header
+from compatkit.registry.header import DTYPES, check_header
 from compatkit.registry.tensorfile import (
     deserialise,
     metadata,
@@ -53,6 +49,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*flat)
 
 
+@pytest.mark.case("A8", "A11")
 def test_every_dtype_and_layout_comes_back_bit_for_bit():
     given = state()
     back = deserialise(serialise(given))
@@ -114,9 +111,30 @@ def test_parameters_that_need_gradients_are_stored():
     assert state_digest({"w": weight}) == state_digest({"w": weight.detach()})
 
 
+@pytest.mark.case("A11")
+def test_tied_tensors_are_stored_once_a_name_and_come_back_apart():
+    weight = torch.arange(4.0)
+    back = deserialise(serialise({"a": weight, "b": weight, "part": weight[1:3]}))
+    back["a"].zero_()
+    assert back["b"].tolist() == [0, 1, 2, 3] and back["part"].tolist() == [1, 2]
+
+
+@pytest.mark.case("A11", "G")
+def test_buffers_alone_are_a_state():
+    norm = torch.nn.BatchNorm2d(3, affine=False)
+    norm(torch.randn(4, 3, 2, 2))
+    back = deserialise(serialise(norm.state_dict()))
+    assert back.keys() == {"running_mean", "running_var", "num_batches_tracked"}
+    assert same_bits(back["num_batches_tracked"], torch.tensor(1)) and back["num_batches_tracked"].shape == ()
+    torch.nn.BatchNorm2d(3, affine=False).load_state_dict(back, strict=True)
+
+
+@pytest.mark.case("A6", "A11", "G")
 @pytest.mark.parametrize(
     ("bad", "complaint"),
     [
+        ({"a": np.zeros(2, dtype=">f4")}, "expected a tensor, got ndarray"),
+        ({"a": np.array([object()])}, "expected a tensor, got ndarray"),
         ({"a": torch.zeros(2).to_sparse()}, "dense"),
         ({"a": torch.zeros(2, device="meta")}, "dense tensors with data"),
         ({"a": torch.zeros(2, dtype=torch.complex128)}, "cannot be stored"),
@@ -136,169 +154,3 @@ def test_a_header_lists_tensors_in_the_order_of_their_bytes(make_file: MakeFile)
     found = check_header(make_file({"b": entry([1], 2, 3), "a": entry([2], 0, 2)}, b"xyz"))
     assert [(one.name, one.stop - one.start) for one in found.tensors] == [("a", 2), ("b", 1)]
     assert found.metadata == {}
-
-
-def huge(length: int, rest: bytes = b"{}") -> bytes:
-    return length.to_bytes(8, "little") + rest
-
-
-LENGTHS = {
-    "empty file": b"",
-    "seven bytes": b"1234567",
-    "length zero": huge(0),
-    "length one": huge(1, b"{"),
-    "length 2**63": huge(2**63),
-    "length beyond the file": huge(3),
-    "length above the cap": huge(100_000_001),
-    "huge length, small file": huge(99_999_999),
-}
-
-
-@pytest.mark.parametrize("data", LENGTHS.values(), ids=LENGTHS)
-def test_the_header_length_is_checked_before_anything_is_read(data: bytes):
-    with pytest.raises(FormatError):
-        deserialise(data)
-
-
-U8 = entry([2], 0, 2)
-HEADERS = {
-    "not UTF-8": (b'{"\xff":{}}', b"", "UTF-8"),
-    "not JSON": (b"{nonsense}", b"", "not valid JSON"),
-    "a list": (b"[]", b"", "begin with '{'"),
-    "leading space": (b" {}", b"", "begin with '{'"),
-    "text after the object": (b"{} x", b"", "not valid JSON"),
-    "deep": (b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}", b"", "deeper"),
-    "NaN": (b'{"a":NaN}', b"", "NaN"),
-    "twice, identical": (
-        b'{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}',
-        b"xy",
-        "'a' appears twice",
-    ),
-    "twice, inside an entry": (
-        b'{"a":{"dtype":"U8","dtype":"I8","shape":[2],"data_offsets":[0,2]}}',
-        b"xy",
-        "twice",
-    ),
-    "overlap": ({"a": U8, "b": entry([2], 1, 3)}, b"xyz", "overlaps"),
-    "same place": ({"a": U8, "b": U8}, b"xy", "overlaps"),
-    "hole": ({"a": U8, "b": entry([2], 3, 5)}, b"vwxyz", "hole"),
-    "hole at the start": ({"a": entry([2], 1, 3)}, b"xyz", "hole"),
-    "reversed": ({"a": entry([2], 2, 0)}, b"xy", "begin, end"),
-    "negative": ({"a": entry([2], -2, 0)}, b"xy", "begin, end"),
-    "trailing bytes": ({"a": U8}, b"xyz", "trailing"),
-    "bytes but no tensor": ({}, b"x", "trailing"),
-    "truncated body": ({"a": U8}, b"x", "truncated"),
-    "size differs": ({"a": entry([3], 0, 2)}, b"xy", "needs 3 bytes"),
-    "product overflows": ({"a": entry([2**62, 2**62], 0, 2)}, b"xy", "needs"),
-    "zero hides a huge shape": ({"a": entry([0, 10**15], 0, 0)}, b"", "needs 0"),
-    "negative length": ({"a": entry([-2], 0, 2)}, b"xy", "shape"),
-    "length 2**63": ({"a": entry([2**63], 0, 2)}, b"xy", "shape"),
-    "length true": ({"a": entry([True, 2], 0, 2)}, b"xy", "shape"),  # type: ignore[list-item]
-    "length 2.0": ({"a": entry([2.0], 0, 2)}, b"xy", "shape"),  # type: ignore[list-item]
-    "rank 33": ({"a": entry([1] * 33, 0, 1)}, b"x", "at most 32"),
-    "one offset": ({"a": {**U8, "data_offsets": [2]}}, b"xy", "begin, end"),
-    "below one byte": ({"a": entry([4], 0, 2, "F4")}, b"xy", "dtype 'F4'"),
-    "unknown dtype": ({"a": entry([2], 0, 2, "O")}, b"xy", "dtype 'O'"),
-    "dtype in lower case": ({"a": entry([2], 0, 2, "u8")}, b"xy", "dtype 'u8'"),
-    "unknown field": ({"a": {**U8, "note": 1}}, b"xy", "exactly dtype"),
-    "missing field": ({"a": {"dtype": "U8", "shape": [2]}}, b"xy", "exactly dtype"),
-    "entry is text": ({"a": "U8"}, b"", "exactly dtype"),
-    "metadata is a number": ({"__metadata__": {"a": 1}}, b"", "strings to strings"),
-    "metadata is a list": ({"__metadata__": []}, b"", "strings to strings"),
-}
-
-
-@pytest.mark.parametrize(("header", "body", "complaint"), HEADERS.values(), ids=HEADERS)
-def test_a_header_that_could_be_read_in_two_ways_is_refused(
-    make_file: MakeFile, header: object, body: bytes, complaint: str
-):
-    with pytest.raises(FormatError, match=complaint):
-        deserialise(make_file(header, body))
-
-
-NAMES = [
-    "",
-    "../../x",
-    "a/../b",
-    "/etc/x",
-    "a\\b",
-    "C:x",
-    "a\0b",
-    "a\nb",
-    "e\u0301",
-    "x" * 513,
-    "x" * 10_000,
-    "..",
-]
-
-
-@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:10]))
-def test_unsafe_tensor_names_are_refused(make_file: MakeFile, name: str):
-    with pytest.raises(FormatError, match="tensor name"):
-        check_header(make_file({name: entry([1], 0, 1)}, b"x"))
-
-
-@pytest.mark.parametrize("name", ["layer1.0.conv1.weight", "é", "a/b", "a b", "x" * 512, "..a"])
-def test_ordinary_tensor_names_are_read(make_file: MakeFile, name: str):
-    assert check_header(make_file({name: entry([1], 0, 1)}, b"x")).tensors[0].name == name
-
-
-def test_too_many_tensors_are_refused(make_file: MakeFile, monkeypatch: pytest.MonkeyPatch):
-    assert MAX_TENSORS == 100_000
-    monkeypatch.setattr("compatkit.registry.header.MAX_TENSORS", 10)
-    header = {f"t{index}": entry([0], 0, 0) for index in range(11)}
-    with pytest.raises(FormatError, match="at most 10 tensors"):
-        check_header(make_file(header))
-
-
-def test_trailing_spaces_pad_a_header(make_file: MakeFile):
-    assert len(check_header(make_file(json.dumps({"a": U8}).encode() + b"   ", b"xy")).tensors) == 1
-
-
-def archive() -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as file:
-        file.writestr("archive/data.pkl", b"x" * 100)
-    return made.getvalue()
-
-
-FOREIGN = {
-    "pickle": (pickle.dumps({"a": [1.0] * 20}), "a pickle .unpickling runs code"),
-    "torch.save": (archive(), "zip archive, which is what torch.save writes"),
-    "git-lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "git lfs pull"),
-    "HTML": (b"\n <!DOCTYPE html><html><body>Not found</body></html>", "web page"),
-    "HDF5": (b"\x89HDF\r\n\x1a\n" + b"\0" * 64, "HDF5"),
-    "gzip": (b"\x1f\x8b\x08" + b"\0" * 64, "gzip"),
-    "NumPy": (b"\x93NUMPY\x01\x00" + b"\0" * 64, "NumPy"),
-    "GGUF": (b"GGUF" + b"\0" * 64, "GGUF"),
-}
-
-
-@pytest.mark.parametrize(("data", "complaint"), FOREIGN.values(), ids=FOREIGN)
-def test_a_file_of_another_format_is_named(data: bytes, complaint: str):
-    with pytest.raises(FormatError, match=complaint):
-        deserialise(data)
-
-
-def test_a_header_length_that_looks_like_a_pickle_is_read(make_file: MakeFile):
-    header = json.dumps({"a": U8}).encode().ljust(0x0280)  # the file begins with 80 02, as a pickle does
-    assert check_header(make_file(header, b"xy")).tensors[0].name == "a"
-
-
-def test_cut_files_are_refused_at_every_length():
-    data = serialise({"a": torch.arange(3), "b": torch.ones(2)})
-    for length in range(len(data)):
-        with pytest.raises(FormatError):
-            check_header(data[:length])
-
-
-def test_random_damage_of_the_header_never_ends_in_another_error():
-    data, numbers = serialise(state()), random.Random(0)
-    length = 8 + int.from_bytes(data[:8], "little")
-    for _ in range(500):
-        damaged = bytearray(data)
-        damaged[numbers.randrange(length)] ^= 1 << numbers.randrange(8)
-        try:
-            deserialise(bytes(damaged))
-        except FormatError:
-            continue

@@ -37,6 +37,7 @@ def replaced(manifest: Manifest, path: str, value: Any) -> bytes:
     return dumps(document)
 
 
+@pytest.mark.case("E2", "F")
 @pytest.mark.parametrize(
     ("path", "value", "complaint"),
     [
@@ -146,6 +147,7 @@ def test_ports_of_one_side_have_different_names(honest: Manifest):
         from_bytes(replaced(honest, "contract.structural.outputs", [{**port, "name": "FEATURES"}, port]))
 
 
+@pytest.mark.case("E1")
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_numbers_that_are_not_finite_are_no_json(honest: Manifest, number: str):
     data = to_bytes(honest).replace(b'"std":[0.3081]', b'"std":[' + number.encode() + b"]")

@@ -49,8 +49,8 @@ def test_classes_are_matched_by_name_through_the_alias_table() -> None:
     right = data_set("right", classes=("car", "monkey", "airplane"))
     fit = quick(steps=1).fit(
         [
-            ck.Task("left", left, "resnet20_cifar", "layer2"),
-            ck.Task("right", right, "resnet20_cifar", "layer2"),
+            ck.Task("left", left, "resnet8_cifar", "layer2", size=16),
+            ck.Task("right", right, "resnet8_cifar", "layer2", size=16),
         ],
         ["dcc"],
     )
@@ -60,8 +60,8 @@ def test_classes_are_matched_by_name_through_the_alias_table() -> None:
 def test_no_common_class_is_one_clear_error() -> None:
     left, right = data_set("left", classes=("a", "b")), data_set("right", classes=("c", "d"))
     tasks = [
-        ck.Task("left", left, "resnet20_cifar", "layer2"),
-        ck.Task("right", right, "resnet20_cifar", "layer2"),
+        ck.Task("left", left, "resnet8_cifar", "layer2", size=16),
+        ck.Task("right", right, "resnet8_cifar", "layer2", size=16),
     ]
     with pytest.raises(
         PluginError, match=r"dcc needs classes that at least two tasks share.*left: a, b; right: c, d"
@@ -71,6 +71,6 @@ def test_no_common_class_is_one_clear_error() -> None:
 
 def test_an_unknown_class_name_is_refused_with_what_is_shared() -> None:
     data = data_set("left", classes=("a", "b"))
-    tasks = [ck.Task(name, data, "resnet20_cifar", "layer2") for name in ("one", "two")]
+    tasks = [ck.Task(name, data, "resnet8_cifar", "layer2", size=16) for name in ("one", "two")]
     with pytest.raises(PluginError, match="'z' is no class that the tasks share; they share a, b"):
         quick(steps=1).fit(tasks, [ck.use("dcc", classes=["z"])])

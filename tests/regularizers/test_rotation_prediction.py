@@ -67,12 +67,12 @@ def _first_loss(views: str) -> float:
 
 
 def test_images_that_are_not_square_are_refused() -> None:
-    task = ck.Task("a", data_set("a"), "resnet20_cifar", "layer2", size=(32, 24))
+    task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=(32, 24))
     with pytest.raises(PluginError, match="square images; task 'a' has 32 x 24"):
         quick(steps=1).fit([task], ["rotation_prediction"])
 
 
 def test_an_unknown_way_of_normalising_views_is_refused() -> None:
-    task = ck.Task("a", data_set("a"), "resnet20_cifar", "layer2")
+    task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2")
     with pytest.raises(PluginError, match="views"):
         quick(steps=1).fit([task], [ck.use("rotation_prediction", views="together")])

@@ -38,10 +38,10 @@ class Visit:
     def open(self, matrix: Matrix, folder: Path) -> Any:
         path = matrix.to_html(folder / "matrix.html")
         self.page.goto(path.as_uri())
-        self.page.wait_for_load_state("networkidle")
         return self.page
 
     def assert_quiet(self) -> None:
+        self.page.wait_for_load_state("networkidle")
         assert {one for one in self.requests if not one.startswith("file:")} == set()
         assert len(set(self.requests)) == 1
         assert self.said == [] and self.dialogs == []

@@ -22,7 +22,7 @@ from compatkit.training.resident import Order
 def pair(**settings: Any) -> list[ck.Task]:
     """Two small tasks with the same classes and other images."""
     return [
-        ck.Task(name, data_set(name, seed=seed), "resnet20_cifar", "layer2", size=(16, 16), **settings)
+        ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16), **settings)
         for seed, name in enumerate(("left", "right"))
     ]
 
@@ -105,14 +105,17 @@ def test_the_global_random_state_is_left_as_it_was() -> None:
     assert torch.equal(torch.rand(2), expected)
 
 
+ALL = ["identical_init", "dcc", "rotation_prediction"]
+
+
+@pytest.fixture(scope="module")
+def whole() -> ck.Fit:
+    """Five steps in one go."""
+    return quick(steps=5).fit(pair(augment=("crop", "flip")), ALL)
+
+
 @pytest.mark.parametrize("stopped_after", [1, 3, 4])
-def test_resume_is_bitwise_whatever_the_step(tmp_path: Path, stopped_after: int) -> None:
-    regularizers = ["identical_init", "dcc", "rotation_prediction"]
-    whole = quick(steps=5).fit(pair(augment=("crop", "flip")), regularizers)
-
-    class Killed(Exception):
-        pass
-
+def test_resume_is_bitwise_whatever_the_step(tmp_path: Path, whole: ck.Fit, stopped_after: int) -> None:
     class Kill:
         """Stops the run right after a checkpoint, as a kill would."""
 
@@ -122,7 +125,7 @@ def test_resume_is_bitwise_whatever_the_step(tmp_path: Path, stopped_after: int)
                 raise KeyboardInterrupt
 
     trainer = quick(steps=5, checkpoint=tmp_path / "run.safetensors", checkpoint_every=1)
-    uses = [*regularizers, "kill"]
+    uses = [*ALL, "kill"]
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(pair(augment=("crop", "flip")), uses, factories={"kill": Kill})
 
@@ -184,19 +187,18 @@ def test_views_are_replaced_not_changed() -> None:
     assert float(seen[0].abs().sum()) == 0.0
 
 
+@pytest.fixture(scope="module")
+def first() -> ck.Fit:
+    """One network and the heads that it was trained against."""
+    return quick(steps=3).fit(pair()[:1], ALL)
+
+
 @pytest.mark.parametrize("statistics", ["stored", "batch"])
-def test_frozen_heads_are_bitwise_equal_after_a_fit(statistics: Any) -> None:
-    left, right = pair()
-    first = quick(steps=3).fit([left], ["identical_init", "dcc", "rotation_prediction"])
+def test_frozen_heads_are_bitwise_equal_after_a_fit(first: ck.Fit, statistics: Any) -> None:
     before = {
         name: {k: v.clone() for k, v in h.module.state_dict().items()} for name, h in first.auxiliary.items()
     }
-    second = quick(steps=3).fit(
-        [right],
-        ["identical_init", "dcc", "rotation_prediction"],
-        frozen=first,
-        frozen_statistics=statistics,
-    )
+    second = quick(steps=3).fit(pair()[1:], ALL, frozen=first, frozen_statistics=statistics)
     for name, head in second.auxiliary.items():
         assert all(torch.equal(value, before[name][key]) for key, value in head.module.state_dict().items())
         assert head.digest == first.auxiliary[name].digest
@@ -221,7 +223,7 @@ def test_warm_start_takes_the_weights_but_not_the_class_layer() -> None:
     left, right = pair()
     first = quick(steps=2).fit([left])
     warm = ck.Task(
-        "warm", right.data, "resnet20_cifar", "layer2", size=(16, 16), weights=first.weights("left")
+        "warm", right.data, "resnet8_cifar", "layer2", size=(16, 16), weights=first.weights("left")
     )
     state = prepare_task(warm, 0, Precision("cpu", "float32", True))
     given = first.weights("left")
@@ -233,9 +235,9 @@ def test_warm_start_takes_the_weights_but_not_the_class_layer() -> None:
 def test_weights_of_another_network_are_refused() -> None:
     left, _ = pair()
     task = ck.Task(
-        "x", left.data, "resnet20_cifar", "layer2", size=(16, 16), weights={"conv.weight": torch.zeros(1)}
+        "x", left.data, "resnet8_cifar", "layer2", size=(16, 16), weights={"conv.weight": torch.zeros(1)}
     )
     with pytest.raises(
-        UsageError, match=r"weights given do not fit resnet20_cifar: missing .* not known \['conv.weight'\]"
+        UsageError, match=r"weights given do not fit resnet8_cifar: missing .* not known \['conv.weight'\]"
     ):
         quick(steps=1).fit([task])

@@ -1,125 +1,156 @@
-"""Kill a process at every step of init, publish and an alias's move; after each the registry is whole.
+"""Interrupt a process at every step of everything that changes a registry; after each the registry is whole.
 
-Run by test_durability with a folder. Prints one line a scenario: its name and the number of deaths.
+Run by test_durability with a folder and words ``SCENARIO:WAY:EVERY``. The way to fail is ``death`` (the process ends at
+the step, without any cleaning up), ``each`` (the step raises an error of the system, another one each time), an error's
+name (``ENOSPC``: that one, at this step), or a name with ``+`` (at this step and all that follow). Every is 1 for every
+step, 3 for every third. Prints one line a word: the scenario and the number of its steps.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import sys
+import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
-from registry_parts import manifest_for, put
+from registry_parts import aliases, check, collected, snapshot, sweep, whole
+from scenarios import SCENARIOS, Scenario, no_waiting
 
-from compatkit.errors import LayoutError
+from compatkit.errors import EnvironmentFailure, LayoutError
 from compatkit.registry import durable
 from compatkit.registry.store import Store
 
-FIRST, SECOND = 0, 1
+States = tuple[dict[str, int], dict[str, int], dict[str, dict[str, str]]]
+"""Of a registry that was never interrupted: paths and sizes before and after, and its aliases after."""
+DIED, REFUSED, BROKEN = 9, 4, 1
+ERRORS = ("ENOSPC", "EDQUOT", "EMFILE", "EIO", "EROFS", "EACCES", "ENFILE")
 
 
-def dies_at(number: int, action: Callable[[], object]) -> bool:
-    """Run ``action`` in a child that dies, without any cleaning up, before its step ``number``."""
+def interrupting(number: int, way: str) -> Callable[[str, Path], None]:
+    """Return a hook that interrupts the step with this number, counted from 0."""
+    name = ERRORS[number % len(ERRORS)] if way == "each" else way.removesuffix("+")
+    left = number
+
+    def step(operation: str, path: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left >= 0 or (left < -1 and not way.endswith("+")):
+            return
+        if way == "death":
+            os._exit(DIED)
+        code = getattr(errno, name)
+        if operation != "unlink" or name in ("EROFS", "EACCES"):  # a full disk still lets files go
+            raise OSError(code, os.strerror(code), str(path))
+        left += not way.endswith("+")  # this step cannot fail so: the next one does
+
+    return step
+
+
+def interrupted(number: int, way: str, act: Callable[[Path], object], root: Path) -> int:
+    """Do it in a child that is interrupted; return how that ended, 0 if it never reached that step."""
     child = os.fork()
     if child == 0:
-        left = number
+        reached = False
+        hook = interrupting(number, way)
 
         def step(operation: str, path: Path) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                os._exit(9)
+            nonlocal reached
+            try:
+                hook(operation, path)
+            except OSError:
+                reached = True
+                raise
 
         durable.step = step
-        action()
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        try:
+            act(root)
+        except EnvironmentFailure as error:
+            said = str(error)
+            told = root.name in said and any(name in said for name in (*ERRORS, "Nothing half written"))
+            os._exit(REFUSED if told else BROKEN)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(BROKEN)
+        os._exit(REFUSED if reached else 0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def publish(root: Path, value: int) -> str:
-    store = Store.open(root)
-    return str(store.publish("a/b", manifest_for(put(store, value))))
+def clean(scenario: Scenario, base: Path, folder: Path) -> States:
+    """Return what a registry consists of before and after, where nothing was interrupted and nothing unused is left."""
+    before, after = copied(base, folder / "before"), copied(base, folder / "after")
+    if before.exists() and scenario.sound:
+        collected(before)
+    scenario.act(after)
+    collected(after)
+    return snapshot(before), snapshot(after), aliases(after)
 
 
-def whole(store: Store) -> list[str]:
-    """Read everything that can be named; return the pinned references."""
-    found = []
-    for name in store.names():
-        for version in store.versions(name):
-            manifest = store.manifest(f"{name}@{version}")
-            store.read_blob(manifest.payload.file.blob, verify="always")
-            found.append(f"{name}@{version}")
-        for alias in store.aliases(name):
-            store.resolve(f"{name}:{alias}")
-    return found
+def copied(base: Path, folder: Path) -> Path:
+    """Copy what was prepared; return the root of the registry."""
+    if base.exists():
+        shutil.copytree(base, folder)
+    else:
+        folder.mkdir()
+    return folder / "parts"
 
 
-def check(condition: bool, what: str) -> None:
-    if not condition:
-        raise SystemExit(f"failed: {what}")
-
-
-def init(folder: Path, number: int) -> bool:
-    root = folder / "parts"
-    died = dies_at(number, lambda: Store.init(root))
-    made = True
+def examine(scenario: Scenario, root: Path, states: States, where: str) -> None:
+    """Read everything, collect what is unused, compare with a registry that was never interrupted, and try again."""
+    before, after, expected = states
     try:
-        Store.open(root)
+        store = Store.open(root)
     except LayoutError:
-        made = False
-    check(made or died, "init returned without a registry")
-    with suppress(OSError):
-        check(Store.init(root, exist_ok=True).names() == [], "a new registry is empty")
-    check(publish(root, FIRST) == "a/b@1.0.0", "publish after a retried init")
-    return died
+        check(scenario.prepare is None, f"{where}: the registry is none any more")
+    else:
+        if scenario.sound:
+            whole(store)
+        if scenario.sound and scenario.atomic:
+            sweep(root)
+            check(snapshot(root) in (before, after), f"{where}: {difference(snapshot(root), before, after)}")
+        elif scenario.sound:
+            collected(root)
+    scenario.act(root)
+    check(tuple(whole(sweep(root))) == scenario.finished, f"{where}: after the retry")
+    check(snapshot(root) == after, f"{where}: after the retry: {difference(snapshot(root), after, after)}")
+    check(aliases(root) == expected, f"{where}: aliases after the retry: {aliases(root)}")
 
 
-def first_publish(folder: Path, number: int) -> bool:
-    store = Store.init(folder / "parts")
-    died = dies_at(number, lambda: publish(store.root, FIRST))
-    check(whole(store) in ([], ["a/b@1.0.0"]), "a part of a publish can be seen")
-    check(publish(store.root, FIRST) == "a/b@1.0.0", "retry")
-    check(whole(store) == ["a/b@1.0.0"], "after the retry")
-    return died
+def difference(now: dict[str, int], before: dict[str, int], after: dict[str, int]) -> str:
+    """Say what is left over or missing, compared with either state."""
+    return f"beside before {sorted(now.items() ^ before.items())}, beside after {sorted(now.items() ^ after.items())}"
 
 
-def second_publish(folder: Path, number: int) -> bool:
-    store = Store.init(folder / "parts")
-    publish(store.root, FIRST)
-    died = dies_at(number, lambda: publish(store.root, SECOND))
-    check(whole(store) in (["a/b@1.0.0"], ["a/b@1.0.0", "a/b@2.0.0"]), "a part of a publish can be seen")
-    check(publish(store.root, SECOND) == "a/b@2.0.0", "retry")
-    return died
-
-
-def move(folder: Path, number: int) -> bool:
-    store = Store.init(folder / "parts")
-    publish(store.root, FIRST)
-    publish(store.root, SECOND)
-    store.set_alias("a/b", "prod", "1.0.0")
-    died = dies_at(number, lambda: Store.open(store.root).set_alias("a/b", "prod", "2.0.0", expected="1.0.0"))
-    whole(store)
-    check(store.aliases("a/b")["prod"] in ("1.0.0", "2.0.0"), "alias lost")
-    store.set_alias("a/b", "prod", "2.0.0")
-    check(store.aliases("a/b") == {"prod": "2.0.0"}, "retry")
-    return died
+def run(scenario: Scenario, folder: Path, way: str, every: int) -> int:
+    """Interrupt a scenario at its steps, one after the other, until it ends undisturbed; return how many there are."""
+    base = folder / "base"
+    if scenario.prepare is not None:
+        base.mkdir(parents=True)
+        scenario.prepare(base / "parts")
+    else:
+        folder.mkdir()
+    states = clean(scenario, base, folder)
+    number = 0
+    while True:
+        where = f"{scenario.name} at step {number} ({way})"
+        root = copied(base, folder / str(number))
+        ended = interrupted(number, way, scenario.act, root)
+        check(ended in (0, DIED, REFUSED), f"{where} ended with {ended}")
+        examine(scenario, root, states, where)
+        if ended == 0:
+            return number
+        number += every
 
 
 def main() -> None:
-    """Let each scenario die at its first, second, ... step, until it lives."""
-    base = Path(sys.argv[1])
-    os.fsync = lambda descriptor: None  # the kernel survives: nothing to wait for
-    for scenario in (init, first_publish, second_publish, move):
-        number = 0
-        while True:
-            folder = base / f"{scenario.__name__}-{number}"
-            folder.mkdir()
-            if not scenario(folder, number):
-                break
-            number += 1
-        print(scenario.__name__, number)
+    """Run the scenarios that are named."""
+    folder, known = Path(sys.argv[1]), {one.name: one for one in SCENARIOS}
+    no_waiting()
+    for number, word in enumerate(sys.argv[2:]):
+        name, way, every = word.split(":")
+        print(name, run(known[name], folder / str(number), way, int(every)), flush=True)
 
 
 main()

@@ -1,6 +1,8 @@
-"""Many processes do the same thing at once; prints what each got, as JSON.
+"""Many processes do the same thing at once, or different things to one registry; prints what each got, as JSON.
 
-Run by test_concurrency with a folder, a scenario and a number of processes.
+Run by test_concurrency with a folder, a scenario, a number of processes, a number of rounds, and what is different:
+``links`` (no hard links), ``locks`` (locking files does nothing), ``pids`` (nobody can tell whose drafts are in use),
+``umask=077``.
 """
 
 from __future__ import annotations
@@ -8,30 +10,54 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from registry_parts import manifest_for, put
+from registry_parts import CONDITIONS, collected, manifest_for, put
+from scenarios import EXTRACTOR, HEAD, no_waiting
 
-from compatkit.errors import CompatkitError
+from compatkit.errors import CompatkitError, IntegrityError
+from compatkit.registry import durable, leftovers
+from compatkit.registry.canonical import dumps
+from compatkit.registry.collecting import plan
+from compatkit.registry.copying import import_components
+from compatkit.registry.index import Index
 from compatkit.registry.store import Store
 
-ROUNDS = 20
+SOURCE = "source"
 
 
-def work(root: Path, scenario: str, number: int) -> Any:
-    """Do one process's part; return a JSON value."""
-    if scenario == "init":
-        return Store.init(root / "new", exist_ok=True).id
+def make(root: Path, number: int, rounds: int) -> Any:
+    """Make a registry where none is."""
+    return Store.init(root / "new", exist_ok=True).id
+
+
+def same(root: Path, number: int, rounds: int) -> Any:
+    """Publish what all others publish."""
     store = Store.open(root)
-    if scenario == "same":
-        return str(store.publish("a/b", manifest_for(put(store, 7)), version="1.0.0"))
-    if scenario == "different":
-        return str(store.publish("a/b", manifest_for(put(store, number)), version="1.0.0"))
-    if scenario == "numbers":
-        return [str(store.publish("a/b", manifest_for(put(store, 100 * number + one)))) for one in range(5)]
-    moved = 0
-    while moved < ROUNDS:  # count up, by compare-and-swap on the alias
+    return str(store.publish("a/b", manifest_for(put(store, 7)), version="1.0.0"))
+
+
+def different(root: Path, number: int, rounds: int) -> Any:
+    """Publish something of one's own under the number that all others want."""
+    store = Store.open(root)
+    return str(store.publish("a/b", manifest_for(put(store, number)), version="1.0.0"))
+
+
+def numbers(root: Path, number: int, rounds: int) -> Any:
+    """Publish several times, whatever the number."""
+    store = Store.open(root)
+    return [str(store.publish("a/b", manifest_for(put(store, 100 * number + one)))) for one in range(rounds)]
+
+
+def count(root: Path, number: int, rounds: int) -> Any:
+    """Count up, by compare-and-swap on an alias."""
+    store, moved = Store.open(root), 0
+    while moved < rounds:
         current = store.aliases("a/b")["count"]
         try:
             store.set_alias("a/b", "count", f"{int(current.split('.')[0]) + 1}.0.0", expected=current)
@@ -43,22 +69,135 @@ def work(root: Path, scenario: str, number: int) -> Any:
     return moved
 
 
+def bring(root: Path, number: int, rounds: int) -> Any:
+    """Import what all others import."""
+    source = Store.open(root.with_name(SOURCE))
+    return len(import_components(source, Store.open(root)).made)
+
+
+# --- different things at once; who works for a number of rounds ends the others' work
+
+
+def working(root: Path) -> bool:
+    """Tell whether those who work are still at it."""
+    return len(list(root.parent.glob("finished-*"))) < 2
+
+
+def publisher(root: Path, number: int, rounds: int) -> Any:
+    """Publish new weights again and again; where they were collected before they were published, put them again."""
+    store, told = Store.open(root), 0
+    for one in range(rounds):
+        while True:
+            try:
+                store.publish(f"made/{number}", manifest_for(put(store, 1000 * number + one)))
+            except IntegrityError as error:
+                if not any(what in str(error) for what in ("does not hold", "is missing")):
+                    raise
+                told += 1
+                continue
+            break
+        store.evidence.record(EXTRACTOR, HEAD, CONDITIONS, dumps({"round": one, "by": number}))
+    (root.parent / f"finished-{number}").touch()
+    return {"published": rounds, "told": told}
+
+
+def importer(root: Path, number: int, rounds: int) -> Any:
+    """Import one version after the other."""
+    source, store = Store.open(root.with_name(SOURCE)), Store.open(root)
+    versions = source.versions("other/part")
+    for one in range(rounds):
+        import_components(source, store, [f"other/part@{versions[one % len(versions)]}"])
+    (root.parent / f"finished-{number}").touch()
+    return {"imported": len(store.versions("other/part"))}
+
+
+def collector(root: Path, number: int, rounds: int) -> Any:
+    """Collect at once, as often as possible."""
+    done = 0
+    while working(root):
+        plan(Store.open(root), grace=timedelta(0), alone=True).apply()
+        done += 1
+    return {"collected": done}
+
+
+def reader(root: Path, number: int, rounds: int) -> Any:
+    """Read everything that can be named; all of it must be there."""
+    read = 0
+    while working(root):
+        store = Store.open(root)
+        for name in store.names():
+            for version in store.versions(name):
+                manifest = store.manifest(f"{name}@{version}")
+                store.read_blob(manifest.payload.file.blob)
+                read += 1
+        store.evidence.results(EXTRACTOR, HEAD)
+    return {"read": read}
+
+
+def searcher(root: Path, number: int, rounds: int) -> Any:
+    """Ask the index, and make it anew."""
+    asked = 0
+    while working(root):
+        index = Index.of(root, Store.open(root).id)
+        for found in index.search():
+            asked += bool(found.name)
+        if asked % 3 == 0:
+            index.rebuild()
+        index.close()
+    return {"asked": asked}
+
+
+ROLES = (publisher, importer, collector, reader, collector, searcher)
+
+
+def together(root: Path, number: int, rounds: int) -> Any:
+    """Do what one's number says."""
+    return ROLES[number % len(ROLES)](root, number, rounds)
+
+
+SCENARIOS: dict[str, Callable[[Path, int, int], Any]] = {
+    one.__name__: one for one in (make, same, different, numbers, count, bring, together)
+}
+
+
+def lack(what: list[str]) -> None:
+    """Take away what the file system or the system may lack."""
+    if "links" in what:
+        durable.link = lambda source, target: False
+    if "pids" in what:
+        leftovers._runs = lambda process: False
+    if "locks" in what:
+        import fcntl
+
+        fcntl.flock = fcntl.lockf = lambda *arguments: None
+    for one in what:
+        if one.startswith("umask="):
+            os.umask(int(one.removeprefix("umask="), 8))
+
+
 def main() -> None:
     """Start the processes, let them go at once, and collect what they say."""
-    root, scenario, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    os.fsync = lambda descriptor: None  # the kernel survives: nothing to wait for
+    root, scenario, processes, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    no_waiting()
+    lack(sys.argv[5:])
     gate_read, gate_write = os.pipe()
     results = []
-    for number in range(count):
+    for number in range(processes):
         read, write = os.pipe()
         if os.fork() == 0:
             os.close(gate_write)
             os.read(gate_read, 1)
             try:
-                said: Any = work(root, scenario, number)
+                said: Any = SCENARIOS[scenario](root, number, rounds)
             except CompatkitError as error:
-                said = {"error": error.code}
-            os.write(write, json.dumps(said).encode())
+                said = {"error": error.code, "message": str(error)}
+            except BaseException:
+                said = {"error": "defect", "message": traceback.format_exc()}
+            if isinstance(said, dict) and "error" in said:
+                (root.parent / f"finished-{number}").touch()
+                (root.parent / f"finished-{number}-failed").touch()
+            with os.fdopen(write, "w") as file, suppress(BrokenPipeError):
+                json.dump(said, file)
             os._exit(0)
         os.close(write)
         results.append(read)
@@ -68,6 +207,8 @@ def main() -> None:
         with os.fdopen(read) as file:
             said.append(json.load(file))
     print(json.dumps(said))
+    if scenario != "make":
+        collected(root)  # nothing dangles, and nothing that is unused stays
 
 
 main()

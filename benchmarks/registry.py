@@ -1,0 +1,99 @@
+"""What does a registry cost? Every operation as a ratio to bare code that does the least it can mean, beside rivals.
+
+Run ``python benchmarks/registry.py [--only publish,load] [--versions 100000] [--rounds 7] [--out FILE]``. All
+contestants of an operation take turns in one run, in another order each round, so that a busy moment of the machine
+hits all of them alike; a first round is not counted. ``ms`` is the median of the rounds and, in brackets, the minimum.
+The ratio is the median of the rounds' ratios, which is what a gate judges; in brackets stands minimum by minimum, on the
+clock and of the processor's time. What comes out is compared: sums of weights, names, rows. MLflow (``pip install mlflow``) is left out where it is not there.
+
+- ``publish``, ``load``: ResNet-50 cut after its last stage, 94 MB;
+- ``small``: a network of 1 MB;
+- ``scale``: 100,000 versions of 20,000 names, and 10,000 of one name;
+- ``matrix``: 300 extractors with 300 heads, with reasons;
+- ``commands``: the command line, a process each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # before torch is imported
+
+GROUPS = {
+    "publish": "registry_weights",
+    "load": "registry_weights",
+    "small": "registry_small",
+    "scale": "registry_scale",
+    "matrix": "registry_matrix",
+    "commands": "registry_commands",
+}
+
+
+def main() -> None:
+    """Measure what was asked for, and print or keep the table."""
+    given = _arguments()
+    chosen = given.only.split(",") if given.only else list(GROUPS)
+    unknown = sorted(set(chosen) - set(GROUPS))
+    if unknown:
+        sys.exit(f"no such operation: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+    with tempfile.TemporaryDirectory(dir=given.folder, prefix="registry-") as folder:
+        os.environ["COMPATKIT_CACHE"] = f"{folder}/cache"
+        with redirect_stdout(sys.stderr):  # rivals print, too
+            text = _measured(given, Path(folder), chosen)
+        print(text, flush=True)  # removing the folder takes long
+        if given.out is not None:
+            given.out.write_text(f"# What a registry costs\n\n    {_command()}\n\n{text}\n")
+
+
+def _measured(given: argparse.Namespace, folder: Path, chosen: list[str]) -> str:
+    from registry_measuring import head, machine, say
+    from registry_settings import Given
+
+    settings = Given(folder, given.rounds, given.seed, given.versions, given.network, given.split)
+    text = [machine(), f"{given.rounds} rounds, seed {given.seed}; load at the end: {{load}}.", "", head()]
+    broken: list[str] = []
+    for name in chosen:
+        work: Callable[[Any], list[str]] = getattr(import_module(GROUPS[name]), name)
+        try:
+            table = work(settings)
+            say("\n".join(table))
+            text += table
+        except Exception as error:  # the other operations are still worth measuring
+            traceback.print_exc()
+            broken.append(f"- **{name} was not measured**: {type(error).__name__}: {error}")
+    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    return "\n".join([*text, *(["", *broken] if broken else [])]).replace("{load}", load)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", help="operations, separated by commas; default: all")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=0, help="of the order of turns")
+    parser.add_argument("--versions", type=int, default=100_000, help="for `scale`, and a tenth of one name")
+    parser.add_argument("--network", default="resnet50", help="of timm, for `publish` and `load`")
+    parser.add_argument(
+        "--split", default="layer4", help="where it is cut; nothing but the class layer comes after"
+    )
+    parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
+    parser.add_argument("--out", type=Path, help="Markdown file to write")
+    return parser.parse_args()
+
+
+def _command() -> str:
+    return " ".join(["python", "benchmarks/registry.py", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The large registry: written as plain files in one go, because publishing one by one would take an hour."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import attrs
+import registry_tables as bare
+from registry_measuring import expect, say
+from registry_settings import Given
+
+from compatkit.contract import Blueprint, Contract, Data, Port, Protocol, Statistical, Structural
+from compatkit.registry.canonical import dumps, loads
+from compatkit.registry.manifest import Edge, Manifest, Payload, to_bytes
+from compatkit.registry.store import Store
+
+EACH = 5
+"""Versions of a name."""
+LONG = "long/name"
+"""The name with a tenth as many versions as all others together."""
+COLOURS = 500
+"""Values of the tag that is searched for: of 100,000 versions, 200 have the same."""
+SETTLED = 2.5
+"""Seconds until files are old enough that their times tell their states apart."""
+DAY = 24 * 3600
+
+
+@attrs.frozen(eq=False)
+class Large:
+    """The large registry, and the bare tables of the same versions.
+
+    Attributes:
+        names: All, sorted.
+        versions: Of all names.
+        long: Of the one name that has many.
+        dead: Number of blobs that nothing refers to.
+    """
+
+    store: Store
+    tables: Path
+    names: list[str]
+    versions: int
+    long: int
+    dead: int
+
+    @property
+    def wanted(self) -> tuple[str, str]:
+        """A name and its version, somewhere in the middle."""
+        return self.names[len(self.names) // 2], "1.2.0"
+
+
+def fill(given: Given) -> Large:
+    """Write blobs and references, old enough that gc may take those that nothing refers to."""
+    store, long = Store.init(given.folder / "large"), given.versions // 10
+    names = [f"zone{number % 40}/net{number}.head" for number in range(given.versions // EACH)]
+    say(f"writing {given.versions:,} versions of {len(names):,} names, and {long:,} of one name")
+    template = loads(to_bytes(_manifest(store)), what="template")
+    serial = 0
+    for name in names:
+        _write(store.root, template, name, EACH, serial)
+        serial += EACH
+    _write(store.root, template, LONG, long, None)
+    old = time.time() - 2 * DAY
+    for number in range(long):
+        os.utime(_blob(store.root, b"dead %d" % number), (old, old))
+    tables = given.folder / "bare.sqlite"
+    os.sync()
+    time.sleep(SETTLED)
+    expect("versions", bare.rebuild(store.root, tables), serial + long)
+    return Large(Store.open(store.root), tables, sorted([*names, LONG]), serial + long, long, long)
+
+
+def _manifest(store: Store) -> Manifest:
+    payload = store.put_blob(b"weights")
+    taken = Port("features", ("N", 64, "H", "W"), measured={"32x32": (16, 16)})
+    contract = Contract(
+        Structural((taken,), (Port("logits", ("N", 10), layout="NC"),)),
+        Data((32, 32), "RGB", (0.4, 0.4, 0.4), (0.2, 0.2, 0.2)),
+        Protocol("batch", ()),
+        Statistical(None, None),
+    )
+    blueprint = Blueprint("timm", "timm", "resnet20_cifar", {}, "layer2", "head", "fx", (32, 32))
+    weights = Payload(Edge(payload.blob, payload.bytes), "tensors:sha256:" + "0" * 64, 1, 1)
+    return Manifest(kind="head", blueprint=blueprint, payload=weights, contract=contract)
+
+
+def _write(root: Path, template: dict[str, Any], name: str, versions: int, serial: int | None) -> None:
+    """Write the versions of a name; those without a serial number have no colour."""
+    folder = root / "refs" / name / "@versions"
+    folder.mkdir(parents=True)
+    for minor in range(versions):
+        template["about"]["title"] = f"{name} 1.{minor}.0"
+        template["about"]["tags"] = {"serial": str(minor)}
+        if serial is not None:
+            template["about"]["tags"] = {
+                "colour": str((serial + minor) % COLOURS),
+                "serial": str(serial + minor),
+            }
+        digest = _blob(root, dumps(template)).name
+        _plain(folder / f"1.{minor}.0", f"sha256:{digest}\n".encode())
+
+
+def _blob(root: Path, data: bytes) -> Path:
+    name = hashlib.sha256(data).hexdigest()
+    path = root / "blobs" / "sha256" / name[:2] / name
+    path.parent.mkdir(exist_ok=True)
+    _plain(path, data)
+    return path
+
+
+def _plain(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+    os.write(descriptor, data)
+    os.close(descriptor)

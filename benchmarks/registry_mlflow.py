@@ -1,0 +1,116 @@
+"""MLflow's registry in SQLite, filled with as many versions: the first by its own API, the others as copied rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import registry_rivals as rivals
+from registry_measuring import Contestant, say
+
+PAGE = 1000
+"""Most names that its search gives at once."""
+Check = Callable[[Any], object]
+
+
+@attrs.frozen(eq=False)
+class Filled:
+    """A registry of MLflow with many versions.
+
+    Attributes:
+        client: An ``MlflowClient``.
+        wanted: A name somewhere in the middle.
+    """
+
+    client: Any
+    wanted: str
+
+    @classmethod
+    def with_versions(cls, folder: Path, versions: int, each: int, colours: int) -> Filled | None:
+        """Fill a new database; None where MLflow is not installed.
+
+        Args:
+            folder: Is made.
+            versions: Of all names together.
+            each: Versions of a name.
+            colours: Values of the tag that is searched for.
+        """
+        mlflow = rivals.with_mlflow(folder)
+        if mlflow is None:
+            return None
+        say("filling MLflow's database")
+        client = mlflow.MlflowClient()
+        names = [
+            f"zone{number % 40}/net{number}.head".replace("/", "-") for number in range(versions // each)
+        ]
+        client.create_registered_model(names[0])
+        for version in range(each):
+            tags = {"colour": str(version % colours), "serial": str(version)}
+            client.create_model_version(names[0], source=(folder / "artifacts").as_uri(), tags=tags)
+        _copy(folder / "mlflow.db", names, each, colours)
+        return cls(client, names[len(names) // 2])
+
+    def get(self) -> dict[str, Contestant]:
+        """Return its look-up of one version."""
+        return {
+            "MLflow get_model_version": Contestant(
+                lambda: self.client.get_model_version(self.wanted, "3"), calls=20
+            )
+        }
+
+    def search(self, rows: int, check: Check) -> dict[str, Contestant]:
+        """Return its search for a tag."""
+        asked = "tags.colour = '7'"
+        work = lambda: len(self.client.search_model_versions(asked, max_results=rows))  # noqa: E731
+        return {"MLflow search_model_versions": Contestant(work, check=check)}
+
+    def names(self, check: Check) -> dict[str, Contestant]:
+        """Return its list of names, all pages."""
+
+        def work() -> int:
+            page, found = None, 0
+            while True:
+                rows = self.client.search_registered_models(max_results=PAGE, page_token=page)
+                found, page = found + len(rows), rows.token
+                if not page:
+                    return found
+
+        return {"MLflow search_registered_models": Contestant(work, check=check)}
+
+
+def _copy(path: Path, names: list[str], each: int, colours: int) -> None:
+    """Copy the rows of the first name for all others, with their own names, numbers and tags."""
+    connection = sqlite3.connect(path)
+    model = _rows(connection, "registered_models")[0]
+    versions, tags = _rows(connection, "model_versions"), _rows(connection, "model_version_tags")
+    first = {one["version"]: one for one in versions}
+    for table in ("registered_models", "model_versions", "model_version_tags"):
+        rows: list[dict[str, Any]] = []
+        for serial, name in enumerate(names[1:], 1):
+            if table == "registered_models":
+                rows.append(model | {"name": name})
+            for version in range(each) if table != "registered_models" else ():
+                number = serial * each + version
+                if table == "model_versions":
+                    rows.append(first[version + 1] | {"name": name})
+                else:
+                    mine = {"name": name, "version": version + 1}
+                    rows.append(tags[0] | mine | {"key": "colour", "value": str(number % colours)})
+                    rows.append(tags[0] | mine | {"key": "serial", "value": str(number)})
+        places = ", ".join("?" * len(rows[0]))
+        columns = ", ".join(rows[0])
+        connection.executemany(
+            f"INSERT INTO {table} ({columns}) VALUES ({places})", [tuple(one.values()) for one in rows]
+        )
+    connection.commit()
+    connection.execute("ANALYZE")
+    connection.close()
+
+
+def _rows(connection: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
+    cursor = connection.execute(f"SELECT * FROM {table}")
+    keys = [one[0] for one in cursor.description]
+    return [dict(zip(keys, row, strict=True)) for row in cursor]

@@ -1,0 +1,119 @@
+"""Rivals, each as its own manual shows it; what is not installed is left out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import registry_bare as bare
+import timm
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from registry_measuring import Contestant, version
+from safetensors.torch import load_file
+from torch import nn
+
+if TYPE_CHECKING:
+    from registry_weights import Kept
+
+Prepare = Callable[[], object]
+os.environ |= {"HF_HUB_OFFLINE": "1", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+os.environ |= {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "true", "MLFLOW_LOGGING_LEVEL": "ERROR"}
+
+
+class Hub(nn.Module, PyTorchModelHubMixin):
+    """A network of timm as the Hugging Face hub keeps it."""
+
+    def __init__(self, network: str = "", kwargs: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.net = timm.create_model(network, **(kwargs or {})) if network else nn.Identity()
+
+
+def hf_save(module: nn.Module, folder: Path, prepare: Prepare) -> Contestant:
+    """Return Hugging Face's way of publishing to a folder."""
+    hub = Hub()
+    hub.net = module
+    return Contestant(lambda: hub.save_pretrained(folder / "hf"), prepare)
+
+
+def with_mlflow(folder: Path) -> Any:
+    """Return the module ``mlflow`` with a SQLite database in ``folder``; None where it is not installed."""
+    if version("mlflow") is None:
+        return None
+    warnings.filterwarnings("ignore")
+    import mlflow
+    import mlflow.pytorch
+
+    for name in ("mlflow", "alembic", "mlflow.utils", "mlflow.store"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    folder.mkdir(exist_ok=True)
+    mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
+    mlflow.set_registry_uri(f"sqlite:///{folder / 'mlflow.db'}")
+    if mlflow.get_experiment_by_name("bench") is None:
+        mlflow.create_experiment("bench", artifact_location=(folder / "artifacts").as_uri())
+    mlflow.set_experiment("bench")
+    return mlflow
+
+
+def mlflow_publish(module: nn.Module, folder: Path, prepare: Prepare) -> dict[str, Contestant]:
+    """Return MLflow's way of publishing."""
+    mlflow = with_mlflow(folder)
+    if mlflow is None:
+        return {}
+
+    def clean() -> None:
+        shutil.rmtree(folder / "artifacts", ignore_errors=True)
+        prepare()
+
+    def work() -> None:
+        with mlflow.start_run():
+            mlflow.pytorch.log_model(
+                module,
+                name="net",
+                registered_model_name="net",
+                pip_requirements=[],
+                serialization_format="pickle",
+            )
+
+    return {"MLflow log_model + register (neither fsync nor hash)": Contestant(work, clean)}
+
+
+def loads(part: Kept, folder: Path) -> dict[str, Contestant]:
+    """Return the rivals' ways of loading a network from a local folder."""
+    network, kwargs = part.manifest.blueprint.model, dict(part.kwargs)
+    hub = Hub(network, kwargs)
+    hub.net.load_state_dict(part.module.state_dict())
+    hub.save_pretrained(folder / f"hf-{network}", config={"network": network, "kwargs": kwargs})
+    pickled = folder / f"{network}.pt"
+    torch.save(part.module.state_dict(), pickled)
+
+    def created(read: Callable[[], Any]) -> float:
+        module = timm.create_model(network, **kwargs)
+        module.load_state_dict(read())
+        return bare.touch(module.eval())
+
+    def from_hub() -> float:
+        return bare.touch(Hub.from_pretrained(folder / f"hf-{network}").net)
+
+    found = {
+        "HF mixin from_pretrained": Contestant(from_hub, check=part.check),
+        "timm.create_model + safetensors": Contestant(
+            lambda: created(lambda: load_file(part.file)), check=part.check
+        ),
+        "timm.create_model + torch.load": Contestant(
+            lambda: created(lambda: torch.load(pickled, weights_only=True)), check=part.check
+        ),
+    }
+    mlflow = with_mlflow(folder / "mlflow")
+    if mlflow is not None:
+        saved = folder / f"mlflow-{network}"
+        mlflow.pytorch.save_model(part.module, saved, pip_requirements=[], serialization_format="pickle")
+        found["MLflow load_model (pickle)"] = Contestant(
+            lambda: bare.touch(mlflow.pytorch.load_model(saved.as_uri())), check=part.check
+        )
+    return found

@@ -1,0 +1,232 @@
+"""Publishing and loading 100 MB: what durability, hashes and the probe add to bare code."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import attrs
+import registry_bare as bare
+import registry_rivals as rivals
+import timm
+import torch
+from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
+from registry_settings import Given
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from compatkit.adapters.signals import signal
+from compatkit.registry.manifest import Manifest
+from compatkit.registry.memory import FILE
+from compatkit.registry.store import Store
+from compatkit.registry.tensorfile import serialise
+from compatkit.splitting import publish_split, split
+from compatkit.workspace import Registry
+
+CLOSE = 1e-4
+"""Relative difference of two sums of the same numbers, added up in another order."""
+SETTLED = 2.5
+"""Seconds until files are old enough that their times tell their states apart."""
+
+
+@attrs.frozen(eq=False)
+class Kept:
+    """An extractor in a registry, and the same weights as a bare file and as a network of timm.
+
+    Attributes:
+        kwargs: For timm, so that the network is the extractor and no more.
+        total: Sum of the weights.
+    """
+
+    store: Store
+    name: str
+    manifest: Manifest
+    file: Path
+    module: nn.Module
+    kwargs: Mapping[str, Any]
+    total: float
+
+    @property
+    def megabytes(self) -> float:
+        """Size of the weights."""
+        return self.manifest.payload.file.bytes / 1e6
+
+    def check(self, came: float) -> None:
+        """Refuse a network with other weights."""
+        expect("the sum of the weights", abs(came - self.total) <= CLOSE * abs(self.total), True)
+
+
+@cache
+def kept(given: Given, network: str, at: str) -> Kept:
+    """Cut a network and publish its parts."""
+    say(f"cutting {network} at {at} and publishing it")
+    root = given.folder / f"parts-{network}"
+    registry, parts = Registry.init(root), split(network, at)
+    name = publish_split(registry, parts, "zoo/net")["extractor"]
+    state = {key: value.clone() for key, value in parts["extractor"].module.state_dict().items()}
+    file = given.folder / f"{network}.safetensors"
+    kwargs: dict[str, Any] = {"num_classes": 0}
+    save_file(state, file)
+    module = timm.create_model(network, **kwargs)
+    module.load_state_dict(state)
+    time.sleep(SETTLED)
+    store = registry.store
+    return Kept(store, name, store.manifest(name), file, module.eval(), kwargs, bare.touch(module))
+
+
+def publish(given: Given) -> list[str]:
+    """Measure publishing."""
+    part = kept(given, given.network, given.split)
+    module = copy.deepcopy(part.module)
+    state = module.state_dict()
+    folder, data = given.folder / "publish", serialise(state)
+    first = next(one for one in state.values() if one.is_floating_point())
+    published = [0]
+
+    def fresh() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        Store.init(folder / "parts")
+        os.sync()
+        published[0] += 1
+        first.view(-1)[0] = published[0]
+
+    def check_blob(store: Store) -> None:
+        found = store.load_state(store.manifest("bench/net@1.0.0"), verify="always")
+        expect("the first weight", float(found[_first(state)].view(-1)[0]), float(published[0]))
+
+    size = f"{len(data) / 1e6:.0f} MB"
+    floor, best = f"write + fsync of the same {size}", "bare best"
+    contestants = {
+        floor: Contestant(lambda: bare.write_synced(folder / "x", data), fresh),
+        best: Contestant(lambda: bare.publish_best(folder, state), fresh),
+        "ours": Contestant(lambda: _published(folder, state, part.manifest), fresh, check_blob),
+        "HF save_pretrained (neither fsync nor hash)": rivals.hf_save(module, folder, fresh),
+        **rivals.mlflow_publish(module, given.folder / "mlflow", fresh),
+    }
+    say(f"publishing {size}")
+    times = compete(contestants, given.rounds, given.seed)
+    others = [label for label in contestants if label not in (floor, "ours")]
+    operation = f"publish {size}, durable and hashed (put_state and publish)"
+    told = f"{best} (save_file, sha256 of the map beside fsync, link, folder fsync)"
+    times[told] = times[best]
+    rows = [
+        Row(operation, floor, "ours", Gate(2.6), others),
+        Row("the same, beside the bare best", told, "ours"),
+        *(
+            Row("the same, beside MLflow", label, "ours", Gate(1))
+            for label in others
+            if label.startswith("MLflow")
+        ),
+    ]
+    return lines(rows, times)
+
+
+def _published(folder: Path, state: Mapping[str, Tensor], manifest: Manifest) -> Store:
+    store = Store.open(folder / "parts")
+    payload = store.put_state(state, parameters=manifest.payload.parameters)
+    store.publish("bench/net", attrs.evolve(manifest, payload=payload))
+    return store
+
+
+def _first(state: Mapping[str, Tensor]) -> str:
+    return next(name for name, one in state.items() if one.is_floating_point())
+
+
+def load(given: Given) -> list[str]:
+    """Measure the first load, with its parts, and later ones."""
+    part = kept(given, given.network, given.split)
+    memories = _memories(part, given.folder / "memories")
+
+    def remembering(which: str) -> Any:
+        return lambda: _remember(part.store, memories.get(which))
+
+    def ours(which: str, verify: Any = "auto") -> Contestant:
+        root = part.store.root
+        work = lambda: bare.touch(Registry.open(root).build(part.name, verify=verify))  # noqa: E731
+        return Contestant(work, remembering(which), part.check)
+
+    image = signal((2, 3, *part.manifest.blueprint.traced_size), 1)
+    later = "timm on meta without initialisation, load_file, assign + touch"
+    plain, hashed = "timm on meta, load_file, assign + touch", f"sha256 of the map + {later}"
+    contestants = {
+        hashed: Contestant(lambda: (bare.hashed(part.file), _bare(part))[1], check=part.check),
+        f"{hashed} + a forward pass of 2 images": Contestant(lambda: _passed(part, image), check=part.check),
+        later: Contestant(lambda: _bare(part), check=part.check),
+        plain: Contestant(lambda: _bare(part, initialised=True), check=part.check),
+        "nothing remembered": ours("nothing"),
+        "proved before": ours("proved"),
+        "hashed before": ours("hashed"),
+        "later": ours("all"),
+        "never": ours("nothing", "never"),
+        **rivals.loads(part, given.folder),
+    }
+    say(f"loading {part.megabytes:.0f} MB")
+    times = compete(contestants, given.rounds, given.seed)
+    return lines(_rows(part, hashed, later, plain, list(contestants)), times)
+
+
+def _rows(part: Kept, hashed: str, later: str, plain: str, labels: list[str]) -> list[Row]:
+    others = [one for one in labels if one.split()[0] in ("HF", "timm.create_model", "MLflow")]
+    first = f"first load and build of {part.megabytes:.0f} MB"
+    return [
+        Row(f"{first}: hashed and probed, nothing remembered", hashed, "nothing remembered", Gate(1.5)),
+        Row(
+            "the same, beside bare code with a forward pass",
+            f"{hashed} + a forward pass of 2 images",
+            "nothing remembered",
+        ),
+        Row(f"{first}: hashed, probed before with these libraries", hashed, "proved before", Gate(1.5)),
+        Row(f"{first}: probed, hashed before", later, "hashed before"),
+        Row('load and build, verify="never"', later, "never"),
+        Row("later load and build (in a registry that is opened anew)", later, "later", Gate(1.5), others),
+        Row("the same, beside plain timm on meta", plain, "later"),
+        *(Row(f"the same, beside {one}", one, "later", Gate(1, text="faster")) for one in others),
+    ]
+
+
+def _bare(part: Kept, *, initialised: bool = False) -> float:
+    model = part.manifest.blueprint.model
+    return bare.touch(bare.build(part.file, model, part.kwargs, initialised=initialised))
+
+
+def _passed(part: Kept, image: Tensor) -> float:
+    bare.hashed(part.file)
+    module = bare.build(part.file, part.manifest.blueprint.model, part.kwargs)
+    with torch.no_grad():
+        module(image)
+    return bare.touch(module)
+
+
+def _memories(part: Kept, folder: Path) -> dict[str, Path]:
+    """Return files of what a machine may know of the part: all, all but the hash, all but the probe."""
+    folder.mkdir(exist_ok=True)
+    _remember(part.store, None)
+    Registry.open(part.store.root).build(part.name)
+    found: dict[str, Path] = {}
+    for which, table in (("all", None), ("proved", "verified"), ("hashed", "proved")):
+        found[which] = Path(shutil.copy(part.store.memory.folder / FILE, folder / which))
+        connection = sqlite3.connect(found[which])
+        facts = {
+            one: connection.execute(f"SELECT count(*) FROM {one}").fetchone()[0]
+            for one in ("verified", "proved")
+        }
+        expect("remembered", min(facts.values()) > 0, True)
+        if table is not None:
+            connection.execute(f"DELETE FROM {table}")
+        connection.commit()
+        connection.close()
+    return found
+
+
+def _remember(store: Store, memory: Path | None) -> None:
+    path = store.memory.folder / FILE
+    path.unlink(missing_ok=True)
+    if memory is not None:
+        shutil.copy(memory, path)

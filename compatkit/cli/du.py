@@ -1,0 +1,54 @@
+"""The command that tells where the bytes of a registry are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from compatkit.cli.gc import size
+from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.output import columns, emit
+from compatkit.cli.roots import store
+
+if TYPE_CHECKING:
+    from compatkit.registry.usage import Usage
+
+_PLACES = {
+    "blobs": "all blobs",
+    "unreferenced": "of these, led to by no version and no result",
+    "evidence": "results of measurements",
+    "trash": "trash/, taken out by gc",
+    "quarantine": "quarantine/, damaged files",
+    "drafts": "tmp/, unfinished files",
+}
+
+
+@click.command(
+    "du", help="Tell how many bytes components and folders take; PATTERN is a glob over whole names."
+)
+@click.argument("pattern", required=False)
+@registry_option
+@json_option
+@click.pass_context
+def du_command(context: click.Context, pattern: str | None, machine: bool) -> None:
+    """Tell where the bytes are: by name its own and what it shares with others, and by folder."""
+    from compatkit.registry.usage import usage
+
+    held = store(context)
+    found = usage(held.index, held.objects, pattern)
+    if machine:
+        emit(found.to_json())
+        return
+    if found.names:
+        lines = [(one.name, size(one.own.bytes), size(one.shared.bytes)) for one in found.names]
+        columns([("name", "its own", "shared"), *lines], right=(1, 2))
+    else:
+        click.echo("no components" + (f" match {pattern!r}" if pattern else " yet"))
+    click.echo()
+    columns([("", "files", "size"), *_places(found)], right=(1, 2))
+
+
+def _places(found: Usage) -> list[tuple[str, str, str]]:
+    amounts = [(label, getattr(found, name)) for name, label in _PLACES.items()]
+    return [(label, f"{amount.files:,}", size(amount.bytes)) for label, amount in amounts]

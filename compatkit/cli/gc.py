@@ -1,0 +1,162 @@
+"""The command that collects garbage: what it would do, and with ``--delete`` doing it."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from compatkit.cli.options import given, json_option, registry_option
+from compatkit.cli.output import columns, emit, next_step, paragraph, progress
+from compatkit.cli.roots import store
+
+if TYPE_CHECKING:
+    from compatkit.registry.collecting import Plan
+    from compatkit.registry.sweeping import Collected
+
+_TIME = re.compile(r"([0-9]{1,7})([smhd]?)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_KINDS = {
+    "blobs": ("blobs that nothing refers to", "go to trash/"),
+    "withdrawn": ("weights of withdrawn versions", "go to trash/"),
+    "trash": ("blobs in trash/", "are deleted"),
+    "drafts": ("unfinished files", "are deleted"),
+    "back": ("blobs in trash/ that are referred to", "come back"),
+    "young": ("blobs that nothing refers to, too young", "stay"),
+    "waiting": ("blobs in trash/, not there for long", "stay"),
+    "quarantine": ("damaged files in quarantine/", "stay: look at them, remove them by hand"),
+}
+
+
+def duration(context: click.Context, parameter: click.Parameter, value: str) -> timedelta:
+    """Read a time: a whole number with s, m, h or d."""
+    match = _TIME.fullmatch(value)
+    if match is None or (not match[2] and match[1].strip("0")):
+        raise click.BadParameter(
+            f"expected a whole number with its unit (s, m, h or d), such as 24h or 7d, got {value!r:.40}.",
+            context,
+            parameter,
+        )
+    return timedelta(**{_UNITS[match[2] or "s"]: int(match[1])})
+
+
+@click.command(
+    "gc", help="Show what could be deleted: bytes that nothing refers to, unfinished files. --delete does it."
+)
+@click.option("--delete", is_flag=True, help="Do it; without this, nothing is changed.")
+@click.option(
+    "--grace",
+    default="24h",
+    show_default=True,
+    metavar="TIME",
+    callback=duration,
+    help="Leave alone what changed within this time, such as 24h or 7d: somebody may be about to refer to it.",
+)
+@click.option(
+    "--withdrawn",
+    is_flag=True,
+    help="Also the weights of versions that were withdrawn longer ago than that, and that nothing else uses.",
+)
+@click.option(
+    "--alone", is_flag=True, help="Nobody else is writing to this registry, so that --grace may be short."
+)
+@click.option(
+    "--lost",
+    multiple=True,
+    metavar="DIGEST",
+    help="A document that is lost for good, once for each; what only it refers to may go.",
+)
+@registry_option
+@json_option
+@click.pass_context
+def gc_command(
+    context: click.Context,
+    delete: bool,
+    grace: timedelta,
+    withdrawn: bool,
+    alone: bool,
+    lost: tuple[str, ...],
+    machine: bool,
+) -> None:
+    """Collect garbage."""
+    from compatkit.registry.collecting import plan
+
+    held = store(context)
+    with progress("looking") as report:
+        found = plan(held, grace=grace, withdrawn=withdrawn, alone=alone, lost=lost, progress=report)
+    if not machine:
+        _show(found, delete)
+    if not delete or found.is_empty:
+        if machine:
+            emit({"plan": found.to_json(), "collected": None})
+        elif not found.is_empty:
+            next_step(*_again(context))
+        return
+    with progress("collecting") as report:
+        collected = found.apply(report)
+    if machine:
+        emit({"plan": found.to_json(), "collected": collected.to_json()})
+    else:
+        _tell(collected, found)
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people: ``"1.2 MB"``."""
+    if count < 1000:
+        return f"{count} B"
+    amount, units = count / 1000, iter(("kB", "MB", "GB", "TB", "PB"))
+    unit = next(units)
+    while amount >= 999.5 and unit != "PB":
+        amount, unit = amount / 1000, next(units)
+    return f"{amount:.1f} {unit}" if amount < 99.95 else f"{amount:.0f} {unit}"
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number with its noun: ``"1 blob"``, ``"2 blobs"``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def _show(found: Plan, delete: bool) -> None:
+    table = [("", "files", "size", "")]
+    for kind, (what, happens) in _KINDS.items():
+        if files := getattr(found, kind):
+            table.append((what, f"{len(files):,}", size(found.bytes[kind]), happens))
+    if found.folders:
+        table.append(("empty folders", f"{len(found.folders):,}", "", "are removed"))
+    if len(table) > 1:
+        columns(table, right=(1, 2))
+    if found.is_empty:
+        paragraph(f"nothing to collect: {found.kept:,} digests are referred to.")
+    elif not delete:
+        paragraph(f"Nothing was changed. {found.kept:,} digests are referred to and stay.")
+
+
+def _tell(collected: Collected, found: Plan) -> None:
+    said = [f"freed {size(collected.freed)}"]
+    if collected.moved:
+        hours = found.grace.total_seconds() / 3600
+        said.append(
+            f"took out {counted(len(collected.moved), 'blob')} ({size(collected.moved_bytes)}), to be deleted by a "
+            f"collection after {hours:g} h in trash/"
+        )
+    if collected.back:
+        said.append(f"brought back {counted(len(collected.back), 'blob')} in use")
+    paragraph("; ".join(said) + ".")
+
+
+def _again(context: click.Context) -> list[str]:
+    """Return the command as it was given, with ``--delete``."""
+    words = ["compatkit"]
+    if given(context).registry is not None:
+        words += ["--registry", str(given(context).registry)]
+    words.append("gc")
+    for option in ("withdrawn", "alone"):
+        words += [f"--{option}"] if context.params[option] else []
+    grace: timedelta = context.params["grace"]
+    if grace != timedelta(hours=24):
+        words += ["--grace", f"{int(grace.total_seconds())}s"]
+    for digest in context.params["lost"]:
+        words += ["--lost", digest]
+    return [*words, "--delete"]

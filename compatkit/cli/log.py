@@ -1,0 +1,55 @@
+"""The command log: what happened to a name, newest first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.output import clean, emit, fold
+from compatkit.cli.roots import store
+from compatkit.errors import IntegrityError, NotFound
+
+if TYPE_CHECKING:
+    from compatkit.registry.history import Entry
+
+COLOURS = {"published": "green", "withdrawn": "yellow"}
+
+
+@click.command(
+    "log",
+    help="Show what happened to NAME, newest first: versions with the least step and why, withdrawals with their "
+    "reasons, moves of aliases. NAME may be a glob over whole names, such as 'digits/*'.",
+)
+@click.argument("name")
+@registry_option
+@json_option
+@click.pass_context
+def log_command(context: click.Context, name: str, machine: bool) -> None:
+    """Show the history of components; damaged entries are shown too, with exit code 3."""
+    from compatkit.registry.history import log
+    from compatkit.registry.resolving import is_pattern
+
+    held = store(context)
+    names = held.names(name) if is_pattern(name) else [name]
+    if not names:
+        raise NotFound(f"{name!r} matches no component; see `compatkit ls`.", subject=name)
+    found = {one: log(held, one) for one in names}
+    if machine:
+        emit([{"name": one, "entries": [entry.to_json() for entry in log]} for one, log in found.items()])
+    else:
+        for place, (one, entries) in enumerate(found.items()):
+            click.echo(f"{chr(10) if place else ''}{click.style(clean(one), bold=True)}")
+            for entry in entries:
+                _print(entry)
+    damaged = any(entry.damaged for entries in found.values() for entry in entries)
+    context.exit(IntegrityError.exit_code if damaged else 0)
+
+
+def _print(entry: Entry) -> None:
+    time = entry.when.replace("T", " ").removesuffix("+00:00")
+    label = clean(f"{time:<19}  {entry.what:<9}  {entry.version:<8}")
+    line = fold(label, entry.detail, indent=2, size=len(label))
+    colour = "red" if entry.damaged else COLOURS.get(entry.what)
+    click.echo(line.replace(entry.what, click.style(entry.what, fg=colour), 1))

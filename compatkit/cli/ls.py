@@ -1,0 +1,99 @@
+"""The command that lists components; it asks the index, and opens no file that did not change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.output import clean, emit
+from compatkit.cli.roots import store
+from compatkit.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from compatkit.registry.listed import Listed
+
+HEADER = ("name", "version", "kind", "parameters", "network", "aliases")
+PAGE = 1000
+"""Names that are aligned with each other; longer lists are printed as they come."""
+
+
+@click.command("ls", help="List components; PATTERN is a glob over whole names, such as 'digits/*.head'.")
+@click.argument("pattern", required=False)
+@registry_option
+@json_option
+@click.pass_context
+def ls_command(context: click.Context, pattern: str | None, machine: bool) -> None:
+    """List components with versions, kinds and aliases; damaged ones are listed too, with exit code 3."""
+    held = store(context)
+    lines = held.index.listing(pattern)
+    damaged: list[Listed] = []
+    if machine:
+        every = list(lines)
+        emit([line.to_json() for line in every])
+        damaged = [line for line in every if line.error]
+    else:
+        sizes: list[int] = []
+        while page := list(islice(lines, PAGE)):
+            sizes = _table(page, sizes)
+            damaged += [line for line in page if line.error]
+        if not sizes:
+            click.echo(
+                "no components" + (f" match {pattern!r}" if pattern else f" in {clean(str(held.root))} yet")
+            )
+    for line in damaged:
+        click.echo(
+            f"{click.style('damaged', fg='red', bold=True)} {line.name}: {clean(line.error)}", err=True
+        )
+    context.exit(IntegrityError.exit_code if damaged else 0)
+
+
+def _table(page: Sequence[Listed], sizes: Sequence[int]) -> list[int]:
+    """Print lines below those that were printed already; columns without any text so far are left out.
+
+    Args:
+        page: What to print.
+        sizes: Widths of the columns above; empty for the first page, which gets the header.
+
+    Returns:
+        The widths, 0 for a column that is left out.
+    """
+    lines = [[_plain(text) for text in _cells(line)] for line in page]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    if not sizes:
+        widths = [max(width, len(word)) if width else 0 for width, word in zip(widths, HEADER, strict=True)]
+        click.echo(click.style(_aligned(HEADER, widths), dim=True))
+    else:
+        widths = [max(pair) for pair in zip(widths, sizes, strict=True)]
+    click.echo("\n".join(_aligned(line, widths) for line in lines))
+    return widths
+
+
+def _plain(text: str) -> str:
+    return text if text.isascii() and text.isprintable() else clean(text)  # most are, and lists are long
+
+
+def _aligned(texts: Sequence[str], widths: Sequence[int]) -> str:
+    numbers = HEADER.index("parameters")
+    parts = [
+        text.rjust(width) if at == numbers else text.ljust(width)
+        for at, (text, width) in enumerate(zip(texts, widths, strict=True))
+        if width
+    ]
+    return "  ".join(parts).rstrip()
+
+
+def _cells(line: Listed) -> tuple[str, ...]:
+    if line.error:
+        return line.name, line.version, "damaged", "", "", ""
+    return (
+        line.name,
+        line.version,
+        line.kind.replace("_", " "),
+        f"{line.parameters:,}",
+        f"{line.model} @ {line.split}",
+        " ".join(f":{alias}={version}" for alias, version in line.aliases.items()),
+    )

@@ -1,0 +1,140 @@
+"""Commands that ask the index: searching, and what the index itself is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from compatkit.cli.gc import size
+from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.output import columns, emit, paragraph, progress, rows
+from compatkit.cli.roots import store
+
+if TYPE_CHECKING:
+    from compatkit.registry.index import Status
+    from compatkit.registry.search import Found
+
+SHOWN = 50
+"""Versions that a person is shown without asking for more."""
+HEADER = ("name", "version", "kind", "parameters", "channels", "network", "tags", "title")
+
+
+def tags(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Read ``KEY=VALUE``, given any number of times."""
+    found: dict[str, str] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(
+                f"expected KEY=VALUE, such as domain=digits, got {value!r:.100}.", context, parameter
+            )
+        if found.setdefault(key, text) != text:
+            raise click.BadParameter(
+                f"{key!r} is given twice, as {found[key]!r} and as {text!r}; no component has both.",
+                context,
+                parameter,
+            )
+    return found
+
+
+@click.command(
+    "search",
+    help="Search versions; every filter must fit. PATTERN is a glob over whole names, such as 'digits/*.head'.",
+)
+@click.argument("pattern", required=False)
+@click.option("--kind", help="extractor, head, auxiliary_head, adapter, ...")
+@click.option(
+    "--tag", "tagged", multiple=True, metavar="KEY=VALUE", callback=tags, help="A tag; may be repeated."
+)
+@click.option("--model", metavar="GLOB", help="The blueprint's model, such as 'resnet*'.")
+@click.option("--channels", type=int, help="A feature width: of an extractor's outputs, a head's inputs.")
+@click.option("--class", "label", metavar="NAME", help="A class, by any of its names.")
+@click.option("--anchor", metavar="DIGEST", help="What it was trained against: a digest, or how it begins.")
+@click.option("--parent", metavar="REF", help="What it came from: a reference, or a manifest's digest.")
+@click.option("--text", metavar="WORDS", help="Words that all stand in the title or the description.")
+@click.option("--latest", is_flag=True, help="Only the latest version of each name.")
+@click.option("--withdrawn", is_flag=True, help="Withdrawn versions too.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    help=f"At most so many.  [default: {SHOWN}; all with --json]",
+    metavar="N",
+)
+@registry_option
+@json_option
+@click.pass_context
+def search_command(
+    context: click.Context,
+    pattern: str | None,
+    kind: str | None,
+    tagged: dict[str, str],
+    limit: int | None,
+    machine: bool,
+    **filters: str | int | bool | None,
+) -> None:
+    """Search versions."""
+    from compatkit.registry.search import Query
+
+    index = store(context).index
+    most = limit if limit is not None or machine else SHOWN
+    query = Query(pattern=pattern, kind=kind and kind.replace(" ", "_"), tags=tagged, limit=most, **filters)  # pyright: ignore[reportArgumentType]
+    found = list(index.each(query))
+    total = len(found) if most is None or len(found) < most else max(len(found), index.count(query))
+    if machine:
+        emit({"total": total, "components": [one.to_json() for one in found]})
+        return
+    if found:
+        columns([HEADER, *map(_cells, found)], right=(3, 4))
+    if total > len(found):
+        paragraph(f"{total - len(found):,} more; --limit {total} shows them all.")
+    elif not found:
+        paragraph("nothing fits; `compatkit ls` lists all components.")
+
+
+def _cells(one: Found) -> tuple[str, ...]:
+    title = f"{one.title} (withdrawn)".strip() if one.withdrawn else one.title
+    return (
+        one.name,
+        one.version,
+        one.kind.replace("_", " "),
+        f"{one.parameters:,}",
+        " ".join(map(str, one.channels)),
+        f"{one.model} @ {one.split}",
+        " ".join(f"{key}={value}" for key, value in one.tags.items()),
+        title,
+    )
+
+
+@click.command(
+    "index", help="Tell where the index is and what it holds; it is disposable and keeps itself up to date."
+)
+@click.option("--rebuild", is_flag=True, help="Forget it and read all files again.")
+@registry_option
+@json_option
+@click.pass_context
+def index_command(context: click.Context, rebuild: bool, machine: bool) -> None:
+    """Tell about the index, or rebuild it."""
+    index = store(context).index
+    if rebuild:
+        with progress("reading") as report:
+            index.rebuild(report)
+    status = index.status()
+    if machine:
+        emit(status.to_json() | {"rebuilt": rebuild})
+        return
+    rows(_told(status))
+
+
+def _told(status: Status) -> dict[str, str]:
+    where = {
+        "file": f"{status.path} ({size(status.bytes)})",
+        "memory": f"in memory of this process only: {status.reason}",
+        "files": f"nowhere, the files are read each time: {status.reason}",
+    }[status.kept]
+    told = {"kept": where, "changed": status.changed or "", "names": f"{status.names:,}"}
+    told |= {"versions": f"{status.versions:,}", "manifests": f"{status.manifests:,}"}
+    if status.damaged:
+        told["damaged"] = f"{status.damaged:,}; `compatkit verify` tells what they are"
+    told["read now"] = f"{status.read:,} folders that changed since the last look"
+    return {label: text for label, text in told.items() if text}

@@ -1,0 +1,62 @@
+"""The command show: what a component is and promises; reads no weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.output import emit, rows
+from compatkit.cli.roots import store
+
+if TYPE_CHECKING:
+    from compatkit.registry.manifest import Manifest
+    from compatkit.registry.names import Reference
+    from compatkit.registry.store import Store
+
+
+@click.command(
+    "show", help="Show what the component REF is and promises (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias)."
+)
+@click.argument("reference", metavar="REF")
+@registry_option
+@json_option
+@click.pass_context
+def show_command(context: click.Context, reference: str, machine: bool) -> None:
+    """Show a component's contract."""
+    from compatkit.registry.canonical import loads
+    from compatkit.registry.manifest import to_bytes
+
+    held = store(context)
+    found = held.resolve(reference)
+    manifest = held.manifest(found)
+    if machine:
+        place = {"name": found.name, "version": str(found.version), "digest": found.digest}
+        known = {"versions": list(map(str, held.versions(found.name))), "aliases": held.aliases(found.name)}
+        emit({**place, **known, "manifest": loads(to_bytes(manifest), what=reference)})
+        return
+    click.echo(click.style(f"{found.name}@{found.version}", bold=True))
+    rows(_facts(held, found, manifest))
+
+
+def _facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
+    """Return the contract in words, with what a person gave and what the registry knows around it."""
+    from compatkit.reports.contracts import short, summary
+
+    about = manifest.about
+    facts = {
+        name: text for name in ("title", "description", "licence", "source") if (text := getattr(about, name))
+    }
+    if about.tags:
+        facts["tags"] = ", ".join(f"{key} {value}" for key, value in about.tags.items())
+    facts |= summary(manifest)
+    for parent in manifest.parents:
+        facts[parent.relation.replace("_", " ")] = short(parent.component)
+    facts["digest"] = str(found.digest)
+    others = [str(version) for version in held.versions(found.name) if version != found.version]
+    if others:
+        facts["other versions"] = ", ".join(others)
+    if aliases := held.aliases(found.name):
+        facts["aliases"] = ", ".join(f":{alias} is {version}" for alias, version in aliases.items())
+    return facts

@@ -1,0 +1,85 @@
+"""What keeps a registry sound, and shows that it is: one door to examining, mending, collecting and copying."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+
+from compatkit.registry.collecting import GRACE, Plan, Progress, plan
+from compatkit.registry.copying import Imported, import_components
+from compatkit.registry.history import Entry, log
+from compatkit.registry.repair import RepairPlan
+from compatkit.registry.repair import plan as plan_repair
+from compatkit.registry.soundness import Soundness, examine
+from compatkit.registry.usage import Usage, usage
+
+if TYPE_CHECKING:
+    from compatkit.registry.store import Store
+
+
+@attrs.frozen
+class Care:
+    """Care of one registry.
+
+    Attributes:
+        store: Its files.
+    """
+
+    store: Store
+
+    def verify(
+        self,
+        patterns: Iterable[str] | None = None,
+        *,
+        deep: bool = True,
+        progress: Progress | None = None,
+    ) -> Soundness:
+        """Look for everything that can be wrong; changes nothing. See ``soundness.examine``."""
+        return examine(self.store, patterns=patterns, deep=deep, progress=progress)
+
+    def repair(self, soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
+        """Say what would mend what was found; its ``apply`` does it. See ``repair.plan``."""
+        return plan_repair(soundness, source=source)
+
+    def gc(
+        self,
+        *,
+        grace: timedelta = GRACE,
+        withdrawn: bool = False,
+        progress: Progress | None = None,
+    ) -> Plan:
+        """Find what nothing refers to; its ``apply`` takes it out. See ``collecting.plan``."""
+        known = self.store.index.referenced()
+        return plan(self.store, grace=grace, withdrawn=withdrawn, referenced=known, progress=progress)
+
+    def usage(self, pattern: str | None = None) -> Usage:
+        """Return what takes how much of the disk. See ``usage.usage``."""
+        return usage(self.store.index, self.store.objects, pattern)
+
+    def log(self, name: str) -> list[Entry]:
+        """Return what happened to a name, newest first. See ``history.log``."""
+        return log(self.store, name)
+
+    def import_from(
+        self,
+        source: Store,
+        patterns: Iterable[str] = ("*",),
+        *,
+        versions: Literal["all", "latest"] = "all",
+        aliases: bool = False,
+        evidence: bool = True,
+        progress: Progress | None = None,
+    ) -> Imported:
+        """Copy components of another registry into this one. See ``copying.import_components``."""
+        return import_components(
+            source,
+            self.store,
+            patterns,
+            versions=versions,
+            aliases=aliases,
+            evidence=evidence,
+            progress=progress,
+        )

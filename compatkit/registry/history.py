@@ -1,0 +1,165 @@
+"""What happened to a name: versions, withdrawals and moves of aliases, read from the files that each of them left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from compatkit.errors import CompatkitError, NotFound
+from compatkit.registry.aliaslogs import read_move
+from compatkit.registry.differences import diff
+from compatkit.registry.faults import Findings
+from compatkit.registry.manifest import Manifest
+from compatkit.registry.names import Bump, Version, check_name
+from compatkit.registry.pointers import read_json, small_file
+from compatkit.registry.survey import Survey
+from compatkit.registry.surveying import survey_references
+
+if TYPE_CHECKING:
+    from compatkit.registry.store import Store
+
+What = Literal["published", "withdrawn", "alias"]
+REASONS = 3
+"""Reasons of a step that are told, the largest first."""
+
+
+@attrs.frozen
+class Entry:
+    """One thing that happened.
+
+    Attributes:
+        when: UTC, ISO 8601, to the second. A withdrawal and a move of an alias say it themselves; a version's is the
+            modification time of its file, which copies of a registry may have changed. Empty where nothing tells.
+        what: ``"published"``, ``"withdrawn"`` or ``"alias"``.
+        version: The version that it happened to, or that an alias points at since; empty where it was removed.
+        detail: The least step and why, the reason of a withdrawal, or how an alias moved.
+        step: Least step from the version before, of a published one; None for others and the first.
+        damaged: True where files could not be read; ``detail`` says which.
+    """
+
+    when: str
+    what: What
+    version: str
+    detail: str
+    step: Bump | None = None
+    damaged: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return attrs.asdict(self)
+
+
+def log(store: Store, name: str) -> list[Entry]:
+    """Return what happened to a name, newest first; what is damaged is told, and does not end it.
+
+    Manifests are compared, no weights are read. The version before is the next lower number.
+
+    Args:
+        store: The registry.
+        name: Of a component.
+
+    Raises:
+        NotFound: Nothing is kept for this name.
+        InvalidName: Not a component name.
+    """
+    check_name(name)
+    survey = Survey(store.root, Findings())
+    survey_references(survey, lambda one: one == name)
+    if name not in survey.names():
+        store.versions(name)  # says which names are near
+        raise NotFound(f"no component is named {name!r}.", subject=name)
+    found = [*_published(store, survey, name), *_withdrawn(survey, name), *_moved(survey, name)]
+    order = {"published": 0, "alias": 1, "withdrawn": 2}
+    found.sort(key=lambda one: (int(one[0]), order[one[1].what], one[2]), reverse=True)
+    return [entry for _, entry, _ in found]
+
+
+Dated = tuple[float, Entry, int]
+"""Seconds, the entry, and the number that decides among those of one second: files and logs have coarse clocks."""
+
+
+def _published(store: Store, survey: Survey, name: str) -> Iterator[Dated]:
+    before: tuple[Version, Manifest] | None = None
+    for number, version in enumerate(survey.versions.get(name, ())):
+        written = _written(survey.root / f"refs/{name}/@versions/{version}")
+        try:
+            digest = store.references.digest(name, version)
+            manifest = store.manifest(str(digest)) if digest is not None else None
+        except CompatkitError as error:
+            detail = f"damaged: {error}"
+            yield written, Entry(_iso(written), "published", str(version), detail, damaged=True), number
+            continue
+        if manifest is None:
+            continue  # it was removed at this moment
+        step, detail = (None, "the first version") if before is None else _step(*before, manifest)
+        yield written, Entry(_iso(written), "published", str(version), detail, step), number
+        before = version, manifest
+
+
+def _step(version: Version, old: Manifest, new: Manifest) -> tuple[Bump, str]:
+    found = diff(old, new)
+    if found.bump == "none":
+        return "none", f"the same as {version}"
+    reasons = [
+        reason
+        for grouped in found.told().values()
+        for bump, reason in grouped
+        if bump == found.bump  # a smaller step explains nothing about the larger
+    ]
+    told = dict.fromkeys(reasons)
+    more = f"; and {len(told) - REASONS} more" if len(told) > REASONS else ""
+    return found.bump, f"{found.bump} from {version}: {'; '.join(list(told)[:REASONS])}{more}"
+
+
+def _withdrawn(survey: Survey, name: str) -> Iterator[Dated]:
+    for number, version in enumerate(sorted(survey.tombstones.get(name, ()))):
+        path = f"refs/{name}/@tombstones/{version}"
+        value = read_json(small_file(survey, path) or b"")
+        if isinstance(value, dict) and isinstance(value.get("reason"), str):
+            when = str(value.get("time", ""))
+            entry = Entry(when, "withdrawn", str(version), value["reason"])
+        else:
+            detail = f"damaged: {path} does not say why"
+            entry = Entry(_iso(_written(survey.root / path)), "withdrawn", str(version), detail, damaged=True)
+        yield _seconds(entry.when), entry, number
+
+
+def _moved(survey: Survey, name: str) -> Iterator[Dated]:
+    for alias, numbers in sorted(survey.logs.get(name, {}).items()):
+        for number in numbers:
+            path = f"refs/{name}/@log/{alias}/{number}"
+            move = read_move(small_file(survey, path) or b"", number)
+            if move is None:
+                when, detail = (
+                    _iso(_written(survey.root / path)),
+                    f"damaged: {path} does not say where :{alias} went",
+                )
+                yield _seconds(when), Entry(when, "alias", "", detail, damaged=True), number
+                continue
+            detail = f":{alias} {move.before or 'nothing'} -> {move.after or 'nothing'}"
+            if move.before is None:
+                detail = f":{alias} -> {move.after or 'nothing'}"
+            yield _seconds(move.time), Entry(move.time, "alias", move.after or "", detail), number
+
+
+def _written(path: Path) -> float:
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds > 0 else ""
+
+
+def _seconds(when: str) -> float:
+    try:
+        return datetime.fromisoformat(when).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,162 @@
+"""One tensor in the header of a safetensors file: its name, dtype, shape and place, each checked strictly."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import attrs
+
+from compatkit.errors import FormatError
+
+MAX_RANK = 32
+MAX_NAME = 512
+DTYPES: Mapping[str, tuple[str, int]] = {
+    "BOOL": ("bool", 1),
+    "U8": ("uint8", 1),
+    "I8": ("int8", 1),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E5M2": ("float8_e5m2", 1),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 1),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 1),
+    "U16": ("uint16", 2),
+    "I16": ("int16", 2),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "U32": ("uint32", 4),
+    "I32": ("int32", 4),
+    "F32": ("float32", 4),
+    "U64": ("uint64", 8),
+    "I64": ("int64", 8),
+    "F64": ("float64", 8),
+    "C64": ("complex64", 8),
+}
+"""Code in the file to torch's name and bytes an element. Types below one byte are not stored."""
+
+_UNSEEN = frozenset(["Cc", "Cf", "Zl", "Zp"])
+"""Categories of characters that move the cursor, turn the writing around, or are not seen at all."""
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|^[A-Za-z]:|(^|/)\.\.?(/|$)")
+_FIELDS = {"dtype", "shape", "data_offsets"}
+
+
+@attrs.frozen
+class Entry:
+    """One tensor of a file.
+
+    Attributes:
+        dtype: Code in the file, ``"F32"``.
+        shape: Elements along each axis; empty for a scalar.
+        start: First byte, counted from the beginning of the file.
+        stop: First byte after it.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def check_tensor_name(name: str) -> None:
+    """Refuse a tensor name that could be a path, hide a twin, or upset a terminal.
+
+    Raises:
+        FormatError: Empty, ``__metadata__``, control or invisible characters, path-like, too long, or not in NFC.
+    """
+    if isinstance(name, str) and len(name) > MAX_NAME:
+        raise FormatError(
+            f"tensor name {name[:40]!r}... has {len(name)} characters; at most {MAX_NAME} bytes are allowed."
+        )
+    if not isinstance(name, str) or not name or name == "__metadata__" or _UNSAFE.search(name):
+        raise FormatError(
+            f"tensor name {name!r:.100} is not safe: no empty name, '__metadata__', control character, "
+            "backslash, absolute path or '..' part; rename the parameter."
+        )
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise FormatError(f"tensor name {name!r:.100} holds half a surrogate pair.") from None
+    if size > MAX_NAME:
+        raise FormatError(f"tensor name {name[:40]!r}... has {size} bytes; at most {MAX_NAME} are allowed.")
+    if name.isascii():
+        return
+    if not unicodedata.is_normalized("NFC", name):
+        raise FormatError(
+            f"tensor name {name!a} is not in Unicode's composed form (NFC), so that twins could hide."
+        )
+    if any(unicodedata.category(one) in _UNSEEN for one in name):
+        raise FormatError(
+            f"tensor name {name!a} holds a character that cannot be seen or that turns the writing around; rename "
+            "the parameter."
+        )
+
+
+def entry_of(name: str, value: Any, base: int) -> Entry:
+    """Return one entry of a header.
+
+    Args:
+        name: Key in the header.
+        value: What the header says of it.
+        base: Where the tensors begin, in bytes from the beginning of the file.
+
+    Raises:
+        FormatError: Unsafe name, unknown or missing fields, unknown dtype, sizes that do not match.
+    """
+    check_tensor_name(name)
+    if not isinstance(value, dict) or value.keys() != _FIELDS:
+        got = sorted(value) if isinstance(value, dict) else type(value).__name__
+        raise FormatError(
+            f"safetensors: {name!r} must have exactly dtype, shape and data_offsets, got {got!r:.200}."
+        )
+    code, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if not isinstance(code, str) or code not in DTYPES:
+        raise FormatError(f"safetensors: {name!r} has dtype {code!r:.40}; known are {', '.join(DTYPES)}.")
+    if not isinstance(shape, list) or len(shape) > MAX_RANK or not _counts(shape):
+        raise FormatError(
+            f"safetensors: {name!r} has shape {shape!r:.80}; expected at most {MAX_RANK} whole numbers."
+        )
+    if not isinstance(offsets, list) or len(offsets) != 2 or not _counts(offsets) or offsets[0] > offsets[1]:
+        raise FormatError(f"safetensors: {name!r} has data_offsets {offsets!r:.80}; expected [begin, end].")
+    size = DTYPES[code][1] * prod(shape)
+    if size != offsets[1] - offsets[0]:
+        raise FormatError(
+            f"safetensors: {name!r} of {code} {shape!r:.80} needs {size!s:.40} bytes, its data_offsets give "
+            f"{offsets[1] - offsets[0]}."
+        )
+    if size == 0 and (max(shape) > 2**40 or DTYPES[code][1] * prod(filter(None, shape)) >= 2**63):
+        raise FormatError(
+            f"safetensors: {name!r} of {code} {shape!r:.80} needs 0 bytes, and its other lengths are beyond any "
+            "tensor: at most 2**40 each, and below 2**63 bytes together."
+        )
+    return Entry(name, code, tuple(shape), base + offsets[0], base + offsets[1])
+
+
+def check_cover(entries: Sequence[Entry], base: int, total: int) -> None:
+    """Check that entries, in the order of their bytes, cover a file from ``base`` to its end.
+
+    Raises:
+        FormatError: Overlap, hole, truncated file, trailing bytes.
+    """
+    reached, before = base, "the header"
+    for one in entries:
+        if one.start != reached:
+            fault = "overlaps" if one.start < reached else "leaves a hole after"
+            raise FormatError(
+                f"safetensors: {one.name!r} {fault} {before}: begins at {one.start}, expected {reached}."
+            )
+        reached, before = one.stop, repr(one.name)
+    if reached != total:
+        fault = "is truncated" if total < reached else "has trailing bytes"
+        raise FormatError(
+            f"safetensors: the file {fault}: the header describes {reached} bytes, the file has {total}."
+        )
+
+
+def _counts(values: list[Any]) -> bool:
+    for one in values:  # written out: there are half a million of them in a large header
+        if type(one) is not int or not 0 <= one < 2**63:
+            return False
+    return True

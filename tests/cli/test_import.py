@@ -1,0 +1,97 @@
+"""import: components of another registry come with what belongs to them; a failure leaves nothing named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compatkit.registry.store import Store
+
+HEAD, EXTRACTOR = "digits/left.head", "digits/left.extractor"
+
+
+def test_everything_comes_into_a_new_registry(run: Any, parts: Path, untouched: Any, tmp_path: Path) -> None:
+    with untouched(parts):
+        said = run("--registry", tmp_path / "copy", "import", parts)
+    assert said.code == 0 and f"made the registry {tmp_path / 'copy'}" in said.err
+    assert f"{HEAD}@1.0.0" in said.out and "new" in said.out and "copied" in said.out
+    assert f"next: compatkit --registry {tmp_path / 'copy'} show digits/" in said.out
+    source, copy = Store.open(parts), Store.open(tmp_path / "copy")
+    assert copy.names() == source.names() and copy.id != source.id
+    assert [digest for digest, _ in copy.objects.each()] == [digest for digest, _ in source.objects.each()]
+    assert run("--registry", tmp_path / "copy", "verify").code == 0
+    again = run("--registry", tmp_path / "copy", "import", parts)
+    assert (
+        "here already" in again.out
+        and "copied 0 blobs (0 B) and 0 results" in again.out
+        and "next:" not in again.out
+    )
+
+
+def test_a_head_brings_its_extractor(run: Any, parts: Path, tmp_path: Path) -> None:
+    said = run("--registry", tmp_path / "copy", "import", parts, HEAD, "--json").json
+    assert {one["reference"] for one in said["made"]} >= {f"{HEAD}@1.0.0", f"{EXTRACTOR}@1.0.0"}
+    assert said["blobs"] > 3 and said["bytes"] > 10_000 and said["there"] == []
+    checked = run("--registry", tmp_path / "copy", "check", EXTRACTOR, HEAD)
+    assert checked.code == 0 and "promise shared-head" in checked.out
+
+
+def test_aliases_come_when_asked_for(run: Any, parts: Path, tmp_path: Path) -> None:
+    run("alias", HEAD, "prod", "1.0.0")
+    said = run("--registry", tmp_path / "copy", "import", parts, "--aliases", "--latest")
+    assert said.code == 0 and f"set {HEAD}:prod" in said.out
+    assert Store.open(tmp_path / "copy").aliases(HEAD) == {"prod": "1.0.0"}
+
+
+def test_a_number_that_is_taken_is_refused(run: Any, parts: Path, tmp_path: Path, untouched: Any) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(parts, copy)
+    digest = Store.open(parts).resolve(EXTRACTOR).digest
+    path = copy / "refs" / HEAD / "@versions" / "1.0.0"
+    path.chmod(0o644)
+    path.write_text(f"{digest}\n")
+    with untouched(copy / "refs"), untouched(copy / "blobs"):
+        said = run("--registry", copy, "import", parts)
+    assert (
+        said.code == 2 and f"{HEAD}@1.0.0 is {digest} here" in said.err and "nothing was imported" in said.err
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("nowhere",), 3, "is no registry"),
+        (("parts", "nothing*"), 2, "matches no component"),
+        (("parts", "No Name"), 2, "is not valid"),
+        ((), 2, "SOURCE"),
+    ],
+)
+def test_what_cannot_be_imported_leaves_nothing(
+    run: Any, parts: Path, tmp_path: Path, words: tuple[str, ...], code: int, told: str
+) -> None:
+    said = run("--registry", tmp_path / "copy", "import", *words)
+    assert said.code == code and told in said.err
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_registry_is_not_imported_into_itself(run: Any, parts: Path) -> None:
+    said = run("import", parts)
+    assert said.code == 2 and "into itself" in said.err
+
+
+def test_damage_in_the_source_is_told(
+    run: Any, parts: Path, tmp_path: Path, damage: Any, untouched: Any
+) -> None:
+    digest = Store.open(parts).manifest(HEAD).payload.file.blob
+    damage(digest)
+    with untouched(parts):
+        said = run("--registry", tmp_path / "copy", "import", parts, "--json")
+    assert (
+        said.code == 3
+        and said.json["error"]["code"] == "integrity"
+        and digest in said.json["error"]["message"]
+    )
+    assert Store.open(tmp_path / "copy").names() == []

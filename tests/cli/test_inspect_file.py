@@ -1,0 +1,161 @@
+"""inspect: a safetensors file from anywhere, told from its header; what is none is refused with the reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def written(path: Path, header: dict[str, Any], body: bytes = b"") -> Path:
+    raw = json.dumps(header).encode()
+    path.write_bytes(len(raw).to_bytes(8, "little") + raw + body)
+    return path
+
+
+def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+TWO = {
+    "__metadata__": {"format": "pt", "note": "x" * 1000},
+    "conv.weight": entry("F32", [4, 3, 2, 2], 0, 192),
+    "steps": entry("I64", [], 192, 200),
+}
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    return written(tmp_path / "two.safetensors", TWO, bytes(200))
+
+
+def test_a_person_sees_sizes_by_dtype_the_tensors_and_the_metadata(run: Any, two: Path) -> None:
+    said = run("inspect", two)
+    assert said.code == 0 and said.err == ""
+    start = 8 + len(json.dumps(TWO))
+    for expected in (
+        rf"size +{start + 200:,} bytes, {start:,} of them header",
+        r"tensors +2 with 49 elements",
+        r"F32 +192 bytes, 48 elements in 1 tensors",
+        rf"conv\.weight +F32 +4 x 3 x 2 x 2 +192 +{start:,}",
+        rf"steps +I64 +scalar +8 +{start + 192:,}",
+        r"metadata \(2\)",
+        r"format +pt",
+    ):
+        assert re.search(expected, said.out), expected
+    assert "x" * 301 not in said.out and said.out.index("F32") < said.out.index("I64")
+
+
+def test_programs_get_every_tensor_and_all_of_the_metadata(run: Any, two: Path) -> None:
+    found = run("inspect", two, "--json").json
+    start = 8 + len(json.dumps(TWO))
+    assert found == {
+        "file": str(two),
+        "bytes": start + 200,
+        "header_bytes": start,
+        "count": 2,
+        "elements": 49,
+        "dtypes": {
+            "F32": {"tensors": 1, "elements": 48, "bytes": 192},
+            "I64": {"tensors": 1, "elements": 1, "bytes": 8},
+        },
+        "metadata": TWO["__metadata__"],
+        "tensors": [
+            {"name": "conv.weight", "dtype": "F32", "shape": [4, 3, 2, 2], "bytes": 192, "offset": start},
+            {"name": "steps", "dtype": "I64", "shape": [], "bytes": 8, "offset": start + 192},
+        ],
+    }
+
+
+def test_a_long_list_is_shortened_for_people_only(run: Any, tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "f", {f"t{at:03}": entry("U8", [1], at, at + 1) for at in range(200)}, bytes(200)
+    )
+    said = run("inspect", path)
+    assert "t029" in said.out and "t030" not in said.out and "t190" in said.out and "t199" in said.out
+    assert "200 tensors, 30 + 10 shown; --json lists all" in said.out
+    assert len(run("inspect", path, "--json").json["tensors"]) == 200
+
+
+def test_an_empty_file_of_tensors_is_one(run: Any, tmp_path: Path) -> None:
+    said = run("inspect", written(tmp_path / "f", {}))
+    assert said.code == 0 and "0 with 0 elements" in said.out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a file with holes")
+def test_of_a_hundred_gigabytes_only_the_header_is_read(run: Any, tmp_path: Path) -> None:
+    size = 100 * 10**9
+    path = written(tmp_path / "f", {"all": entry("U8", [size], 0, size)})
+    os.truncate(path, path.stat().st_size + size)
+    assert "100,000,000,000" in run("inspect", path).out
+
+
+FOREIGN = {
+    "a pickle": (b"\x80\x04\x95" + b"x" * 20, "a pickle"),
+    "an archive": (b"PK\x03\x04" + b"x" * 20, "zip archive, which is what torch.save writes"),
+    "a page": (b"<html><body>Not found</body></html>", "a web page"),
+    "a pointer": (b"version https://git-lfs.github.com/spec/v1\noid", "git-lfs pointer"),
+    "a message": (b"Entry not found", "text that begins with 'Entry not found'"),
+    "JSON": (b'{"metadata": {"total_size": 3}}', "text that begins with"),
+    "nothing written": (bytes(4096), "zero bytes: it was never written"),
+    "nothing": (b"", "at least 8 bytes, got 0"),
+    "cut": (b"\x10\0\0\0\0\0\0\0{}", "claims 16 bytes"),
+    "too long": ((100_000_001).to_bytes(8, "little") + b"{}", "claims 100000001 bytes"),
+}
+
+
+@pytest.mark.case("A1", "A10")
+@pytest.mark.parametrize(("data", "complaint"), FOREIGN.values(), ids=FOREIGN)
+def test_what_is_no_safetensors_file_is_named_with_exit_code_3(
+    run: Any, tmp_path: Path, data: bytes, complaint: str
+) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(data)
+    said = run("inspect", path)
+    assert said.code == 3 and said.out == "" and complaint in said.err and str(path) in said.err
+    machine = run("inspect", path, "--json")
+    assert machine.code == 3 and machine.json["error"]["code"] == "format"
+
+
+def test_a_file_that_is_not_there_is_no_damaged_one(run: Any, tmp_path: Path) -> None:
+    said = run("inspect", tmp_path / "none.safetensors")
+    assert said.code == 4 and "there is no such file" in said.err
+
+
+@pytest.mark.case("C1")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize(
+    ("kind", "word"), [("folder", "a folder"), ("pipe", "a named pipe"), ("device", "a device")]
+)
+def test_folders_pipes_and_devices_are_refused_without_waiting(
+    run: Any, tmp_path: Path, kind: str, word: str
+) -> None:
+    path = tmp_path / "f" if kind != "device" else Path(os.devnull)
+    {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "device": lambda: None}[kind]()
+    said = run("inspect", path)
+    assert said.code == 3 and word in said.err
+
+
+def test_names_and_metadata_cannot_drive_the_terminal(run: Any, tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "f", {"__metadata__": {"\x1b[2J": "\u202egone"}, "a b": entry("U8", [], 0, 1)}, b"x"
+    )
+    said = run("inspect", path)
+    assert said.code == 0 and "\x1b" not in said.out and "\u202e" not in said.out and "\\x1b[2J" in said.out
+
+
+def test_no_tensor_library_is_imported(two: Path) -> None:
+    program = (
+        "import sys\n"
+        "from compatkit.cli.inspect import inspect_command\n"
+        "inspect_command([sys.argv[1]], standalone_mode=False)\n"
+        "heavy = {'torch', 'numpy', 'safetensors'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(two)], check=True, capture_output=True)

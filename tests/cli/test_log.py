@@ -1,0 +1,60 @@
+"""The command log: what happened to names, for people and programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damages import EXTRACTOR, HEAD, REASON, Parts, build, overwrite
+
+from compatkit import cli
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    """A registry with two names, three moves of an alias and a withdrawal; only to be copied."""
+    return build(tmp_path_factory.mktemp("whole") / "parts")
+
+
+@pytest.fixture
+def parts(whole: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parts:
+    monkeypatch.setitem(cli.COMMANDS, "log", ("compatkit.cli.log", "Show what happened to a name."))
+    monkeypatch.setenv("COMPATKIT_REGISTRY", str(tmp_path / "parts"))
+    return whole.copy(tmp_path / "parts")
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_history_in_lines(run: Any) -> None:
+    said = run("log", HEAD)
+    lines = said.out.splitlines()
+    assert said.code == 0 and lines[0] == HEAD
+    assert {tuple(line.split()[2:4]) for line in lines if line.startswith("  20")} == {
+        ("alias", "1.0.0"),
+        ("alias", "2.0.0"),
+        ("published", "1.0.0"),
+        ("published", "2.0.0"),
+    }
+    assert "major from 1.0.0: new weights" in said.out and ":prod 2.0.0 -> 1.0.0" in said.out
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_pattern_shows_several_names(run: Any) -> None:
+    said = run("log", "parts/*")
+    assert said.code == 0 and EXTRACTOR in said.out and HEAD in said.out and REASON in said.out
+    found = run("log", "parts/*", "--json").json
+    assert [one["name"] for one in found] == [EXTRACTOR, HEAD]
+    (withdrawn,) = (one for one in found[0]["entries"] if one["what"] == "withdrawn")
+    assert (withdrawn["version"], withdrawn["detail"]) == ("1.0.0", REASON)
+
+
+def test_damaged_entries_are_shown_with_exit_code_3(run: Any, parts: Parts) -> None:
+    overwrite(parts.root / parts.path("tombstone"), b"x")
+    said = run("log", EXTRACTOR)
+    assert said.code == 3 and "damaged" in said.out and "published" in said.out
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("name", ["nobody", "nobody/*"])
+def test_unknown_names(run: Any, name: str) -> None:
+    assert run("log", name).code == 2

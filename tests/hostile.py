@@ -1,0 +1,310 @@
+"""A registry with one of everything, files in it that were changed by a stranger, and a watch on what reading does."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import os
+import random
+import shutil
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+from torch.utils.data import Dataset  # here, so that torch is not imported while reading is watched
+
+from compatkit.contract import (
+    Blueprint,
+    Contract,
+    Data,
+    Label,
+    Port,
+    Probe,
+    Protocol,
+    Statistical,
+    Structural,
+)
+from compatkit.errors import CompatkitError
+from compatkit.evaluation.cells import Cell, Figure
+from compatkit.registry.canonical import dumps
+from compatkit.registry.manifest import About, Edge, Manifest, Payload, edges, function_digest
+from compatkit.registry.store import Store
+from compatkit.registry.tensorfile import tensor_digest
+from compatkit.reports.document import parse_cell
+
+NAME = "team/one"
+HEAD = "value:sha256:" + "1" * 64
+SHARES = 0.9, 9, 10, 0.6, 0.98
+CONTRACT = Contract(
+    Structural(
+        (Port("image", ("N", 1, "H", "W")),),
+        (Port("features", ("N", 8, "H", "W"), measured={"8x8": (8, 8)}),),
+    ),
+    Data((8, 8), "L", (0.5,), (0.25,), labels=(Label("cat"), Label("dog", ("hound",)))),
+    Protocol("none"),
+    Statistical(None, Probe("hash-1", ((2, 1, 8, 8),), (0.5,), 1e-3, "value:sha256:" + "0" * 64)),
+)
+BLUEPRINT = Blueprint("timm", "timm 1.0", "small", {"in_chans": 1}, "layer1", "extractor", "fx", (8, 8))
+CELL = Cell(
+    f"{NAME}@2.0.0",
+    "team/two@1.0.0",
+    "direct",
+    "none",
+    "perfect",
+    Figure(*SHARES),
+    Figure(*SHARES),
+    0.5,
+    Figure(*SHARES),
+)
+
+
+def weights(value: int, size: int = 16) -> bytes:
+    """Return a small tensor file with metadata and three tensors."""
+    ends = 0, size, size + 8, size + 10
+    kinds = ("U8", [size]), ("F32", [2, 1]), ("BF16", [])
+    header: dict[str, Any] = {"__metadata__": {"compatkit": "note"}}
+    for at, (dtype, shape) in enumerate(kinds):
+        header[f"layer{at}.weight"] = {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": [ends[at], ends[at + 1]],
+        }
+    raw = json.dumps(header).encode()
+    return len(raw).to_bytes(8, "little") + raw + bytes([value % 63]) * ends[-1]
+
+
+def manifest_of(file: Edge, data: bytes, **changes: Any) -> Manifest:
+    """Return a manifest of a tensor file with three tensors."""
+    payload = Payload(file, tensor_digest(data), 3, 18)
+    return Manifest(kind="extractor", blueprint=BLUEPRINT, payload=payload, contract=CONTRACT, **changes)
+
+
+def build(root: Path) -> Store:
+    """Make a registry with two versions, one withdrawn, an alias that moved, and a measured result."""
+    store = Store.init(root)
+    for value, about in ((0, ""), (1, "better")):
+        data = weights(value)
+        run = store.put_blob(b'{"loss": [1.5, 0.5]}')
+        training = {"run": attrs.asdict(run), "seed": value}
+        store.publish(
+            NAME, manifest_of(store.put_blob(data), data, about=About(title=about), training=training)
+        )
+    store.set_alias(NAME, "prod", "1.0.0")
+    store.set_alias(NAME, "prod", "2.0.0")
+    store.withdraw(NAME, "1.0.0", "trained on the test images")
+    function = function_digest(store.manifest(NAME))
+    store.evidence.record(function, HEAD, {"metric": "accuracy", "seed": 0}, dumps(attrs.asdict(CELL)))
+    return store
+
+
+def kinds(store: Store) -> dict[str, Path]:
+    """Return one file of each kind."""
+    refs, newest = store.root / "refs" / NAME, store.resolve(NAME)
+    manifest = store.manifest(newest)
+    pointer = store.evidence.pointers(function_digest(manifest), HEAD)[0]
+    return {
+        "compatkit.json": store.root / "compatkit.json",
+        "manifest": store.objects.path(str(newest.digest)),
+        "weights": store.objects.path(manifest.payload.file.blob),
+        "version": refs / "@versions" / "2.0.0",
+        "tombstone": refs / "@tombstones" / "1.0.0",
+        "alias": refs / "@aliases" / "prod",
+        "move": refs / "@log" / "prod" / "2",
+        "evidence": pointer,
+        "result": store.objects.path(f"sha256:{pointer.name}"),
+    }
+
+
+class States(Dataset[tuple[int, Any]]):
+    """The weights of one component again and again, as processes of a data loader read them."""
+
+    def __init__(self, store: Store, length: int) -> None:
+        self.store, self.length = store, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: int) -> tuple[int, Any]:
+        if number >= self.length:
+            raise IndexError(number)
+        return number, self.store.load_state(self.store.manifest(NAME))
+
+
+def read_everything(root: Path) -> list[CompatkitError]:
+    """Read all that a registry holds as its users do; return the errors, of which only ours are let through."""
+    errors: list[CompatkitError] = []
+
+    def attempt(action: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return action(*given)
+        except CompatkitError as error:
+            errors.append(error)
+            return None
+
+    store: Store | None = attempt(Store.open, root)
+    if store is None:
+        return errors
+    attempt(list, store.objects.each())
+    for name in attempt(store.names) or ():
+        for alias in attempt(store.aliases, name) or ():
+            attempt(store.resolve, f"{name}:{alias}")
+            attempt(store.alias_log, name, alias)
+        for version in attempt(store.references.versions, name) or ():
+            attempt(store.tombstone, name, version)
+            attempt(store.references.digest, name, version)
+        manifest = attempt(store.manifest, name)
+        if manifest is not None:
+            _read(store, manifest, attempt)
+    return errors
+
+
+def _read(store: Store, manifest: Manifest, attempt: Callable[..., Any]) -> None:
+    attempt(list, edges(manifest))
+    attempt(lambda: store.load_state(manifest, verify="always"))
+    function = attempt(function_digest, manifest)
+    for head in (attempt(store.evidence.partners, function) or ()) if function else ():
+        for pointer in attempt(store.evidence.pointers, function, head) or ():
+            found = attempt(store.evidence.result, pointer)
+            if found is not None:
+                attempt(parse_cell, found)
+
+
+def edited(data: bytes, numbers: random.Random, others: Sequence[bytes]) -> bytes:
+    """Return bytes with one to four random edits: flip, set, insert, delete, double, cut, or splice with another."""
+    made = bytearray(data)
+    for _ in range(numbers.randint(1, 4)):
+        at = numbers.randrange(len(made) + 1)
+        end = min(len(made), at + numbers.choice((1, 1, 2, 8, 64)))
+        edit = numbers.randrange(8)
+        if edit == 0 and at < len(made):
+            made[at] ^= 1 << numbers.randrange(8)
+        elif edit == 1 and at < len(made):
+            made[at] = numbers.choice(b'\x00\xff09-+.eE"\\[]{},: \n/utA')
+        elif edit == 2:
+            made[at:at] = numbers.randbytes(numbers.choice((1, 2, 9)))
+        elif edit == 3:
+            del made[at:end]
+        elif edit == 4:
+            made[at:at] = made[at:end]
+        elif edit == 5:
+            del made[at:]
+        elif edit == 6:
+            other = numbers.choice(others)
+            made[at:] = other[numbers.randrange(len(other) + 1) :]
+        else:
+            made[at:end] = numbers.choice(
+                (b"9" * 30, b"-1", b"1e999", b"null", b"[[", b'"../../x"', b"\xed\xa0\x80")
+            )
+    return bytes(made)
+
+
+def put_in_place(path: Path, data: bytes) -> None:
+    """Write a file whatever stands in its place, ten seconds ago."""
+    clear(path)
+    path.write_bytes(data)
+    then = time.time() - 10
+    os.utime(path, (then, then))
+
+
+def clear(path: Path) -> None:
+    """Remove whatever stands at a path."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        path.unlink()
+
+
+def stand_in(path: Path, kind: str, outside: Path) -> None:
+    """Put something else in place of a file: a link out of the registry, a folder, a pipe, a socket, a device."""
+    data = path.read_bytes()
+    clear(path)
+    if kind == "link":
+        (outside / "twin").write_bytes(data)
+        path.symlink_to(outside / "twin")
+    elif kind == "dangling link":
+        path.symlink_to(outside / "nowhere")
+    elif kind == "link to itself":
+        path.symlink_to(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as made, _inside(path.parent):
+            made.bind(path.name)
+    elif kind == "device":
+        os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # zeros without end
+    else:
+        raise ValueError(kind)
+
+
+@contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Work in a folder: the path of a socket is at most 108 bytes."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def listing(folder: Path | str, prefix: str = "") -> dict[str, tuple[int, ...]]:
+    """Return the state of everything below a folder, by relative path."""
+    found: dict[str, tuple[int, ...]] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            state = entry.stat(follow_symlinks=False)
+            name = f"{prefix}{entry.name}"
+            if stat.S_ISDIR(state.st_mode):
+                found[name] = state.st_ino, state.st_mode
+                found |= listing(entry.path, f"{name}/")
+            else:
+                found[name] = state.st_ino, state.st_mode, state.st_size, state.st_mtime_ns
+    return found
+
+
+@contextmanager
+def watched(root: Path) -> Iterator[list[str]]:
+    """Record every path outside ``root`` that is opened, listed, made, moved or removed."""
+    outside: list[str] = []
+    really: list[tuple[Any, str, Any]] = []
+
+    def note(path: Any) -> None:
+        if isinstance(path, str | bytes | os.PathLike):
+            text = os.path.abspath(os.fsdecode(path))
+            if text != str(root) and not text.startswith(f"{root}{os.sep}"):
+                outside.append(text)
+
+    def replace(module: Any, name: str, paths: int) -> None:
+        before = getattr(module, name)
+        really.append((module, name, before))
+
+        def noting(*given: Any, **named: Any) -> Any:
+            for path in given[:paths]:
+                note(path)
+            return before(*given, **named)
+
+        setattr(module, name, noting)
+
+    for module, name, paths in (
+        *(
+            (os, name, 1)
+            for name in ("open", "scandir", "listdir", "mkdir", "unlink", "rmdir", "truncate", "chmod")
+        ),
+        *((os, name, 2) for name in ("link", "rename", "replace", "symlink")),
+        (builtins, "open", 1),
+        (io, "open", 1),
+    ):
+        replace(module, name, paths)
+    try:
+        yield outside
+    finally:
+        for module, name, before in really:
+            setattr(module, name, before)

@@ -1,0 +1,143 @@
+"""Kill a process at random moments while it does everything that can be done to a registry; after each, examine it.
+
+Run by test_durability with a folder, a number of kills and a seed. Prints how many of each thing were done in full.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from registry_parts import CONDITIONS, check, collected, manifest_for, put
+from scenarios import EXTRACTOR, HEAD, family, no_waiting
+
+from compatkit.errors import NotFound
+from compatkit.registry.canonical import dumps
+from compatkit.registry.collecting import plan
+from compatkit.registry.copying import import_components
+from compatkit.registry.index import Index
+from compatkit.registry.manifest import Parent
+from compatkit.registry.store import Store
+
+LIFE = 0.15
+"""Seconds that a process lives at most."""
+FRESH = 12
+"""Kills after which a new registry is taken, so that looking through it stays quick."""
+NAMES = ("a/one", "a/two", "b")
+
+
+def one_thing(root: Path, chance: random.Random) -> str:
+    """Do one thing at random; return its name."""
+    store, name = Store.open(root), chance.choice(NAMES)
+    done = chance.choice(
+        [
+            "publish",
+            "publish",
+            "child",
+            "alias",
+            "alias",
+            "withdraw",
+            "import",
+            "collect",
+            "record",
+            "blob",
+            "index",
+        ]
+    )
+    versions = store.references.versions(name)
+    if done == "publish" or not versions:
+        size = chance.choice([1, 1, 100_000])
+        store.publish(name, manifest_for(put(store, chance.randrange(10), size)))
+        return "publish"
+    if done == "child":
+        parent = Parent("initialised_from", str(store.references.digest(name, chance.choice(versions))))
+        store.publish("child", manifest_for(put(store, chance.randrange(10)), parents=(parent,)))
+    elif done == "alias":
+        with suppress(NotFound):  # withdrawn
+            store.set_alias(name, "prod", chance.choice([None, *versions]))
+    elif done == "withdraw":
+        store.withdraw(name, chance.choice(versions), "by chance")
+    elif done == "import":
+        source = Store.open(root.with_name("source"))
+        import_components(source, store, chance.choice([["*"], ["a/head"]]), aliases=True)
+    elif done == "collect":
+        plan(store, grace=timedelta(0), alone=True, withdrawn=chance.random() < 0.3).apply()
+    elif done == "record":
+        store.evidence.record(EXTRACTOR, HEAD, CONDITIONS, dumps({"accuracy": chance.random()}))
+    elif done == "blob":
+        put(store, chance.randrange(10**6))
+    else:
+        index = Index.of(store.root, store.id)
+        chance.choice([index.rebuild, index.names])()
+    return done
+
+
+def live(root: Path, seed: int, tell: int) -> None:
+    """Do one thing after the other until killed."""
+    chance = random.Random(seed)
+    try:
+        while True:
+            os.write(tell, f"{one_thing(root, chance)}\n".encode())
+    except BaseException:
+        os.write(tell, f"FAILED {traceback.format_exc()}".encode())
+        os._exit(1)
+
+
+def kill_one(root: Path, seed: int) -> Counter[str]:
+    """Let a process live for a moment, kill it, and return what it did."""
+    listen, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(listen)
+        live(root, seed, tell)
+    os.close(tell)
+    time.sleep(random.Random(seed).uniform(0.01, LIFE))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with os.fdopen(listen) as said:
+        told = said.read()
+    check("FAILED" not in told, told)
+    return Counter(told.split())
+
+
+def main() -> None:
+    """Kill as often as asked."""
+    base, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    done: Counter[str] = Counter()
+    no_waiting()
+    for number in range(kills):
+        root = base / "parts"
+        if number % FRESH == 0:
+            for folder in (root, base / "source"):
+                shutil.rmtree(folder, ignore_errors=True)
+            family(root)
+        done += kill_one(root, seed + number)
+        store = Store.open(root)
+        index = Index.of(store.root, store.id)
+        check(
+            index.names() == store.names(), f"after kill {number}: the index does not say what the files say"
+        )
+        index.close()
+        for name in store.names():
+            for alias in store.aliases(name):
+                moves = store.alias_log(name, alias)
+                check(
+                    [move.number for move in moves] == list(range(1, len(moves) + 1)),
+                    f"a move of {alias} is lost",
+                )
+        if number % 2:
+            collected(root)
+    print(json.dumps(done))
+
+
+main()

@@ -1,0 +1,186 @@
+"""What can be interrupted: each scenario prepares a registry, does one thing to it, and knows when that is done."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import attrs
+from registry_parts import CONDITIONS, check, manifest_for, put
+
+from compatkit.errors import IntegrityError
+from compatkit.registry import durable
+from compatkit.registry.canonical import dumps
+from compatkit.registry.collecting import plan
+from compatkit.registry.copying import import_components
+from compatkit.registry.manifest import Manifest, Parent, function_digest
+from compatkit.registry.store import Store
+
+FIRST, SECOND, UNUSED, GONE = 0, 1, 2, 3
+LARGE = 2**17
+"""Numbers of large weights: 512 KiB, in pieces of 64 KiB."""
+EXTRACTOR, HEAD = "value:sha256:" + "1" * 64, "value:sha256:" + "2" * 64
+
+
+@attrs.frozen
+class Scenario:
+    """One thing that is done to a registry.
+
+    Attributes:
+        prepare: Makes the registry in a folder that exists; None where there is none before.
+        act: Does it; repeated after an interruption.
+        finished: What can be named afterwards, ``whole``.
+        atomic: Whether there is nothing between before and after but bytes that nothing refers to.
+        sound: Whether all is well before.
+    """
+
+    name: str
+    prepare: Callable[[Path], object] | None
+    act: Callable[[Path], object]
+    finished: tuple[str, ...]
+    atomic: bool = True
+    sound: bool = True
+
+
+def publish(root: Path, value: int, name: str = "a/b") -> str:
+    """Put weights and publish them."""
+    store = Store.open(root)
+    return str(store.publish(name, manifest_for(put(store, value))))
+
+
+def one(root: Path) -> None:
+    """Make a registry with one version."""
+    Store.init(root)
+    publish(root, FIRST)
+
+
+def two(root: Path) -> None:
+    """Make a registry with two versions and an alias."""
+    one(root)
+    publish(root, SECOND)
+    Store.open(root).set_alias("a/b", "prod", "1.0.0")
+
+
+def publish_large(root: Path) -> None:
+    """Publish weights that are written in many pieces."""
+    durable.CHUNK = 2**16
+    store = Store.open(root)
+    store.publish("a/b", manifest_for(put(store, FIRST, LARGE)))
+
+
+def untidy(root: Path) -> None:
+    """Make a registry with a bit of everything that can be collected, and a blob in trash that is referred to."""
+    two(root)
+    store = Store.open(root)
+    store.withdraw("a/b", "1.0.0", "wrong")
+    for value in (UNUSED, UNUSED + 10):
+        put(store, value)
+    for number, digest in enumerate((put(store, GONE).file.blob, str(store.resolve("a/b").digest))):
+        path = store.objects.path(digest)
+        path.rename(root / "trash" / f"{path.name}-1-{number:016x}")
+    for number, content in enumerate((b"half a blob", b"sha256:" + b"0" * 64 + b"\n")):
+        (root / "tmp" / f"{2**22 + 1}-{number:016x}").write_bytes(content)
+    (root / "refs/left/over/@versions").mkdir(parents=True)
+
+
+def collect(root: Path) -> None:
+    """Collect everything at once."""
+    plan(Store.open(root), grace=timedelta(0), alone=True, withdrawn=True).apply()
+
+
+def family(root: Path) -> None:
+    """Make an empty registry, and beside it one with a pair, its result, a withdrawn version and an alias."""
+    Store.init(root)
+    source = Store.init(root.with_name("source"))
+    run = source.put_blob(dumps({"run": 1}))
+    training = {"run": {"blob": run.blob, "bytes": run.bytes}}
+    extractor = source.publish("a/extractor", manifest_for(put(source, FIRST), training=training))
+    parents = (Parent("trained_with", str(extractor.digest)),)
+    heads: list[Manifest] = [
+        manifest_for(put(source, value), kind="head", parents=parents, training=training)
+        for value in (SECOND, UNUSED)
+    ]
+    for head in heads:
+        source.publish("a/head", head)
+    source.withdraw("a/head", "1.0.0", "wrong")
+    source.set_alias("a/head", "prod", "2.0.0")
+    functions = [function_digest(one) for one in (source.manifest(extractor), heads[1])]
+    source.evidence.record(*functions, CONDITIONS, dumps({"accuracy": 0.5}))
+
+
+def bring(root: Path) -> None:
+    """Import the pair."""
+    import_components(Store.open(root.with_name("source")), Store.open(root), ["a/head"], aliases=True)
+
+
+def damaged(root: Path) -> None:
+    """Make a registry in which the weights of the one version are damaged."""
+    one(root)
+    store = Store.open(root)
+    path = store.objects.path(store.manifest("a/b").payload.file.blob)
+    path.chmod(0o644)
+    path.write_bytes(b"damaged")
+
+
+def heal(root: Path) -> None:
+    """Read the damaged weights, which moves them away, and put them again."""
+    store = Store.open(root)
+    payload = store.manifest("a/b").payload
+    with suppress(IntegrityError):
+        store.read_blob(payload.file.blob)
+    check(put(store, FIRST) == payload, "the same weights have the same digest")
+
+
+def record(root: Path) -> None:
+    """Keep a measured result."""
+    Store.open(root).evidence.record(EXTRACTOR, HEAD, CONDITIONS, dumps({"accuracy": 0.5}))
+
+
+def make(root: Path) -> None:
+    """Make a registry."""
+    Store.init(root, exist_ok=True)
+
+
+def withdraw(root: Path) -> None:
+    """Withdraw a version."""
+    Store.open(root).withdraw("a/b", "2.0.0", "wrong")
+
+
+def move(root: Path) -> None:
+    """Move an alias."""
+    Store.open(root).set_alias("a/b", "prod", "2.0.0")
+
+
+def remove(root: Path) -> None:
+    """Remove an alias."""
+    Store.open(root).set_alias("a/b", "prod", None)
+
+
+BOTH = ("a/b@1.0.0", "a/b@2.0.0")
+SCENARIOS = (
+    Scenario("init", None, make, ()),
+    Scenario("first_publish", Store.init, lambda root: publish(root, FIRST), BOTH[:1]),
+    Scenario("next_publish", one, lambda root: publish(root, SECOND), BOTH),
+    Scenario("publish_large", Store.init, publish_large, BOTH[:1]),
+    Scenario("move", two, move, BOTH),
+    Scenario("remove", two, remove, BOTH),
+    Scenario("withdraw", two, withdraw, BOTH[:1]),
+    Scenario("collect", untidy, collect, BOTH[1:]),
+    Scenario("import", family, bring, ("a/extractor@1.0.0", "a/head@2.0.0"), atomic=False),
+    Scenario("heal", damaged, heal, BOTH[:1], sound=False),
+    Scenario("record", one, record, BOTH[:1]),
+)
+
+
+def settle() -> None:
+    """Let time pass, so that files of this moment are not of the future on the clock of the file system."""
+    time.sleep(0.01)
+
+
+def no_waiting() -> None:
+    """Do not wait for the disk: the kernel outlives every death that is staged here."""
+    os.fsync = lambda descriptor: None

@@ -1,0 +1,313 @@
+"""Whatever happens to the index's file, every answer is right, and the file is good again where that is possible."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade import Hand, part, tagged
+
+from compatkit.registry import index_tables, scanning
+from compatkit.registry.index import Index
+from compatkit.registry.objects import Objects
+from compatkit.registry.references import References
+
+pytestmark = pytest.mark.case("E3")
+SCRIPT = Path(__file__).parent / "scripts" / "index_use.py"
+
+
+@pytest.fixture
+def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hand:
+    """A registry of three components whose times can be trusted."""
+    monkeypatch.setattr(scanning, "SETTLED_NS", 0)
+    monkeypatch.setattr(index_tables, "PATIENCE", 0.05)
+    made = Hand.init(tmp_path / "parts")
+    for name in ("a", "b", "c/d"):
+        made.publish(name, "1.0.0", made.put(part(about=tagged(of=name))))
+    return made
+
+
+@pytest.fixture
+def index(hand: Hand) -> Index:
+    """What a new process would use, with a file that is there already."""
+    Index.of(hand.root, "id").refresh()
+    return Index.of(hand.root, "id")
+
+
+def answers(index: Index) -> list[Any]:
+    return [
+        index.names(),
+        index.search(),
+        list(index.listing()),
+        index.referenced(),
+        index.find("a", "1.0.0"),
+    ]
+
+
+@pytest.fixture
+def right(hand: Hand, tmp_path: Path) -> list[Any]:
+    """The answers of an index that nothing ever happened to."""
+    return answers(Index.of(hand.root, "other"))
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "cut off": lambda data: data[: len(data) // 2],
+    "a page": lambda data: data[:4096],
+    "no database": lambda data: b"this is no database\n" * 500,
+    "zeros": lambda data: bytes(len(data)),
+    "head": lambda data: b"x" * 100 + data[100:],
+    "schema": lambda data: data[:200] + b"\xff" * 2000 + data[2200:],
+    "later pages": lambda data: data[:8192] + b"\x5a" * (len(data) - 8192),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_replaced(index: Index, right: list[Any], damage: str) -> None:
+    index.path.write_bytes(DAMAGE[damage](index.path.read_bytes()))
+    assert answers(index) == right
+    status = index.status()
+    assert status.kept == "file" and status.names == 3
+    assert answers(Index.of(index._places.references.root, "id")) == right
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_file_with_flipped_bytes_never_fails(index: Index, seed: int) -> None:
+    data = index.path.read_bytes()
+    for step in range(7):
+        data = flipped(data, (seed * 7919 + step * 10_007 + 100) % len(data))
+    index.path.write_bytes(data)
+    answers(index)
+    index.rebuild()
+    assert index.names() == ["a", "b", "c/d"] and index.status().kept == "file"
+
+
+def test_a_file_of_another_schema_is_filled_anew(index: Index, right: list[Any]) -> None:
+    connection = sqlite3.connect(index.path)
+    connection.executescript(
+        'PRAGMA user_version = 999; DROP TABLE terms; CREATE TABLE "odd ""name" (x); CREATE VIEW seen AS SELECT 1;'
+        "CREATE TABLE more AS SELECT * FROM folders; DELETE FROM folders"
+    )
+    connection.close()
+    assert answers(index) == right and index.status().kept == "file"
+
+
+def test_a_file_that_lacks_a_table_is_filled_anew(index: Index, right: list[Any]) -> None:
+    connection = sqlite3.connect(index.path)
+    connection.executescript("DROP TABLE edges")
+    connection.close()
+    assert answers(index) == right and index.status().kept == "file"
+
+
+def test_the_file_of_another_registry_is_not_believed(hand: Hand, index: Index, tmp_path: Path) -> None:
+    other = Hand.init(tmp_path / "other")
+    other.publish("x", "1.0.0", other.put(part()))
+    mistaken = Index.of(other.root, "another id")
+    mistaken.path.parent.mkdir(parents=True)
+    shutil.copy(index.path, mistaken.path)
+    assert mistaken.names() == ["x"] and mistaken.status().kept == "file"
+
+
+def test_a_file_that_vanishes_while_it_is_open_comes_back(hand: Hand, index: Index) -> None:
+    assert index.names() == ["a", "b", "c/d"]
+    index.path.unlink()
+    assert index.names() == ["a", "b", "c/d"]
+    hand.publish("e", "1.0.0", hand.put(part()))
+    assert index.names() == ["a", "b", "c/d", "e"] and index.path.exists()
+    assert Index.of(hand.root, "id").status().read == 0  # all of it is in the new file
+    shutil.rmtree(index.path.parent)
+    hand.publish("f", "1.0.0", hand.put(part()))
+    assert index.names() == ["a", "b", "c/d", "e", "f"] and index.status().kept == "file"
+
+
+@pytest.mark.parametrize("mode", ["EXCLUSIVE", "IMMEDIATE"])
+@pytest.mark.case("D7")
+def test_a_locked_file_is_left_alone(hand: Hand, index: Index, right: list[Any], mode: str) -> None:
+    holder = sqlite3.connect(index.path, isolation_level=None)
+    holder.execute(f"BEGIN {mode}")
+    assert answers(index) == right  # readers are not in the way of a writer that did not commit
+    assert index.status().kept == ("memory" if mode == "EXCLUSIVE" else "file")
+    hand.publish("e", "1.0.0", hand.put(part()))
+    assert index.names() == ["a", "b", "c/d", "e"] and index.status().kept == "memory"
+    assert "locked" in index.status().reason
+    holder.execute("ROLLBACK")
+    index.rebuild()
+    assert index.names() == ["a", "b", "c/d", "e"] and index.status().kept == "file"
+    holder.close()
+
+
+def test_a_file_that_may_not_be_written_is_read(
+    hand: Hand, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def read_only(target: str, **settings: Any) -> sqlite3.Connection:
+        plain = str(target) == str(index.path)
+        return connect(f"file:{target}?mode=ro" if plain else target, **(settings | {"uri": True}))
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
+    assert index.names() == ["a", "b", "c/d"] and index.status().kept == "file"
+    hand.publish("e", "1.0.0", hand.put(part()))
+    assert index.names() == ["a", "b", "c/d", "e"] and index.status().kept == "memory"
+    assert "readonly" in index.status().reason and index.status().read > 0
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_cache_folder_without_rights(hand: Hand, index: Index, right: list[Any]) -> None:
+    index.path.parent.chmod(0o500)
+    try:
+        assert answers(index) == right
+        hand.publish("e", "1.0.0", hand.put(part()))
+        assert len(index.names()) == 4
+    finally:
+        index.path.parent.chmod(0o700)
+
+
+@pytest.mark.parametrize("kind", ["file", "dangling link", "folder"])
+def test_a_cache_folder_that_cannot_be_used(
+    hand: Hand, right: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    place = tmp_path / "odd"
+    monkeypatch.setenv("COMPATKIT_CACHE", str(place))
+    if kind == "file":
+        place.write_text("no folder")
+    elif kind == "folder":  # where the file should be
+        Index.of(hand.root, "id").path.mkdir(parents=True)
+    else:
+        place.symlink_to(tmp_path / "nowhere" / "else")
+    index = Index.of(hand.root, "id")
+    assert answers(index) == right
+    status = index.status()
+    assert status.kept == "memory" and status.reason and status.names == 3
+
+
+def test_a_full_disk_leaves_the_index_in_memory(
+    hand: Hand, right: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def small(target: str, **settings: Any) -> sqlite3.Connection:
+        made = connect(target, **settings)
+        if str(target).endswith("sqlite"):
+            made.execute("PRAGMA max_page_count = 5")
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", small)
+    index = Index.of(hand.root, "full")
+    assert answers(index) == right
+    assert index.status().kept == "memory" and "full" in index.status().reason
+
+
+@pytest.mark.parametrize("error", [sqlite3.OperationalError("disk I/O error"), sqlite3.DatabaseError("odd")])
+def test_without_sqlite_the_files_are_walked(
+    hand: Hand, right: list[Any], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*arguments: Any, **settings: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(sqlite3, "connect", fail)
+    index = Index.of(hand.root, "id", Objects(hand.root), References(hand.root))
+    assert answers(index) == right
+    assert index.status().kept == "files" and index.status().reason == str(error)
+    hand.publish("e", "1.0.0", hand.put(part("head")))
+    assert index.count(kind="head") == 1 and [str(one) for one in index.each(kind="head")] == ["e@1.0.0"]
+    assert index.refresh() == 0
+
+
+def test_content_that_is_not_as_expected_is_made_anew_once(
+    index: Index, right: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = sqlite3.connect(index.path)
+    connection.executescript("UPDATE folders SET live = 5; UPDATE manifests SET more = '[1'")
+    connection.close()
+    assert answers(index) == right and index.status().kept == "file"
+    monkeypatch.setattr("compatkit.registry.index.list_names", lambda *arguments: [][1])
+    with pytest.raises(IndexError):
+        list(index.listing())
+
+
+def test_a_defect_of_the_program_is_no_reason_to_retreat(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.names()
+    index._places.answers().tables.connection.close()  # type: ignore[union-attr]
+    with pytest.raises(sqlite3.ProgrammingError):
+        index.names()
+
+
+@pytest.mark.case("D6")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_opens_a_connection_of_its_own(hand: Hand, index: Index) -> None:
+    assert index.names() == ["a", "b", "c/d"]
+    held = index._places.answers()
+    index._places.lock.acquire()  # as if another thread of the parent were inside at this moment
+    child = os.fork()
+    if child == 0:
+        hand.publish("e", "1.0.0", hand.put(part()))
+        good = index.names() == ["a", "b", "c/d", "e"] and index._places.answers() is not held
+        os._exit(0 if good and index.status().kept == "file" else 1)
+    index._places.lock.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert index._places.answers() is held and index.names() == ["a", "b", "c/d", "e"]
+
+
+@pytest.mark.case("D6")
+def test_threads_share_an_index(hand: Hand, index: Index) -> None:
+    problems: list[BaseException] = []
+    digest = hand.put(part())
+
+    def use(number: int) -> None:
+        try:
+            for turn in range(5):
+                hand.publish(f"t{number}", f"1.{turn}.0", digest)
+                assert index.count(pattern=f"t{number}") == turn + 1
+                assert len(index.search(latest=True, pattern=f"t{number}")) == 1
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems, problems
+    assert index.count() == 23 and index.status().kept == "file"
+
+
+@pytest.mark.case("D5", "D6")
+def test_processes_that_fill_and_ask_at_once_agree(hand: Hand, tmp_path: Path) -> None:
+    for number in range(40):
+        hand.publish(f"many/n{number:02}", "1.0.0", hand.put(part(about=tagged(of=str(number)))))
+    command = [sys.executable, str(SCRIPT), str(hand.root), "ask", "6"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    said = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert said == ["43 43\n" * 6] * 4
+
+
+@pytest.mark.case("D1")
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
+def test_a_process_killed_while_it_rebuilds_leaves_the_old_index(
+    hand: Hand, index: Index, right: list[Any]
+) -> None:
+    before = index.path.read_bytes()
+    for delay in (0, 1, 2):
+        command = [sys.executable, str(SCRIPT), str(hand.root), "die", str(delay)]
+        assert subprocess.run(command, check=False, timeout=120).returncode == -9
+        connection = sqlite3.connect(index.path)
+        assert connection.execute("SELECT count(*) FROM versions").fetchone() == (3,)
+        connection.close()
+    assert answers(Index.of(hand.root, "id")) == right
+    assert len(index.path.read_bytes()) == len(before)

@@ -1,0 +1,512 @@
+"""A repair says what it would do, does that, deletes nothing, and can be cut off and made again at any step."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damages import (
+    EXTRACTOR,
+    HEAD,
+    NEW,
+    OLD,
+    TOP,
+    Damage,
+    Parts,
+    build,
+    manifest_of,
+    overwrite,
+    put,
+    rows,
+    table,
+    weights,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compatkit.errors import LayoutError, UsageError
+from compatkit.registry import durable
+from compatkit.registry.canonical import dumps, loads
+from compatkit.registry.filerepair import REASON
+from compatkit.registry.names import Version
+from compatkit.registry.repair import RepairPlan, plan
+from compatkit.registry.soundness import Soundness, examine, open_damaged
+from compatkit.registry.store import Store
+
+EVERY = table(one="code")
+COPIED = [one for one in EVERY if one.values[0].mended == "copy"]
+MENDED = [(damage, place) for _, damage in rows() if damage.mended != "no" for place in damage.places]
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    """A sound registry with one of everything; only to be copied."""
+    return build(tmp_path_factory.mktemp("whole") / "parts")
+
+
+@pytest.fixture
+def parts(whole: Parts, tmp_path: Path) -> Parts:
+    return whole.copy(tmp_path / "parts")
+
+
+@pytest.fixture
+def copy(whole: Parts) -> Store:
+    """Another copy of the registry, which is only read."""
+    return whole.store
+
+
+def planned(parts: Parts, source: Store | None = None) -> RepairPlan:
+    return plan(examine(open_damaged(parts.root)), source=source)
+
+
+def words(found: RepairPlan) -> str:
+    return "\n".join([*(one.words for one in found.actions), *(one.remedy for one in found.left)])
+
+
+def serious(found: Soundness) -> list[str]:
+    """Return codes and paths of what is more than a remark."""
+    return [f"{one.code} {one.path}" for one in found.faults if one.severity != "info"]
+
+
+def contents(root: Path) -> set[str]:
+    """Return the digests of all files, wherever they are."""
+    files = (one for one in root.rglob("*") if stat.S_ISREG(one.lstat().st_mode))
+    return {hashlib.sha256(one.read_bytes()).hexdigest() for one in files}
+
+
+@pytest.mark.case("A9", "C1", "E1")
+@pytest.mark.parametrize(("damage", "place"), EVERY)
+def test_the_plan_says_what_it_does_and_mends_it(
+    parts: Parts, copy: Store, damage: Damage, place: str
+) -> None:
+    damage.do(parts.root / parts.path(place))
+    before, kept = examine(parts.store), contents(parts.root)
+    found = plan(before, source=copy if damage.mended == "copy" else None)
+    assert damage.words in words(found)
+    outcomes = found.apply()
+    assert not [one.error for one in outcomes if one.error]
+    assert contents(parts.root) >= kept
+    after = examine(parts.store)
+    if damage.mended == "no":
+        assert not found.actions and serious(after) == serious(before) and len(found.left) == 1
+    else:
+        assert serious(after) == [] and not found.left
+        assert all(one.done for one in outcomes)
+    assert loads(dumps(found.to_json()), what="JSON")["kind"] == "repair-plan"
+
+
+@pytest.mark.parametrize(("damage", "place"), COPIED)
+def test_without_a_copy_it_says_what_is_missing(parts: Parts, damage: Damage, place: str) -> None:
+    damage.do(parts.root / parts.path(place))
+    found = planned(parts)
+    kept = contents(parts.root)
+    assert not [one.error for one in found.apply() if one.error]
+    assert contents(parts.root) >= kept
+    after = examine(parts.store)
+    assert bool(serious(after)) == bool(found.left)
+    assert all(
+        "copy" in one.remedy or "compatkit alias" in one.remedy or "--from" in one.remedy
+        for one in found.left
+    )
+    again = plan(after)
+    assert again.actions == () and len(again.left) == len(found.left)
+
+
+def struck(parts: Parts) -> Parts:
+    """Return a registry after a damage of each kind that a repair changes something for."""
+    kinds = dict(rows())
+    for name, place in STRUCK:
+        kinds[name].do(parts.root / parts.path(place))
+    return parts
+
+
+STRUCK = (
+    ("blob: cut off", "weights"),
+    ("blob: in trash", "run"),
+    ("blob: writable", "parent"),
+    ("blob: in another shard", "parent weights"),
+    ("version: torn", "new"),
+    ("tombstone: zero bytes", "tombstone"),
+    ("alias: a folder", "alias"),
+    ("log: a move removed", "log/1"),
+    ("pointer: text", "pointer"),
+    ("keys: removed", "keys"),
+)
+"""A damage for each kind of change that a repair makes."""
+
+
+@pytest.mark.case("D1")
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_repair_killed_at_any_step_leaves_nothing_worse_and_is_finished_by_the_next(
+    whole: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy: Store, stride: int
+) -> None:
+    root = tmp_path / "parts"
+    parts = struck(whole.copy(root))
+    before, kept = examine(parts.store), contents(root)
+    assert before.count("error") + before.count("warning") == len(STRUCK)
+    found, number, died = plan(before, source=copy), 0, True
+    while died:
+        shutil.rmtree(root)
+        struck(whole.copy(root))
+        with monkeypatch.context() as patched:
+            patched.setattr(durable, "step", dying(number))
+            try:
+                found.apply()
+                died = False
+            except Killed:
+                number += stride
+        assert contents(root) >= kept
+        after = examine(parts.store)
+        assert after.count("error") <= before.count("error")
+        plan(after, source=copy).apply()
+        assert serious(examine(parts.store)) == []
+    assert number > 80
+
+
+def dying(number: int) -> Callable[[str, Path], None]:
+    """Return a step that ends the process before step ``number``, counted from 0, and before all that follow."""
+    left = number
+
+    def step(operation: str, path: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+
+    return step
+
+
+@pytest.mark.case("C2", "C3")
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_an_action_that_fails_says_why_and_does_not_stop_the_others(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    to_trash = parts.root / "trash" / f"{Path(parts.path('run')).name}-1-00"
+    (parts.root / parts.path("run")).rename(to_trash)
+    overwrite(parts.root / parts.path("tombstone"), b"x")
+
+    def fail(operation: str, path: Path) -> None:
+        if operation == "rename" and path.name == Path(parts.path("run")).name:
+            raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(durable, "step", fail)
+    outcomes = planned(parts).apply()
+    assert [one.done for one in outcomes] == [False, True]
+    assert errno.errorcode[code] in outcomes[0].error and outcomes[0].code == "environment"
+    assert [one.code for one in examine(parts.store).faults if one.code != "quarantine"] == [
+        "blob-in-trash",
+        "trash",
+    ]
+
+
+def test_a_withdrawn_version_never_comes_back_to_life(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = parts.root / parts.path("tombstone")
+    overwrite(path, b"garbage")
+    seen: list[bool] = []
+    monkeypatch.setattr(durable, "step", lambda operation, place: seen.append(path.exists()))
+    planned(parts).apply()
+    assert all(seen) and len(seen) > 3
+    tombstone = parts.store.tombstone(EXTRACTOR, "1.0.0")
+    assert tombstone is not None and tombstone.reason == REASON == "tombstone was damaged"
+    assert tombstone.time.startswith("2023-11-14T22:13:20")  # when the damaged file was written
+    assert Version(1, 0, 0) not in parts.store.versions(EXTRACTOR)
+    assert [one.read_bytes() for one in (parts.root / "quarantine").iterdir()] == [b"garbage"]
+
+
+def test_a_version_that_was_cut_off_makes_room_for_the_next(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compatkit.registry import pointers
+
+    monkeypatch.setattr(pointers, "PATIENCE", 0.0)
+    store = parts.store
+    for content in (b"", b"sha256:0"):
+        path = parts.root / f"refs/{EXTRACTOR}/@versions/3.0.0"
+        path.write_bytes(content)
+        assert (
+            "a minute" in words(planned(parts)) and not planned(parts).actions
+        )  # it may be a publish at work
+        overwrite(path, content)
+        found = planned(parts)
+        assert "its number is free again" in words(found)
+        found.apply()
+        assert serious(examine(store)) == []
+    assert str(store.publish(EXTRACTOR, manifest_of(put(store, weights(9))))) == f"{EXTRACTOR}@3.0.0"
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"), [("top", "@aliases/prod"), ("next", "@log/prod/2"), ("old", "@tombstones/1.0.0")]
+)
+def test_a_number_that_was_used_once_stays_taken(parts: Parts, place: str, shown: str) -> None:
+    path = parts.root / parts.path(place)
+    overwrite(path, b"")
+    found = planned(parts)
+    assert not found.actions and shown in found.left[0].remedy and "stays taken" in found.left[0].remedy
+    assert path.exists()
+
+
+def test_a_copy_gives_back_a_manifest_and_all_that_it_keeps(parts: Parts, copy: Store) -> None:
+    for place in ("manifest", "weights", "run"):
+        (parts.root / parts.path(place)).unlink()
+    before = examine(parts.store)
+    assert [one.code for one in before.faults] == ["manifest-missing"]  # nobody can know what else is gone
+    plan(before, source=copy).apply()
+    assert examine(parts.store).faults == ()
+
+
+def test_a_copy_with_the_same_identity_decides_where_a_version_points(parts: Parts, copy: Store) -> None:
+    path = parts.root / parts.path("top")
+    overwrite(path, f"{parts.blobs['run']}\n".encode())
+    (fault,) = (one for one in examine(parts.store).faults if one.severity == "error")
+    assert fault.code == "version-target"
+    stranger = Store.init(parts.root.parent / "stranger")
+    for place in ("run", "manifest", "weights", "parent", "parent weights"):
+        stranger.put_blob((copy.root / parts.path(place)).read_bytes())
+    stranger.references.create(HEAD, Version(1, 0, 0), parts.blobs["manifest"])
+    assert not planned(parts, stranger).actions
+    planned(parts, copy).apply()
+    assert path.read_bytes().decode().strip() == parts.blobs["manifest"]
+    assert serious(examine(parts.store)) == []
+
+
+def test_a_plan_changes_nothing(whole: Parts, parts: Parts) -> None:
+    struck(parts)
+    before = examine(parts.store)
+    assert len(plan(before, source=whole.store).actions) > len(STRUCK)
+    assert examine(parts.store) == before
+
+
+def test_bytes_from_a_damaged_copy_are_not_taken(whole: Parts, parts: Parts, tmp_path: Path) -> None:
+    copy = whole.copy(tmp_path / "copy").store
+    (parts.root / parts.path("weights")).unlink()
+    overwrite(copy.root / parts.path("weights"), b"x" * 100)
+    (outcome,) = planned(parts, copy).apply()
+    assert not outcome.done and "was to be taken for" in outcome.error and outcome.code == "integrity"
+    assert not (parts.root / parts.path("weights")).exists() and list((parts.root / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", ["trash", "quarantine"])
+def test_a_bad_copy_is_not_taken(parts: Parts, folder: str) -> None:
+    path = parts.root / parts.path("run")
+    data = path.read_bytes()
+    path.unlink()
+    (parts.root / folder / f"{path.name}-1-00").write_bytes(b"x")
+    (fault,) = (one for one in examine(parts.store).faults if one.severity == "error")
+    assert fault.code == "blob-missing" and not planned(parts).actions
+    (parts.root / folder / f"{path.name}-2-00").write_bytes(data)
+    planned(parts).apply()
+    assert path.read_bytes() == data and path.stat().st_mode & 0o777 == 0o444
+
+
+def test_large_blobs_are_copied_in_pieces(parts: Parts, copy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from compatkit.registry import mending
+
+    monkeypatch.setattr(mending, "PIECE", 1000)
+    (parts.root / parts.path("weights")).unlink()
+    written: list[str] = []
+    monkeypatch.setattr(durable, "step", lambda operation, path: written.append(operation))
+    planned(parts, copy).apply()
+    assert written.count("write") == -(-len((copy.root / parts.path("weights")).read_bytes()) // 1000)
+    assert examine(parts.store).faults == ()
+
+
+def test_what_was_mended_in_the_meantime_is_left_alone(parts: Parts, copy: Store) -> None:
+    good = {
+        place: (parts.root / parts.path(place)).read_bytes()
+        for place in ("weights", "tombstone", "alias", "pointer")
+    }
+    for place in good:
+        overwrite(parts.root / parts.path(place), b"x")
+    found = planned(parts, copy)
+    assert len(found.actions) == 5
+    for place, data in good.items():
+        overwrite(parts.root / parts.path(place), data)
+    assert [one.done for one in found.apply()] == [False] * 5
+    assert examine(parts.store).faults == () and list((parts.root / "quarantine").iterdir()) == []
+
+
+def test_an_alias_without_a_log_cannot_be_told(parts: Parts) -> None:
+    shutil.rmtree(parts.root / parts.path("log"))
+    path = parts.root / parts.path("alias")
+    overwrite(path, b"nonsense")
+    found = planned(parts)
+    assert "set the alias again" in words(found)
+    found.apply()
+    assert serious(examine(parts.store)) == [] and parts.store.aliases(HEAD) == {}
+
+
+def test_a_last_move_that_nothing_tells_gives_way_to_the_one_before(parts: Parts) -> None:
+    overwrite(parts.root / parts.path("log/3"), b"{")
+    overwrite(parts.root / parts.path("alias"), b"2.0.0 2\n")
+    found = planned(parts)
+    assert "the move before it counts" in words(found)
+    found.apply()
+    assert serious(examine(parts.store)) == [] and parts.store.aliases(HEAD) == {"prod": "2.0.0"}
+
+
+def test_moves_that_are_written_anew_say_so(parts: Parts) -> None:
+    for place in ("log/1", "log/2"):
+        (parts.root / parts.path(place)).unlink()
+    planned(parts).apply()
+    value: Any = loads((parts.root / parts.path("log/2")).read_bytes(), what="move")
+    assert value["to"] == "2.0.0" and value["rebuilt"] is True
+    assert [(one.before, one.after) for one in parts.store.alias_log(HEAD, "prod")] == [
+        (None, "2.0.0"),
+        ("2.0.0", "2.0.0"),
+        ("2.0.0", "1.0.0"),
+    ]
+
+
+def test_a_log_with_an_absurd_number_is_left_to_people(parts: Parts) -> None:
+    overwrite(parts.root / parts.path("alias"), b"1.0.0 999999999999\n")
+    found = planned(parts)
+    assert not found.actions and "set the alias again" in found.left[0].remedy
+
+
+def test_an_alias_that_was_removed_stays_so(parts: Parts) -> None:
+    stale = (parts.root / parts.path("alias")).read_bytes()
+    parts.store.set_alias(HEAD, "prod", None)
+    (parts.root / parts.path("alias")).write_bytes(stale)
+    assert [one.code for one in examine(parts.store).faults] == ["alias-behind"]
+    planned(parts).apply()
+    assert parts.store.aliases(HEAD) == {} and not (parts.root / parts.path("alias")).exists()
+
+
+@pytest.mark.case("C2")
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no groups of users")
+def test_folders_get_the_rights_of_the_root_from_their_owner(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (parts.root, *(one for one in parts.root.rglob("*") if one.is_dir())):
+        folder.chmod(0o2775)
+    (parts.root / "refs/parts").chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: (parts.root / "refs").stat().st_uid + 1)
+    found = planned(parts)
+    assert not found.actions and "who owns it: chmod 2775" in found.left[0].remedy
+    monkeypatch.undo()
+    planned(parts).apply()
+    assert stat.S_IMODE((parts.root / "refs/parts").stat().st_mode) == 0o2775
+    assert examine(parts.store).faults == ()
+
+
+@pytest.mark.case("E4")
+def test_a_damaged_marker_is_written_anew_with_its_identity_if_that_can_be_read(parts: Parts) -> None:
+    path, identity = parts.root / "compatkit.json", parts.store.id
+    data = path.read_bytes()
+    for damaged, kept in ((data[:-3], True), (b"\0" + data, True), (b"", False), (None, False)):
+        path.unlink() if damaged is None else overwrite(path, damaged)
+        planned(parts).apply()
+        assert serious(examine(parts.store)) == [] and (parts.store.id == identity) == kept
+    overwrite(path, data.replace(b'"layout":1', b'"layout":2')[:-3])
+    found = planned(parts)
+    assert not found.actions and "upgrade" in found.left[0].remedy
+    with pytest.raises(LayoutError, match="may be of a newer layout"):
+        found.apply()
+
+
+@pytest.mark.case("E4")
+def test_a_registry_that_may_only_be_read_is_not_repaired(parts: Parts) -> None:
+    path = parts.root / "compatkit.json"
+    value: Any = loads(path.read_bytes(), what="marker")
+    overwrite(path, dumps(value | {"min_writer": 2}))
+    overwrite(parts.root / parts.path("run"), b"x")
+    found = planned(parts)
+    with pytest.raises(LayoutError, match="may only read"):
+        found.apply()
+
+
+def test_a_registry_is_no_copy_of_itself(parts: Parts) -> None:
+    with pytest.raises(UsageError, match="the registry itself"):
+        planned(parts, Store.open(parts.root))
+
+
+def test_a_registry_of_other_parts_gives_what_it_has(parts: Parts, tmp_path: Path) -> None:
+    other = Store.init(tmp_path / "other")
+    other.put_blob((parts.root / parts.path("run")).read_bytes())
+    for place in ("run", "weights"):
+        (parts.root / parts.path(place)).unlink()
+    found = planned(parts, other)
+    assert len(found.actions) == 1 and [one.path for one in found.left] == [parts.path("weights")]
+    found.apply()
+    assert serious(examine(parts.store)) == [f"blob-missing {parts.path('weights')}"]
+
+
+def test_a_quick_look_is_repaired_after_reading_what_it_doubts(parts: Parts, copy: Store) -> None:
+    path = parts.root / parts.path("weights")
+    overwrite(path, path.read_bytes()[:-1])
+    found = plan(examine(parts.store, deep=False), source=copy)
+    assert [one.words.split()[0] for one in found.actions] == ["move", "copy"]
+    found.apply()
+    assert examine(parts.store, deep=True).sound
+
+
+@pytest.mark.parametrize("victim", [TOP, NEW, OLD])
+def test_a_pattern_repairs_only_its_own(parts: Parts, copy: Store, victim: str) -> None:
+    places = {TOP: "run", NEW: "parent weights", OLD: "old weights"}
+    for place in places.values():
+        overwrite(parts.root / parts.path(place), b"x")
+    plan(examine(parts.store, patterns=[OLD]), source=copy).apply()
+    damaged = {one.path for one in examine(parts.store).faults if one.severity == "error"}
+    assert (parts.path(places[victim]) in damaged) == (victim != OLD)
+
+
+CHECKS = list(HealthCheck)
+
+
+@pytest.mark.case("A9", "C1", "D1")
+@settings(max_examples=10, deadline=None, suppress_health_check=CHECKS)
+@given(several=st.lists(st.integers(0, len(MENDED) - 1), min_size=2, max_size=5))
+def test_random_damages_together_are_mended_as_far_as_the_copy_reaches(
+    whole: Parts, tmp_path_factory: Any, several: list[int]
+) -> None:
+    damages_together(whole, tmp_path_factory, several)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None, suppress_health_check=CHECKS)
+@given(several=st.lists(st.integers(0, len(MENDED) - 1), min_size=2, max_size=5))
+def test_many_damages_together_are_mended_as_far_as_the_copy_reaches(
+    whole: Parts, tmp_path_factory: Any, several: list[int]
+) -> None:
+    damages_together(whole, tmp_path_factory, several)
+
+
+def damages_together(whole: Parts, tmp_path_factory: Any, several: list[int]) -> None:
+    folder = tmp_path_factory.mktemp("random")
+    parts = whole.copy(folder / "parts")
+    for damage, place in (MENDED[number] for number in several):
+        path = (
+            parts.root / parts.path(place) if place != "pointer" else next(iter(_pointers(parts.root)), None)
+        )
+        if (
+            path is not None
+            and path.exists()
+            and not path.is_symlink()
+            and (place in _FOLDERS or path.is_file())
+        ):
+            damage.do(path)
+    kept, before = contents(parts.root), examine(parts.store)
+    outcomes = plan(before, source=whole.store).apply()
+    assert not [one.error for one in outcomes if one.error] and contents(parts.root) >= kept
+    second = plan(examine(parts.store), source=whole.store)
+    second.apply()
+    after = examine(parts.store)
+    assert after.count("error") <= before.count("error") and not plan(after, source=whole.store).actions
+
+
+_FOLDERS = ("tmp", "trash", "quarantine", "locks", "keys", "signatures", "policies")
+
+
+def _pointers(root: Path) -> list[Path]:
+    return [one for one in (root / "evidence").rglob("*") if len(one.name) == 64 and one.is_file()]
