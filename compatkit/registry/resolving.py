@@ -55,13 +55,15 @@ def resolve(references: References, wanted: Reference) -> Reference:
     return _pinned(references, wanted.name, latest)
 
 
-def select(references: References, pattern: str, matching: Callable[[str], list[str]]) -> list[Reference]:
+def select(
+    references: References, pattern: str, matching: Callable[[str], list[str]] | None = None
+) -> list[Reference]:
     """Return what a pattern means, resolved, sorted by name.
 
     Args:
         references: Names and versions.
         pattern: A reference whose name may be a glob.
-        matching: Gives the names that a glob matches.
+        matching: Gives the names that a glob matches; None looks at the folders.
 
     Raises:
         NotFound: Nothing matches.
@@ -72,7 +74,7 @@ def select(references: References, pattern: str, matching: Callable[[str], list[
     if not is_pattern(glob):
         return [resolve(references, Reference.parse(pattern))]
     wanted = Reference.parse(f"any{suffix}")  # a suffix that is not valid is an error, not an empty result
-    known = matching(glob)
+    known = names(references, glob) if matching is None else matching(glob)
     found: list[Reference] = []
     for name in known:
         try:
