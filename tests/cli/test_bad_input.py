@@ -12,6 +12,7 @@ import pytest
 
 import compatkit as ck
 from compatkit.errors import IncompatibleError
+from compatkit.registry.index import Index
 from compatkit.registry.store import Store
 
 REFERENCES = [
@@ -273,7 +274,7 @@ def test_recombining_what_cannot_be_wired_raises_with_the_report(resnet: Path) -
 
 
 def test_a_defect_is_not_told_as_a_mistake_of_the_user(run: Any, parts: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Store, "names", lambda self, pattern: 1 / 0)
+    monkeypatch.setattr(Index, "listing", lambda self, pattern: 1 / 0)
     said = run("ls")
     assert said.code == 70 and "Traceback" in said.err and "please report it" in said.err
     machine = run("ls", "--json")
