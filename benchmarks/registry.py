@@ -3,8 +3,9 @@
 Run ``python benchmarks/registry.py [--only publish,load] [--versions 100000] [--rounds 7] [--out FILE]``. All
 contestants of an operation take turns in one run, in another order each round, so that a busy moment of the machine
 hits all of them alike; a first round is not counted. ``ms`` is the median of the rounds and, in brackets, the minimum.
-The ratio is the median of the rounds' ratios, which is what a gate judges; in brackets stands minimum by minimum, on the
-clock and of the processor's time. What comes out is compared: sums of weights, names, rows. MLflow (``pip install mlflow``) is left out where it is not there.
+The ratio is the median of the rounds' ratios, which is what a gate judges; in brackets stands minimum by minimum, on
+the clock and of the processor's time. What comes out is compared: sums of weights, names, rows. MLflow
+(``pip install mlflow``) is left out where it is not there.
 
 - ``publish``, ``load``: ResNet-50 cut after its last stage, 94 MB;
 - ``small``: a network of 1 MB;

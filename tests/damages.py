@@ -122,8 +122,8 @@ def build(root: Path) -> Parts:
     for version in ("1.0.0", "2.0.0", "1.0.0"):
         store.set_alias(HEAD, "prod", version)
     store.withdraw(EXTRACTOR, "1.0.0", REASON)
-    functions = (function_digest(store.manifest(f"{name}")) for name in (NEW, TOP))
-    result = store.evidence.record(*functions, {"seed": 0}, dumps({"accuracy": 0.5}))
+    left, right = (function_digest(store.manifest(name)) for name in (NEW, TOP))
+    result = store.evidence.record(left, right, {"seed": 0}, dumps({"accuracy": 0.5}))
     blobs = {
         "old manifest": str(old.digest),
         "old weights": store.manifest(f"{EXTRACTOR}@{old.digest}").payload.file.blob,
@@ -349,7 +349,10 @@ def _missing() -> Iterator[tuple[str, Damage]]:
 
 
 def _odd() -> Iterator[tuple[str, Damage]]:
-    kinds = {"a link out": (linked_out, "symlink"), "a folder": (as_folder, "folder-for-file")}
+    kinds: dict[str, tuple[Callable[[Path], Any], str]] = {
+        "a link out": (linked_out, "symlink"),
+        "a folder": (as_folder, "folder-for-file"),
+    }
     kinds["a dangling link"] = (lambda path: (path.unlink(), path.symlink_to("nowhere")), "symlink")
     if hasattr(os, "mkfifo"):
         kinds["a pipe"], kinds["a socket"] = (as_pipe, "special-file"), (as_socket, "special-file")

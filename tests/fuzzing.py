@@ -15,8 +15,9 @@ from typing import Any
 import attrs
 import safetensors.torch
 import torch
-from hostile import build, clear, kinds, listing, put_in_place, read_everything, watched
+from hostile import build, clear, kinds, put_in_place, read_everything
 from hypothesis import strategies as st
+from watching import listing, watched
 
 from compatkit.errors import FormatError
 from compatkit.registry.canonical import digest, loads
@@ -216,7 +217,8 @@ class Bench:
         with limited(), watched(self.root) as outside:
             errors = read_everything(self.root)
         self._compare(before, listing(self.root))
-        assert outside == [] and listing(self.outside) == around
+        assert outside == [], outside
+        assert listing(self.outside) == around, "a file beside the registry was touched"
         for error in errors:
             assert 20 < len(str(error)) < 4000 and error.exit_code in (2, 3, 4), error
         for path in files:
@@ -231,8 +233,9 @@ class Bench:
         new = {path: after[path] for path in after.keys() - before.keys()}
         assert all(path.startswith("blobs/") for path in gone), gone
         assert all(path.startswith("quarantine/") for path in new), new
-        assert sorted(gone.values()) == sorted(new.values())
-        assert all(before[path] == after[path] for path in before.keys() & after.keys())
+        assert sorted(gone.values()) == sorted(new.values()), (gone, new)
+        other = [path for path in before.keys() & after.keys() if before[path] != after[path]]
+        assert other == [], other
 
 
 def agree(data: bytes) -> bool:

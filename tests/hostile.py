@@ -1,9 +1,7 @@
-"""A registry with one of everything, files in it that were changed by a stranger, and a watch on what reading does."""
+"""A registry with one of everything, and files in it that were changed by a stranger."""
 
 from __future__ import annotations
 
-import builtins
-import io
 import json
 import os
 import random
@@ -253,58 +251,3 @@ def _inside(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
-
-
-def listing(folder: Path | str, prefix: str = "") -> dict[str, tuple[int, ...]]:
-    """Return the state of everything below a folder, by relative path."""
-    found: dict[str, tuple[int, ...]] = {}
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            state = entry.stat(follow_symlinks=False)
-            name = f"{prefix}{entry.name}"
-            if stat.S_ISDIR(state.st_mode):
-                found[name] = state.st_ino, state.st_mode
-                found |= listing(entry.path, f"{name}/")
-            else:
-                found[name] = state.st_ino, state.st_mode, state.st_size, state.st_mtime_ns
-    return found
-
-
-@contextmanager
-def watched(root: Path) -> Iterator[list[str]]:
-    """Record every path outside ``root`` that is opened, listed, made, moved or removed."""
-    outside: list[str] = []
-    really: list[tuple[Any, str, Any]] = []
-
-    def note(path: Any) -> None:
-        if isinstance(path, str | bytes | os.PathLike):
-            text = os.path.abspath(os.fsdecode(path))
-            if text != str(root) and not text.startswith(f"{root}{os.sep}"):
-                outside.append(text)
-
-    def replace(module: Any, name: str, paths: int) -> None:
-        before = getattr(module, name)
-        really.append((module, name, before))
-
-        def noting(*given: Any, **named: Any) -> Any:
-            for path in given[:paths]:
-                note(path)
-            return before(*given, **named)
-
-        setattr(module, name, noting)
-
-    for module, name, paths in (
-        *(
-            (os, name, 1)
-            for name in ("open", "scandir", "listdir", "mkdir", "unlink", "rmdir", "truncate", "chmod")
-        ),
-        *((os, name, 2) for name in ("link", "rename", "replace", "symlink")),
-        (builtins, "open", 1),
-        (io, "open", 1),
-    ):
-        replace(module, name, paths)
-    try:
-        yield outside
-    finally:
-        for module, name, before in really:
-            setattr(module, name, before)

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
@@ -40,6 +40,7 @@ def test_wilson_of_nothing_says_nothing() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 300), st.data())
 def test_wilson_holds_the_share_and_is_symmetric(n: int, data: st.DataObject) -> None:
     correct = data.draw(st.integers(0, n))
@@ -97,6 +98,7 @@ def test_paired_interval_of_two_that_agree_shrinks_with_the_examples_but_not_to_
     assert paired_interval([True] * 1000, [True] * 1000)[0] > -0.01
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
 def test_paired_interval_turns_around_with_its_arguments(pairs: list[tuple[bool, bool]]) -> None:
     ours, bound = [one for one, _ in pairs], [other for _, other in pairs]

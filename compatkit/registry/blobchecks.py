@@ -180,7 +180,8 @@ class BlobChecks:
             what = f"mode {state.st_mode & 0o7777:o}; blobs are written once and read-only"
             self.survey.findings.add("blob-writable", path, what, users)
         if state.st_nlink > 1 and (names := self._other_names(path, state)):
-            what = f"{names} more {'name' if names == 1 else 'names'} of the same file, not in tmp/, trash/ or quarantine/"
+            plural = "" if names == 1 else "s"
+            what = f"{names} more name{plural} of the same file, not in tmp/, trash/ or quarantine/"
             self.survey.findings.add("blob-linked", path, what, users)
 
     def _other_names(self, path: str, state: os.stat_result) -> int:

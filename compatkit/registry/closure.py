@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import attrs
@@ -10,7 +9,7 @@ import attrs
 from compatkit.errors import IntegrityError
 from compatkit.registry.canonical import MAX_BYTES, loads
 from compatkit.registry.documents import How, names
-from compatkit.registry.manifest import Manifest, from_bytes, sized_edges
+from compatkit.registry.manifest import Payload, from_bytes, function_digest, sized_edges
 from compatkit.registry.names import Reference
 from compatkit.registry.transfer import Transfer, promised
 
@@ -26,27 +25,28 @@ class Part:
         how: As what it is referred to.
         size: Bytes that it must have, if that is said.
         whose: Component that it belongs to, for messages.
-        owner: Manifest whose payload it is.
-        manifest: What it says, if it is a manifest.
+        payload: What a manifest promises of it, if it is weights.
+        function: Function digest, if it is a manifest.
         further: What it refers to in turn.
     """
 
     how: How
     size: int | None
     whose: str
-    owner: Manifest | None = None
-    manifest: Manifest | None = None
+    payload: Payload | None = None
+    function: str | None = None
     further: tuple[str, ...] = ()
 
 
 @attrs.define(eq=False)
 class Closure:
-    """Components of another registry with all that belongs to them; nothing is kept in memory but manifests."""
+    """Components of another registry with all that belongs to them; their bytes are not kept in memory."""
 
     source: Store
     transfer: Transfer
     parts: dict[str, Part] = attrs.field(factory=dict)
     _asked: set[str] = attrs.field(factory=set)
+    _here: set[str] = attrs.field(factory=set)
     _named: dict[str, list[Reference]] | None = None
 
     def document(self, digest: str, whose: str) -> list[str]:
@@ -69,8 +69,8 @@ class Closure:
             digest, part = ahead.pop()
             known = self.parts.get(digest)
             if known is not None and (known.how == "component" or part.how != "component"):
-                if part.owner is not None and known.owner is None:
-                    self.parts[digest] = attrs.evolve(known, owner=part.owner)
+                if part.payload is not None and known.payload is None:
+                    self.parts[digest] = attrs.evolve(known, payload=part.payload)
                 continue
             part, further = self._entered(digest, part)
             self.parts[digest] = part
@@ -96,17 +96,18 @@ class Closure:
                 ahead.extend(self.parts[one].further)
         return sorted(seen, key=lambda one: self.parts[one].how == "component")
 
-    def manifests(self) -> Iterator[Manifest]:
-        """Yield the manifests."""
-        for part in self.parts.values():
-            if part.manifest is not None:
-                yield part.manifest
+    def functions(self) -> list[str]:
+        """Return the function digests of all components, sorted."""
+        return sorted({part.function for part in self.parts.values() if part.function is not None})
 
     def bring(self, digest: str) -> None:
-        """Copy one blob, unless it is here; weights are compared with what their manifest promises."""
+        """Copy one blob, unless it is here; weights are compared with what their manifest promises, once."""
+        if digest in self._here and self.transfer.target.hold(digest):
+            return
         part = self.parts[digest]
-        examine = None if part.owner is None else promised(part.owner.payload, part.whose)
+        examine = None if part.payload is None else promised(part.payload, part.whose)
         self.transfer.bring(digest, part.size, part.whose, examine)
+        self._here.add(digest)
 
     def _entered(self, digest: str, part: Part) -> tuple[Part, list[tuple[str, Part]]]:
         if part.how == "payload":
@@ -134,11 +135,13 @@ class Closure:
             if edge == manifest.payload.file.blob:
                 if self._is_collected(edge, digest):
                     continue
-                further.append((edge, Part("payload", size, whose, owner=manifest)))
+                further.append((edge, Part("payload", size, whose, manifest.payload)))
             else:
                 whose = f"{whose} (parent {edge[:19]})" if how == "component" else whose
                 further.append((edge, Part(how, size, whose)))
-        return attrs.evolve(part, manifest=manifest, further=tuple(one for one, _ in further)), further
+        return attrs.evolve(
+            part, function=function_digest(manifest), further=tuple(one for one, _ in further)
+        ), further
 
     def _is_collected(self, payload: str, digest: str) -> bool:
         """Tell whether weights are gone for a good reason: all versions that have them were withdrawn."""

@@ -25,7 +25,8 @@ from compatkit.registry.leftovers import Ages, Leftover
 from compatkit.registry.marking import Marker, Marks
 from compatkit.registry.names import check_digest
 from compatkit.registry.objects import GRACE_SECONDS
-from compatkit.registry.roots import HEXADECIMAL, entries
+from compatkit.registry.peeking import entries
+from compatkit.registry.roots import HEXADECIMAL
 from compatkit.registry.surroundings import environment
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import attrs
 from compatkit.errors import FormatError
 from compatkit.registry import durable
 from compatkit.registry.header import Header, read_header
-from compatkit.registry.tensorfile import _combine
+from compatkit.registry.tensorfile import combine
 
 PIECE = 2**22
 """Bytes that are held at a time; a multiple of every element's size."""
@@ -112,7 +112,7 @@ class _Reading:
             at = one.stop
         for _ in self._pieces(None):
             pass
-        tensors = _combine(iter(parts)) if header is not None else None
+        tensors = combine(iter(parts)) if header is not None else None
         return Content(f"sha256:{self.whole.hexdigest()}", tensors, tuple(not_finite))
 
     def _pieces(self, size: int | None) -> Iterator[bytes]:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from compatkit.errors import NotFound, UsageError, VersionExists
-from compatkit.registry import durable, pairscopying
+from compatkit.registry import durable, pairscopying, resolving
 from compatkit.registry.canonical import dumps
 from compatkit.registry.closure import Closure
 from compatkit.registry.names import Reference, Version, check_name
-from compatkit.registry.resolving import is_pattern
 from compatkit.registry.surroundings import environment
 from compatkit.registry.transfer import Transfer
 
@@ -114,12 +113,16 @@ def chosen(source: Store, patterns: Iterable[str], versions: Literal["all", "lat
 def _selected(source: Store, patterns: Iterable[str], versions: str) -> Iterator[Reference]:
     for pattern in patterns:
         if versions == "latest" or "@" in pattern or ":" in pattern:
-            yield from source.select(pattern)
+            yield from resolving.select(source.references, pattern)
             continue
-        matching = source.names(pattern) if is_pattern(pattern) else [check_name(pattern)]
+        matching = (
+            resolving.names(source.references, pattern)
+            if resolving.is_pattern(pattern)
+            else [check_name(pattern)]
+        )
         found = [(name, version) for name in matching for version in source.references.versions(name)]
         if not found:
-            source.select(pattern)  # says what there is
+            resolving.select(source.references, pattern)  # says what there is
         for name, version in found:
             yield Reference(name, version, digest=source.references.digest(name, version))
 
@@ -212,7 +215,7 @@ class _Import:
 
     def _bury(self, name: str, version: Version) -> None:
         tombstone = self.source.references.tombstone(name, version)
-        if tombstone is not None:
+        if tombstone is not None and self.target.references.tombstone(name, version) is None:
             path = self.target.references.folder(name) / "@tombstones" / str(version)
             with environment("create", path):
                 durable.create_once(path, dumps(attrs.asdict(tombstone)), self.target.root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -13,7 +14,7 @@ import attrs
 
 from compatkit.registry import durable
 from compatkit.registry.objects import GRACE_SECONDS
-from compatkit.registry.roots import entries
+from compatkit.registry.peeking import entries
 
 _DRAFT = re.compile(r"([1-9][0-9]{0,9})-[0-9a-f]{16}")
 _TRASHED = re.compile(r"([0-9a-f]{64})-[1-9][0-9]{0,9}-[0-9a-f]{16}")
@@ -84,8 +85,8 @@ class Ages:
         return not self.given_up(name, state)
 
 
-def clock(root: Path) -> Ages:
-    """Return a grace of nothing on the clock of the registry's file system, or on this machine's if that is behind.
+def clock(root: Path) -> float:
+    """Return the time on the clock of the registry's file system, or on this machine's if that is behind.
 
     Ages are differences to times that the file system wrote: if this machine's clock ran ahead of it, everything would
     look old.
@@ -93,7 +94,7 @@ def clock(root: Path) -> Ages:
     folder = root / "tmp"
     durable.make_folder(folder, root)
     durable.touch(folder)  # takes no space, so that a full disk can be tidied
-    return Ages(min(time.time(), os.lstat(folder).st_mtime), 0)
+    return min(time.time(), os.lstat(folder).st_mtime)
 
 
 def drafts(root: Path, ages: Ages) -> Iterator[Leftover]:
@@ -147,10 +148,10 @@ def remove_folders(root: Path, empty: Iterable[str], ages: Ages) -> int:
                 os.rmdir(folder)
             except FileNotFoundError:
                 break
-            except OSError:
-                if folder.is_dir() and os.listdir(folder):
-                    break  # somebody has begun to use it
-                raise
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                break  # somebody has begun to use it
             count, folder = count + 1, folder.parent
     return count
 

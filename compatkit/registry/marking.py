@@ -16,7 +16,8 @@ from compatkit.registry import durable
 from compatkit.registry.canonical import MAX_BYTES
 from compatkit.registry.canonical import digest as digest_of
 from compatkit.registry.documents import Found, How, names
-from compatkit.registry.roots import Root, Roots, entries, opened
+from compatkit.registry.peeking import entries, opened
+from compatkit.registry.roots import Root, Roots
 from compatkit.registry.surroundings import environment
 
 Progress = Callable[[int, int, str], None]

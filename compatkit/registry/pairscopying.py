@@ -11,7 +11,6 @@ from compatkit.errors import IntegrityError
 from compatkit.registry import durable
 from compatkit.registry.closure import Closure
 from compatkit.registry.evidence import FOLDER
-from compatkit.registry.manifest import function_digest
 from compatkit.registry.surroundings import environment
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def copy_results(
         IntegrityError: A pointer or result is damaged.
         EnvironmentFailure: Disk full, no right to write.
     """
-    functions = sorted({function_digest(one) for one in closure.manifests()})
+    functions = closure.functions()
     known, made = set(functions), 0
     for place, extractor in enumerate(functions):
         progress(place, len(functions), "copying results")

@@ -20,23 +20,15 @@ from compatkit.errors import IntegrityError, InvalidName
 from compatkit.registry import durable
 from compatkit.registry.layout import MARKER
 from compatkit.registry.names import Version, check_segment
+from compatkit.registry.peeking import LINE_BYTES, LOOSE, digits, entries, head, is_small
 from compatkit.registry.references import References
 
 INSIDE = ("@versions", "@tombstones", "@aliases", "@log")
 """Folders that a name's folder holds."""
-LINE_BYTES = 72
-"""Size of a reference: ``sha256:``, 64 digits, a newline."""
-SMALL = 2**16
-"""Bytes; larger files in ``quarantine`` are damaged weights, which name nothing."""
 _LINE = re.compile(rb"(sha256:[0-9a-f]{64})\n")
 HEXADECIMAL = re.compile("[0-9a-f]{64}")
 _SHARD = re.compile("[0-9a-f]{2}")
 _PLAIN = re.compile(r"[a-z0-9._-]+")
-_LOOSE = re.compile(rb"(?<![0-9a-fA-F])[0-9a-fA-F]{64}(?![0-9a-fA-F])")
-_CHUNK = 2**20
-_FLAGS = (
-    os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-)
 
 
 @attrs.frozen
@@ -89,7 +81,7 @@ class Roots:
         yield from self._results(str(self.root / "evidence"), 0)
         yield from self._strays()
         for entry in entries(str(self.root / "quarantine")):
-            if _is_small(entry):
+            if is_small(entry):
                 yield from self._named(entry, names=False)
         for entry in entries(str(self.root)):
             if entry.name not in known:
@@ -112,7 +104,7 @@ class Roots:
                 or not intent(entry.name, state)
             ):
                 continue
-            match = _LINE.fullmatch(_head(entry.path) or b"")
+            match = _LINE.fullmatch(head(entry.path) or b"")
             if match is not None:
                 yield Root(match[1].decode(), "component", f"the draft {entry.path}", firm=False)
 
@@ -151,7 +143,7 @@ class Roots:
                 yield from self._version(entry, name)
 
     def _version(self, entry: os.DirEntry[str], name: str) -> Iterator[Root]:
-        data = _head(entry.path)
+        data = head(entry.path)
         if not data:
             return  # cut off without hard links: it says nothing, and never did
         match = _LINE.fullmatch(data)
@@ -182,7 +174,7 @@ class Roots:
                 yield from self._result(entry)
 
     def _result(self, entry: os.DirEntry[str]) -> Iterator[Root]:
-        data = _head(entry.path)
+        data = head(entry.path)
         if data is None:
             return
         if data and data != f"sha256:{entry.name}\n".encode():
@@ -214,78 +206,13 @@ class Roots:
         if entry.is_dir(follow_symlinks=False):
             for inside in entries(entry.path):
                 yield from self._named(inside, names=names)
-        found: set[bytes] = set(_LOOSE.findall(os.fsencode(entry.name))) if names else set()
+        found: set[bytes] = set(LOOSE.findall(os.fsencode(entry.name))) if names else set()
         if entry.is_symlink():
-            found.update(_LOOSE.findall(os.fsencode(os.readlink(entry.path))))
+            found.update(LOOSE.findall(os.fsencode(os.readlink(entry.path))))
         elif entry.is_file(follow_symlinks=False):
-            found.update(_scanned(entry.path))
+            found.update(digits(entry.path))
         for one in sorted(found):
             yield Root(f"sha256:{one.decode().lower()}", "named", entry.path, firm=False)
-
-
-def entries(folder: str) -> list[os.DirEntry[str]]:
-    """Return what is in a folder, sorted by name; nothing where there is no folder."""
-    try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return []
-
-
-def opened(path: str) -> tuple[int, int] | None:
-    """Return descriptor and size of a plain file whose folders were looked at before; None if it is not there.
-
-    Raises:
-        IntegrityError: A link, folder, pipe or device stands in its place.
-        OSError: It cannot be opened.
-    """
-    try:
-        descriptor = os.open(path, _FLAGS)
-    except FileNotFoundError:
-        return None
-    except OSError:
-        descriptor = durable.open_plain(Path(path), Path(path).parent)  # again, to be told what stands there
-        if descriptor is None:
-            return None
-    state = os.fstat(descriptor)
-    if stat.S_ISREG(state.st_mode):
-        return descriptor, state.st_size
-    os.close(descriptor)
-    raise IntegrityError(
-        f"{path} is a pipe, folder or device where the registry keeps a plain file; remove it, and restore the file "
-        "from a copy of the registry.",
-        subject=Path(path),
-    )
-
-
-def _is_small(entry: os.DirEntry[str]) -> bool:
-    try:
-        state = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return stat.S_ISREG(state.st_mode) and state.st_size <= SMALL
-
-
-def _head(path: str) -> bytes | None:
-    file = opened(path)
-    if file is None:
-        return None
-    try:
-        return os.read(file[0], 4 * LINE_BYTES)
-    finally:
-        os.close(file[0])
-
-
-def _scanned(path: str) -> Iterator[bytes]:
-    """Yield every run of 64 hexadecimal digits in a file."""
-    found = opened(path)
-    if found is None:
-        return
-    with os.fdopen(found[0], "rb", buffering=0) as file:
-        kept = b""
-        while piece := file.read(_CHUNK):
-            yield from _LOOSE.findall(kept + piece)
-            kept = (kept + piece)[-2 * LINE_BYTES :]
 
 
 def _is_segment(name: str) -> bool:

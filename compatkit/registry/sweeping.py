@@ -68,13 +68,11 @@ class Sweep:
             ages = self._now()
             marker = Marker(self.root, self.plan.lost)
             self._delete_drafts(ages)  # first, so that what nobody will finish keeps nothing
-            listed = list(
-                leftovers.trashed(self.root, ages)
-            )  # before the look: what that finds dead may be deleted
+            # listed before the look: what that finds dead may be deleted
+            listed = list(leftovers.trashed(self.root, ages))
             marks = self._look(marker, ages, progress)
-            self._empty_trash(
-                listed, marks, progress
-            )  # first, so that a full disk has room for the names of others
+            # before others go there, so that a full disk has room for their names
+            self._empty_trash(listed, marks, progress)
             self._take_out(marks, ages, progress)
             if self._taken:
                 listed = list(leftovers.trashed(self.root, ages))
@@ -151,13 +149,11 @@ class Sweep:
                     self.done.deleted += 1
 
     def _remove_folders(self) -> None:
-        emptied = {
-            self.objects.path(digest).parent.relative_to(self.root).as_posix() for digest in self.done.moved
-        }
+        emptied = {f"blobs/sha256/{digest[7:9]}" for digest in self.done.moved}
         self.done.folders = leftovers.remove_folders(self.root, {*self.plan.folders, *emptied}, self._now())
 
     def _now(self) -> Ages:
-        return attrs.evolve(leftovers.clock(self.root), grace=self.plan.grace.total_seconds())
+        return Ages(leftovers.clock(self.root), self.plan.grace.total_seconds())
 
     def _delete(self, path: Path) -> None:
         state = os.lstat(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from compatkit.errors import FormatError, IntegrityError
@@ -26,6 +26,7 @@ __all__ = [
     "METADATA_KEY",
     "check_finite",
     "check_header",
+    "combine",
     "deserialise",
     "metadata",
     "pieces",
@@ -172,7 +173,7 @@ def tensor_digest(data: Buffer, header: Header | None = None) -> str:
     """
     view = memoryview(data).cast("B")
     found = check_header(view) if header is None else header
-    return _combine(
+    return combine(
         (one.name, one.dtype, one.shape, hashlib.sha256(view[one.start : one.stop]).digest())
         for one in found.tensors
     )
@@ -184,7 +185,7 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
     Raises:
         FormatError: A name, a dtype or a layout cannot be stored.
     """
-    return _combine(_hashed(state))
+    return combine(_hashed(state))
 
 
 def _hashed(state: Mapping[str, Tensor]) -> Iterator[tuple[str, str, tuple[int, ...], bytes]]:
@@ -194,7 +195,8 @@ def _hashed(state: Mapping[str, Tensor]) -> Iterator[tuple[str, str, tuple[int, 
         yield name, _code(name, one), tuple(one.shape), hashlib.sha256(_bytes(one)).digest()
 
 
-def _combine(parts: Iterator[tuple[str, str, tuple[int, ...], bytes]]) -> str:
+def combine(parts: Iterable[tuple[str, str, tuple[int, ...], bytes]]) -> str:
+    """Return the tensor digest of names, dtype codes, shapes and sha256 sums of the bytes."""
     whole = hashlib.sha256()
     for name, dtype, shape, content in sorted((one[0].encode(), *one[1:]) for one in parts):
         for field in (name, dtype.encode(), ",".join(map(str, shape)).encode(), content):

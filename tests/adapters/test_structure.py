@@ -175,7 +175,7 @@ def test_a_head_without_one_vector_an_image_is_refused():
         )
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(
     layers=st.lists(
         st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(0, 2)), min_size=1, max_size=4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compatkit.data.classes import common, look_alikes
@@ -73,6 +73,7 @@ def test_strange_characters_are_named_once_and_many_are_counted() -> None:
     assert strange("\u0430\u0431\u0432\u0433\u0434\u0435").endswith("GHE and 2 more")
 
 
+@settings(deadline=None)
 @given(st.text(max_size=12))
 def test_any_text_has_a_spelling_and_a_skeleton(name: str) -> None:
     assert spelling(spelling(name)) == spelling(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compatkit.evaluation.figures import Tally, chance_level
@@ -45,6 +45,7 @@ def test_a_counted_class_without_an_output_is_wrong() -> None:
     assert (empty.count, empty.correct()) == (1, (0, 0))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 4), st.integers(1, 5))
 def test_counts_agree_with_loops(seed: int, classes: int, outputs: int) -> None:
     draw = torch.Generator().manual_seed(seed)

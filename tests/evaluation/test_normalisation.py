@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, fx, nn
@@ -244,6 +244,7 @@ def test_normalisation_traced_as_a_function_is_refused(net: Net) -> None:
         norm_layers(nn.Sequential(fx.symbolic_trace(Function())))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 400), st.integers(1, 100), st.integers(0, 2**31))
 def test_batches_hold_every_image_once_in_nearly_equal_sizes(count: int, batch_size: int, seed: int) -> None:
     parts = batches(count, batch_size, seed)

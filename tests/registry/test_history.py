@@ -38,7 +38,7 @@ def told(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> Sto
     def on(version: str) -> None:
         next_day()
         path = store.root / f"refs/a/b/@versions/{version}"
-        os.utime(path, (START + day * DAY,) * 2)
+        os.utime(path, (START + day * DAY, START + day * DAY))
 
     publish(store, "a/b")
     on("1.0.0")

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hostile import NAME, build, clear, kinds, listing, read_everything, stand_in, watched
+from hostile import NAME, build, clear, kinds, read_everything, stand_in
+from watching import listing, watched
 
 from compatkit.errors import CompatkitError, IntegrityError, InvalidName
 from compatkit.registry.store import Store
@@ -82,7 +83,8 @@ def test_a_blob_that_was_swapped_for_a_hard_link_is_moved_away_and_its_twin_is_l
     path.unlink()
     os.link(twin, path)
     errors = read_everything(store.root)
-    assert any("other bytes than its name promises" in str(one) for one in errors)
+    told = "other bytes than its name promises", "a damaged copy is in"  # the index may have seen it first
+    assert any(words in str(one) for one in errors for words in told), errors
     assert twin.read_bytes() == b"private" and twin.stat().st_mode & 0o777 == 0o600
     assert [one.samefile(twin) for one in (store.root / "quarantine").iterdir()] == [True]
 

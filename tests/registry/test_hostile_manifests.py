@@ -12,7 +12,8 @@ from typing import Any
 
 import attrs
 import pytest
-from hostile import NAME, build, kinds, listing, manifest_of, put_in_place, weights
+from hostile import NAME, build, kinds, manifest_of, put_in_place, weights
+from watching import listing
 
 from compatkit.errors import CompatkitError, FormatError, IntegrityError, NotFound
 from compatkit.registry import canonical, structuring

@@ -20,6 +20,7 @@ from damages import (
     TOP,
     Damage,
     Parts,
+    as_pipe,
     build,
     manifest_of,
     overwrite,
@@ -208,6 +209,20 @@ def test_an_action_that_fails_says_why_and_does_not_stop_the_others(
         "blob-in-trash",
         "trash",
     ]
+
+
+@pytest.mark.case("C4")
+def test_a_repair_needs_no_hard_links(parts: Parts, copy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    struck(parts)
+    as_pipe(parts.root / parts.path("log/3"))
+    kept = contents(parts.root)
+    monkeypatch.setattr(durable.os, "link", no_links)
+    outcomes = planned(parts, copy).apply()
+    assert not [one.error for one in outcomes if one.error] and contents(parts.root) >= kept
+    assert serious(examine(parts.store)) == []
 
 
 def test_a_withdrawn_version_never_comes_back_to_life(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,7 +476,7 @@ def test_a_pattern_repairs_only_its_own(parts: Parts, copy: Store, victim: str) 
     assert (parts.path(places[victim]) in damaged) == (victim != OLD)
 
 
-CHECKS = list(HealthCheck)
+CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 
 
 @pytest.mark.case("A9", "C1", "D1")

@@ -172,7 +172,9 @@ WRITERS = ["to_html", "to_png", "to_markdown", "to_csv", "to_json"]
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_files_replace_older_ones_and_leave_nothing_beside(writer, tmp_path):
-    target = tmp_path / "matrix.out"
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    target = folder / "matrix.out"
     target.write_text("older")
     result = getattr(examples.digits(), writer)(target)
     assert target.read_bytes() != b"older"
@@ -180,7 +182,7 @@ def test_files_replace_older_ones_and_leave_nothing_beside(writer, tmp_path):
         assert target.read_text(encoding="utf-8") == result
     else:
         assert result == target
-    assert os.listdir(tmp_path) == ["matrix.out"]
+    assert os.listdir(folder) == ["matrix.out"]
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~mask or sys.platform == "win32"
@@ -188,11 +190,13 @@ def test_files_replace_older_ones_and_leave_nothing_beside(writer, tmp_path):
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_place_that_cannot_be_written_ends_in_one_error(writer, tmp_path):
+    folder = tmp_path / "reports"
+    folder.mkdir()
     with pytest.raises(EnvironmentFailure, match=r"missing.*matrix.*No such file.*make the folder"):
-        getattr(examples.digits(), writer)(tmp_path / "missing" / "matrix")
+        getattr(examples.digits(), writer)(folder / "missing" / "matrix")
     with pytest.raises(EnvironmentFailure, match="give the path of a file"):
-        getattr(examples.digits(), writer)(tmp_path)
-    assert os.listdir(tmp_path) == []
+        getattr(examples.digits(), writer)(folder)
+    assert os.listdir(folder) == []
 
 
 def test_a_full_disk_keeps_the_older_file(tmp_path, monkeypatch):
