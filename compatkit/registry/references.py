@@ -110,7 +110,7 @@ class References:
             raise IntegrityError(
                 f"{name}@{version} is damaged: {path} should hold one line 'sha256:' and 64 hex digits, got "
                 f"{found[0][:80]!r}: a publish was cut off where there are no hard links, or the file was edited. "
-                "`compatkit verify --repair` mends it if that is possible; or restore it from another copy of the registry.",
+                "`compatkit verify --repair` mends it if possible; or restore it from another copy of the registry.",
                 subject=path,
             )
         return found[0].decode().strip()

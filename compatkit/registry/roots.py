@@ -114,12 +114,11 @@ class Roots:
             self.empty.append(Path(folder))
         for entry in every:
             inside = bool(segments) and entry.name in INSIDE
-            if not inside and (len(segments) == 3 or not _is_segment(entry.name)):
+            if not inside and (len(segments) == 3 or not _is_segment(entry.name) or _is_file(entry)):
                 yield from self._named(entry)
                 continue
             if not entry.is_dir(follow_symlinks=False):
                 durable.check_folders(Path(entry.path), self.root)  # refuses a link, for it hides references
-                continue
             if inside:
                 yield from self._inside(entry, "/".join(segments))
             else:
@@ -165,11 +164,12 @@ class Roots:
         for entry in every:
             if not HEXADECIMAL.fullmatch(entry.name):
                 yield from self._named(entry)
+            elif depth < 3 and _is_file(entry):
+                yield from self._named(entry)
             elif depth < 3:
-                if entry.is_dir(follow_symlinks=False):
-                    yield from self._results(entry.path, depth + 1)
-                else:
+                if not entry.is_dir(follow_symlinks=False):
                     durable.check_folders(Path(entry.path), self.root)
+                yield from self._results(entry.path, depth + 1)
             else:
                 yield from self._result(entry)
 
@@ -213,6 +213,10 @@ class Roots:
             found.update(digits(entry.path))
         for one in sorted(found):
             yield Root(f"sha256:{one.decode().lower()}", "named", entry.path, firm=False)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    return entry.is_file(follow_symlinks=False)
 
 
 def _is_segment(name: str) -> bool:

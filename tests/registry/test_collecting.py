@@ -224,6 +224,10 @@ def by_an_unknown_file(store: Store, publish: Publish, one: str) -> None:
     (store.root / "refs" / "NOTES").write_bytes(b"x" * (2**20 - 30) + one.encode() + b"x\n")
 
 
+def by_a_file_that_is_called_like_a_component(store: Store, publish: Publish, one: str) -> None:
+    (store.root / "refs" / "notes.txt").write_text(f"keep {one}")
+
+
 def by_an_unknown_folder(store: Store, publish: Publish, one: str) -> None:
     (store.root / "attic" / "deep").mkdir(parents=True)
     (store.root / "attic" / "deep" / "list").write_text(f"keep {one[7:]}")
@@ -259,6 +263,7 @@ REFERRING = [
     by_a_policy,
     by_the_name_of_a_signature,
     by_an_unknown_file,
+    by_a_file_that_is_called_like_a_component,
     by_an_unknown_folder,
     by_a_link,
     by_a_stray_file_among_blobs,
