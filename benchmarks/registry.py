@@ -29,6 +29,20 @@ from typing import Any
 
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # before torch is imported
 
+READING = """\
+- **ms**: median of the rounds, in brackets the minimum. **ratio**: median of the rounds' ratios, which the gate judges;
+  in brackets minimum by minimum, on the clock and of the processor's time, which other programs disturb less.
+- **publish** does more than its floors: a second digest, of the tensors; a look for values that are not finite; a
+  manifest that is read back before it is written; three files that are durable one after the other, with all folders.
+- **The first load** of a component on a machine hashes the file and runs the probe, one forward pass of two images,
+  which is most of the time; it runs again when a library or the component changes. Later rows show each by itself.
+- **build** rebuilds a part of a network: it traces the network in train and in eval mode and cuts it, which no floor
+  and no rival does. They build the whole network, here without its class layer.
+- **timm on meta** runs timm's initialisation, which computes nothing there but takes most of the time; the stricter
+  floor leaves it out.
+- **From the index**: what is told is compared with the state of its files first; the bare SELECT believes its table.
+- MLflow and Hugging Face neither hash nor sync here. MLflow's pickle runs what the file says; its many versions are
+  rows that were copied by SQL, its look-ups go through its own Python client on SQLite."""
 GROUPS = {
     "publish": "registry_weights",
     "load": "registry_weights",
@@ -52,7 +66,7 @@ def main() -> None:
             text = _measured(given, Path(folder), chosen)
         print(text, flush=True)  # removing the folder takes long
         if given.out is not None:
-            given.out.write_text(f"# What a registry costs\n\n    {_command()}\n\n{text}\n")
+            given.out.write_text(f"# What a registry costs\n\n    {_command()}\n\n{text}\n\n{READING}\n")
 
 
 def _measured(given: argparse.Namespace, folder: Path, chosen: list[str]) -> str:

@@ -54,6 +54,7 @@ def test_measuring_again_adds_nothing_and_another_seed_adds_one(
     assert count() == before + 1
 
 
+@pytest.mark.case("F")
 def test_a_new_version_of_the_metric_makes_old_figures_stale(
     measured: tuple[ck.Registry, ck.Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:

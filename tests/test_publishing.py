@@ -119,6 +119,7 @@ def test_a_frozen_head_of_an_earlier_release_is_still_that_release(
     assert [str(one) for one in registry.store.versions("digits/shared.dcc")] == ["1.0.0", "2.0.0"]
 
 
+@pytest.mark.case("A8")
 def test_weights_that_are_not_finite_are_refused_before_anything_is_written(
     tasks: list[ck.Task], registry: ck.Registry
 ) -> None:

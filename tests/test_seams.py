@@ -419,6 +419,7 @@ def test_what_no_adapter_mends_stays_refused(registry: ck.Registry, images: Spli
         assert caught.value.subject.wiring == "refused"
 
 
+@pytest.mark.case("F")
 def test_a_head_without_its_extractor_has_no_features_to_fit_to(mine: ck.Registry, images: Split) -> None:
     head = mine.manifest("zoo/wide.head")
     mine.store.publish("zoo/orphan.head", attrs.evolve(head, parents=()))
@@ -439,6 +440,7 @@ def test_a_head_whose_extractor_was_withdrawn_can_still_be_fitted_to(
     assert recombine(mine, "narrow", "wide", data=images).inserted
 
 
+@pytest.mark.case("F")
 def test_a_head_with_a_wrong_parent_is_not_fitted_to(mine: ck.Registry, images: Split) -> None:
     wrong = mine.manifest("zoo/patches.head").parents
     mine.store.publish("zoo/mixed.head", attrs.evolve(mine.manifest("zoo/wide.head"), parents=wrong))
@@ -495,6 +497,7 @@ class Half(nn.Module):
         return self.conv(images.to(torch.bfloat16)).relu()
 
 
+@pytest.mark.case("F")
 def test_features_in_bfloat16_are_cast_for_a_head_in_float32(registry: ck.Registry, images: Split) -> None:
     port = attrs.evolve(FEATURES, shape=("N", 4, "H", "W"), dtype="bfloat16")
     left = loaded("half.extractor", extractor(port), Half().eval())

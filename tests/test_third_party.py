@@ -139,6 +139,7 @@ print(json.dumps(loaded))
 """
 
 
+@pytest.mark.case("G", "I")
 def test_a_foreign_network_is_cut_published_and_loaded_only_where_its_package_is(
     site: Path, tmp_path: Path
 ) -> None:

@@ -243,6 +243,7 @@ LIES: list[tuple[str, str, Change, str]] = [
 ]
 
 
+@pytest.mark.case("E2")
 @pytest.mark.parametrize(("part", "lie", "message"), [one[1:] for one in LIES], ids=[one[0] for one in LIES])
 def test_a_lie_is_caught_at_publish_and_at_load(
     registry: ck.Registry, parts: Mapping[str, SplitPart], part: str, lie: Change, message: str
@@ -353,6 +354,7 @@ def test_a_symbol_may_have_another_number_at_the_head(
     assert list(_own_features(taken, given)) == []
 
 
+@pytest.mark.case("E2")
 def test_every_lie_is_listed(registry: ck.Registry, parts: Mapping[str, SplitPart]) -> None:
     honest = manifest_of(registry, parts["extractor"])
     lie = changed("protocol", normalisation="none")(changed(OUT, dtype="float16", pooled=True)(honest))
@@ -368,6 +370,7 @@ def test_every_lie_is_listed(registry: ck.Registry, parts: Mapping[str, SplitPar
     assert text.endswith("or take the weights that it was derived from.") and len(caught.value.subject) == 3
 
 
+@pytest.mark.case("E2")
 def test_counts_that_are_stated_are_counted_at_load(
     registry: ck.Registry, parts: Mapping[str, SplitPart]
 ) -> None:
@@ -395,6 +398,7 @@ def altered(state: Mapping[str, Tensor], how: str) -> dict[str, Tensor]:
     }[how]
 
 
+@pytest.mark.case("E2", "G")
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -474,6 +478,7 @@ def test_a_claim_that_says_less_is_no_lie(registry: ck.Registry, parts: Mapping[
     registry.build("mine")
 
 
+@pytest.mark.case("E2", "F", "G")
 def test_names_builders_and_parents_are_checked(
     registry: ck.Registry, parts: Mapping[str, SplitPart]
 ) -> None:
@@ -489,6 +494,7 @@ def test_names_builders_and_parents_are_checked(
     assert registry.names() == []
 
 
+@pytest.mark.case("G")
 def test_another_version_of_the_library_is_said_and_named_where_the_function_changed(
     registry: ck.Registry, parts: Mapping[str, SplitPart]
 ) -> None:
@@ -507,8 +513,8 @@ def test_another_version_of_the_library_is_said_and_named_where_the_function_cha
         registry.build("broken")
 
 
-def test_loading_runs_the_module_once(
-    registry: ck.Registry, parts: Mapping[str, SplitPart], monkeypatch: pytest.MonkeyPatch
+def test_loading_runs_the_module_once_and_not_where_it_was_seen_to_pass(
+    registry: ck.Registry, parts: Mapping[str, SplitPart], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     part, calls = parts["extractor"], []
     registry.register("mine", manifest_of(registry, part), part.module.state_dict())
@@ -517,4 +523,13 @@ def test_loading_runs_the_module_once(
     forward = norm.forward
     monkeypatch.setattr(norm, "forward", lambda self, x: calls.append(1) or forward(self, x))
     registry.build("mine")
+    assert not calls  # it was run when it was registered
+    registry.build("mine", verify="always")
     assert len(calls) == count
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another user's"))
+    elsewhere = ck.Registry.open(registry.store.root)
+    elsewhere.build("mine", verify="never")
+    assert len(calls) == count
+    for _ in range(2):
+        elsewhere.build("mine")
+    assert len(calls) == 2 * count

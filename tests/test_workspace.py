@@ -134,6 +134,7 @@ def test_built_parts_are_the_trained_ones(registry: ck.Registry, fit: ck.Fit, te
         )
 
 
+@pytest.mark.case("E2")
 def test_a_part_whose_weights_belong_to_another_is_found_by_its_probe(mine: ck.Registry) -> None:
     """Every digest agrees; only the function does not."""
     own, other = mine.manifest("digits/left.head"), mine.manifest(RIGHT)

@@ -9,6 +9,7 @@ move.
 from __future__ import annotations
 
 import os
+import re
 import time
 from enum import Enum
 from pathlib import Path
@@ -22,6 +23,8 @@ from compatkit.registry.canonical import dumps, loads
 from compatkit.registry.names import Version, check_alias
 from compatkit.registry.references import LIMIT, PATIENCE, now
 from compatkit.registry.surroundings import environment
+
+_NUMBER = re.compile("[1-9][0-9]{0,8}")
 
 
 class Anything(Enum):
@@ -76,7 +79,8 @@ class Aliases:
     def log(self, alias: str) -> list[Move]:
         """Return all moves of an alias, oldest first."""
         last = self._state(check_alias(alias))[0]
-        found = (self._move(alias, number) for number in range(1, last + 1))
+        numbers = (number for number in sorted(self._numbers(alias)) if number <= last)
+        found = (self._move(alias, number) for number in numbers)
         return [
             move for move in found if move is not None and move.time
         ]  # without a time: cut off, nothing moved
@@ -111,11 +115,15 @@ class Aliases:
     def _state(self, alias: str) -> tuple[int, str | None]:
         number, version = self._pointer(alias)
         if number == 0:  # none, or one written by hand: the log decides
-            moves = [int(name) for name in _listed(self.folder / "@log" / alias) if name.isdecimal()]
-            number = max(moves, default=1) - 1
+            number = max(self._numbers(alias), default=1) - 1
         while (move := self._move(alias, number + 1, version)) is not None:
             number, version = move.number, move.after
         return number, version
+
+    def _numbers(self, alias: str) -> list[int]:
+        folder = self.folder / "@log" / alias
+        durable.check_folders(folder, self.root)
+        return [int(name) for name in _listed(folder) if _NUMBER.fullmatch(name)]
 
     def _pointer(self, alias: str) -> tuple[int, str | None]:
         path = self.folder / "@aliases" / alias
@@ -125,6 +133,8 @@ class Aliases:
         words = found[0].decode("utf-8", "replace").split()
         try:
             version = str(Version.parse(words[0]))
+            if len(words) > 1 and not _NUMBER.fullmatch(words[1]):
+                raise ValueError(words[1])
             return int(words[1]) if len(words) > 1 else 0, version
         except (IndexError, ValueError, InvalidName):
             raise FormatError(
@@ -154,9 +164,10 @@ class Aliases:
         if not found[0]:
             return Move(number, current, current, "")
         value: Any = loads(found[0], what=str(path))
-        if not isinstance(value, dict) or not {"from", "to", "time"} <= value.keys():
+        if not isinstance(value, dict) or not _is_move(value):
             raise FormatError(
-                f"{path}: expected an object with from, to and time, got {value!r:.100}.", subject=path
+                f"{path}: expected an object with from and to (versions or null) and time, got {value!r:.100}.",
+                subject=path,
             )
         return Move(number, value["from"], value["to"], value["time"])
 
@@ -173,6 +184,15 @@ class Aliases:
         with environment("create", path.parent):
             durable.make_folder(path.parent, self.root)
         durable.replace_file(path, f"{version} {number}\n".encode(), root=self.root)
+
+
+def _is_move(value: dict[str, Any]) -> bool:
+    if not {"from", "to", "time"} <= value.keys() or not isinstance(value["time"], str):
+        return False
+    try:
+        return all(one is None or Version.parse(one) for one in (value["from"], value["to"]))
+    except InvalidName:
+        return False
 
 
 def _listed(folder: Path) -> list[str]:

@@ -24,6 +24,15 @@ def _lost(demands: Demands) -> Mapping[Place, str]:
     return lost(demands.old.contract, demands.new.contract)
 
 
+def _answering(demands: Demands) -> Mapping[str, Sequence[Label]]:
+    """Return the new labels that answer to each name; looking through all of them for each one takes minutes."""
+    found: dict[str, list[Label]] = {}
+    for label in demands.new.contract.data.labels or ():
+        for name in label.names:
+            found.setdefault(name, []).append(label)
+    return found
+
+
 @attrs.frozen
 class Demands:
     """The rules, for one pair of manifests.
@@ -36,6 +45,9 @@ class Demands:
     new: Manifest
     measured: bool = False
     _lost: Mapping[Place, str] = attrs.field(init=False, default=attrs.Factory(_lost, takes_self=True))
+    _answering: Mapping[str, Sequence[Label]] = attrs.field(
+        init=False, default=attrs.Factory(_answering, takes_self=True)
+    )
 
     def of(self, level: str, place: Place) -> Demand:
         """Return the least step for the change at ``place``, and the reason.
@@ -98,7 +110,8 @@ class Demands:
 
     def _data(self, place: Place) -> Demand:
         if place[2] == "labels":
-            return _label(self.old.contract.data.labels, self.new.contract.data.labels, place[3:])
+            labels = self.old.contract.data.labels, self.new.contract.data.labels
+            return _label(*labels, self._answering, place[3:])
         return ("minor", _CONSEQUENCE) if self._new_weights else self._function(_PREPROCESSING)
 
     def _protocol(self, place: Place) -> Demand:
@@ -128,7 +141,12 @@ _FIXED: Mapping[str, Demand] = {
 }
 
 
-def _label(old: Sequence[Label] | None, new: Sequence[Label] | None, place: Place) -> Demand:
+def _label(
+    old: Sequence[Label] | None,
+    new: Sequence[Label] | None,
+    answering: Mapping[str, Sequence[Label]],
+    place: Place,
+) -> Demand:
     """Return what a change of the labels, or of the one at ``place``, demands."""
     if not place:
         return ("minor", "classes are named now") if not old else ("major", "labels removed")
@@ -140,7 +158,7 @@ def _label(old: Sequence[Label] | None, new: Sequence[Label] | None, place: Plac
         return "major", f"label {mine.name!r} removed"
     if mine.names <= after[index].names:
         return "minor", "a label keeps its place and all its names"
-    if any(mine.names <= other.names for other in after):
+    if any(mine.names <= other.names for other in answering.get(mine.name, ())):
         return "major", f"labels reordered: output {index} is no longer {mine.name!r}"
     return "major", f"output {index} no longer answers to all names of {mine.name!r}"
 

@@ -17,7 +17,7 @@ import attrs
 
 from compatkit.errors import IntegrityError
 from compatkit.registry import durable
-from compatkit.registry.canonical import digest, dumps
+from compatkit.registry.canonical import MAX_BYTES, digest, dumps
 from compatkit.registry.manifest import Edge
 from compatkit.registry.names import is_digest
 from compatkit.registry.objects import Objects
@@ -79,7 +79,7 @@ class Evidence:
         Raises:
             IntegrityError: The pointer or its blob is damaged.
         """
-        return self.objects.read(self._pointed(pointer))
+        return self.objects.read(self._pointed(pointer), most=MAX_BYTES)
 
     def partners(self, extractor: str) -> set[str]:
         """Return the function digests of all heads that have results with an extractor.

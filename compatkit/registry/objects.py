@@ -151,20 +151,27 @@ class Objects:
                     durable.discard(draft)
             raise FileNotFoundError(errno.ENOENT, "temporary files vanish; give up", str(scratch))
 
-    def read(self, digest: str, *, verify: Verify = "auto") -> bytes:
+    def read(self, digest: str, *, verify: Verify = "auto", most: int | None = None) -> bytes:
         """Return the bytes of a blob.
 
         Args:
             digest: ``sha256:...``.
             verify: ``"auto"`` hashes a file the first time and whenever device, inode, size, mtime or ctime
                 changed since; ``"always"`` every time; ``"never"`` trusts the disk.
+            most: A blob of more bytes is refused without being read.
 
         Raises:
-            IntegrityError: Missing, or other bytes than promised (moved to ``quarantine/``).
+            IntegrityError: Missing, larger than ``most``, or other bytes than promised (moved to ``quarantine/``).
             EnvironmentFailure: No right to read, device failed.
         """
         check_verify(verify)
         path = self.path(digest)
+        size = self.size(digest) if most is not None else None
+        if most is not None and size is not None and size > most:
+            raise IntegrityError(
+                f"{path} has {size} bytes, and what is expected here has at most {most}; it was not read.",
+                subject=path,
+            )
         found = durable.read(path, self.root)
         for _ in range(durable.TRIES):
             with environment("read", path):

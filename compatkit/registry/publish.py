@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import attrs
 
 from compatkit.errors import IntegrityError, VersionExists, VersionTooSmall
+from compatkit.registry.canonical import MAX_BYTES, loads
 from compatkit.registry.canonical import digest as digest_of
-from compatkit.registry.canonical import loads
 from compatkit.registry.differences import Difference, diff
 from compatkit.registry.manifest import Manifest, edges, from_bytes, sized_edges, to_bytes
-from compatkit.registry.names import Reference, Version, check_name
+from compatkit.registry.names import Reference, Version, check_name, is_digest
 from compatkit.registry.objects import Objects
 from compatkit.registry.references import References
 
@@ -137,7 +137,9 @@ class Publisher:
             raise IntegrityError(
                 f"{self.name}@{version} vanished while it was read; the registry is being changed by hand."
             )
-        return from_bytes(self.objects.read(digest), what=f"manifest of {self.name}@{version}")
+        return from_bytes(
+            self.objects.read(digest, most=MAX_BYTES), what=f"manifest of {self.name}@{version}"
+        )
 
     def _hold(self, data: bytes | None = None) -> None:
         """See that everything that the manifest refers to is there, and will stay until the version is linked.
@@ -174,12 +176,13 @@ class Publisher:
             walked.add(component)
             if self.objects.size(component) is None:
                 continue
-            value = loads(self.objects.read(component), what=f"parent {component}")
+            value = loads(self.objects.read(component, most=MAX_BYTES), what=f"parent {component}")
             further = set(edges(value)) - known
             yield from further
             known |= further
-            parents = value.get("parents", ()) if isinstance(value, dict) else ()
-            ahead |= {one["component"] for one in parents} - walked
+            parents = value.get("parents") if isinstance(value, dict) else None
+            listed = [one for one in parents if isinstance(one, dict)] if isinstance(parents, list) else []
+            ahead |= {one["component"] for one in listed if is_digest(one.get("component"))} - walked
 
     def _check_payload(self) -> None:
         payload = self.manifest.payload

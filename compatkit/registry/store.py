@@ -13,6 +13,7 @@ import attrs
 from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry import cache, resolving
 from compatkit.registry.aliases import ANY, Aliases, Anything, Move
+from compatkit.registry.canonical import MAX_BYTES
 from compatkit.registry.evidence import Evidence
 from compatkit.registry.index import Index
 from compatkit.registry.layout import Layout, initialise, inspect, locate
@@ -104,6 +105,10 @@ class Store:
             LayoutError: There is none, or its layout is too new.
         """
         return cls.open(locate(start))
+
+    def __reduce__(self) -> tuple[Callable[..., Store], tuple[Path]]:
+        """Let a process that is spawned open the registry for itself: connections and locks are not handed on."""
+        return Store.open, (self.root,)
 
     @property
     def id(self) -> str:
@@ -231,7 +236,7 @@ class Store:
         if digest is None:
             raise NotFound(f"{reference} is not resolved to a digest.", subject=reference)
         with named(str(reference)):
-            return from_bytes(self.objects.read(digest), what="manifest")
+            return from_bytes(self.objects.read(digest, most=MAX_BYTES), what="manifest")
 
     def names(self, pattern: str | None = None) -> list[str]:
         """Return all names, sorted; with a pattern those it matches (``*`` also matches ``/``)."""

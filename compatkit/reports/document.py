@@ -6,6 +6,7 @@ import json
 import math
 import types
 import typing
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ import attrs
 
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.evaluation.cells import Cell, Part
+from compatkit.registry.canonical import loads
 
 if typing.TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
@@ -72,14 +74,16 @@ def parse_cell(text: str | bytes) -> Cell:
     Raises:
         FormatError: Not the JSON of a cell; the place is named.
     """
-    return _structure(_load(text), Cell, "cell")
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return _structure(loads(raw, what="the result"), Cell, "cell")
 
 
 def _load(text: str | bytes) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
         if len(value) != len(pairs):
-            twice = sorted({name for name, _ in pairs if [one for one, _ in pairs].count(name) > 1})
+            counts = Counter(name for name, _ in pairs)
+            twice = sorted(name for name, count in counts.items() if count > 1)
             raise FormatError(f"the JSON of a matrix has a field twice: {', '.join(map(repr, twice))}")
         return value
 
@@ -158,7 +162,12 @@ def _scalar(value: Any, wanted: type, where: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise FormatError(f"{where}: expected a finite number, got {value}")
     if wanted is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise FormatError(
+                f"{where}: expected a number that fits a float, got {str(value)[:60]}"
+            ) from None
     if type(value) is not wanted:
         raise FormatError(f"{where}: expected {wanted.__name__}, got {_kind(value)}")
     return value

@@ -44,7 +44,7 @@ class Precision:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             kind = torch.device(device).type
-            torch.empty(1, device=device)
+            torch.zeros(1, device=device).item()  # the meta device makes tensors, but none with a value
         except (RuntimeError, AssertionError) as error:
             raise UsageError(
                 f"Device {device!r} cannot be used here ({error}); use 'cpu' or 'auto'."

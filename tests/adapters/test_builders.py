@@ -35,6 +35,7 @@ BARRED = {"timm": timm_adapter.BARRED | WEIGHTS, "torchvision": torchvision_adap
 SMALL = {"timm": "resnet8_cifar", "torchvision": "resnet18"}
 
 
+@pytest.mark.case("G")
 @pytest.mark.parametrize("builder", ["timm", "torchvision"])
 @pytest.mark.parametrize(
     "model",
@@ -74,6 +75,7 @@ def test_no_model_of_the_libraries_has_a_name_that_is_refused() -> None:
 REFUSED = [(builder, name) for builder, names in BARRED.items() for name in sorted(names)]
 
 
+@pytest.mark.case("G")
 @pytest.mark.parametrize(("builder", "name"), REFUSED)
 @pytest.mark.parametrize(
     "value", [True, "/etc/passwd", {"url": "https://example.org", "file": "/etc/passwd"}]
@@ -103,6 +105,7 @@ def test_everything_that_torchvision_takes_besides_a_description_is_barred() -> 
     assert taken - {"kwargs"} <= BARRED["torchvision"]
 
 
+@pytest.mark.case("G")
 @pytest.mark.parametrize(
     "kwargs",
     [
@@ -162,6 +165,7 @@ def test_tuples_become_lists() -> None:
     assert json_kwargs("x", {"sizes": (1, 2), "deep": {"a": (3,)}}) == {"sizes": [1, 2], "deep": {"a": [3]}}
 
 
+@pytest.mark.case("G")
 @pytest.mark.parametrize(
     ("builder", "model", "message"),
     [
@@ -211,6 +215,7 @@ def test_builders_put_into_the_table_are_used_first(monkeypatch: pytest.MonkeyPa
         create("odd", "any", {})
 
 
+@pytest.mark.case("G")
 def test_a_missing_builder_says_which_plugin_key_is_missing() -> None:
     with pytest.raises(UnknownName, match=r"'mynets'; known are .*timm, torchvision.*'builders\.mynets'"):
         create("mynets", "any", {})
@@ -220,6 +225,7 @@ def test_names_of_what_is_built_in_are_reserved_for_it() -> None:
     assert set(BUILT_IN) == set(BUILT_IN_BUILDERS)
 
 
+@pytest.mark.case("G")
 def test_another_version_of_the_library_is_said() -> None:
     planned = plan("resnet8_cifar", "layer1", kwargs={})
     assert library_note(planned.extractor) is None

@@ -49,6 +49,7 @@ def test_the_other_half_is_not_kept_in_memory(split):
             gc.unfreeze()
 
 
+@pytest.mark.case("G")
 @pytest.mark.parametrize(
     ("model", "split", "size", "small"),
     [
@@ -69,6 +70,7 @@ def test_buffers_that_no_file_holds_are_made_again(model, split, size, small):
         assert torch.equal(right(left(x)), whole(x))
 
 
+@pytest.mark.case("G")
 def test_weights_of_another_part_are_refused_with_what_is_missing():
     planned, _, extractor, head = parts("resnet20_cifar", "layer2")
     with pytest.raises(CutError, match=r"not those of the extractor of resnet20_cifar at 'layer2': missing"):

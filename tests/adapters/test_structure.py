@@ -88,6 +88,7 @@ def test_a_head_that_flattens_wants_fixed_sizes():
     assert head.inputs[0].shape == ("N", 16, 12, 16)
 
 
+@pytest.mark.case("F")
 def test_tokens_count_their_prefix_and_images_are_fixed():
     extractor, head = ports("vit_tiny_patch16_224", "blocks.1", size=(64, 48))
     assert extractor.inputs[0].shape == ("N", 3, 64, 48)
@@ -120,6 +121,7 @@ def test_a_soft_activation_that_is_large_everywhere_is_still_signed():
     assert features.range == "signed"
 
 
+@pytest.mark.case("F")
 @pytest.mark.parametrize(
     ("split", "shape", "pooled", "layout"),
     [("global_pool", ("N", 64, 1, 1), True, "NCHW"), ("head_drop", ("N", 64), True, "NC")],

@@ -62,6 +62,7 @@ def test_patterns_that_match_nothing_or_the_wrong_kind(run: Any) -> None:
     assert said.code == 2
 
 
+@pytest.mark.case("A9")
 def test_a_flipped_bit_in_the_weights(run: Any, parts: Path, damage: Any) -> None:
     store = Store.open(parts)
     path = damage(store.manifest("digits/right.head").payload.file.blob)
@@ -79,6 +80,7 @@ def test_a_flipped_bit_in_the_weights(run: Any, parts: Path, damage: Any) -> Non
     assert run("recombine", "digits/left.extractor", "digits/left.head").code in (0, 1)  # the others are well
 
 
+@pytest.mark.case("A10")
 def test_a_pickle_under_the_right_digest_is_never_opened(run: Any, parts: Path, untouched: Any) -> None:
     """A registry that somebody else wrote: digests agree, the payload is no tensor file."""
     store = Store.open(parts)
@@ -97,6 +99,7 @@ def test_a_pickle_under_the_right_digest_is_never_opened(run: Any, parts: Path, 
     assert said.code == 3 and "a pickle" in said.err
 
 
+@pytest.mark.case("E1")
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -139,6 +142,7 @@ def test_a_folder_that_is_no_registry(run: Any, tmp_path: Path, recipe: Any, unt
         assert said.code == 2 and "--registry" in said.err
 
 
+@pytest.mark.case("E4")
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -161,6 +165,7 @@ def test_a_layout_that_cannot_be_used(
             assert said.code == 3 and expected in said.err
 
 
+@pytest.mark.case("E4")
 def test_a_layout_that_may_only_be_read(run: Any, parts: Path, recipe: Any, untouched: Any) -> None:
     marker = parts / "compatkit.json"
     marker.chmod(0o644)
@@ -194,12 +199,14 @@ def test_test_images_that_are_none(
     assert "--data-root DIR" in said.err
 
 
+@pytest.mark.case("G")
 @pytest.mark.usefixtures("parts")
 def test_a_device_that_is_not_there(run: Any) -> None:
     said = run("recombine", "digits/left.extractor", "digits/right.head", "--device", "gpu9")
     assert said.code == 2 and "'gpu9' cannot be used here" in said.err and "Traceback" not in said.err
 
 
+@pytest.mark.case("B1")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -234,6 +241,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return registry.store.root
 
 
+@pytest.mark.case("F")
 def test_64_channels_do_not_enter_a_head_of_128(run: Any, resnet: Path, untouched: Any) -> None:
     words = "--registry", resnet, "check", "resnet/layer1.extractor", "resnet/layer2.head"
     with untouched(resnet):

@@ -145,6 +145,7 @@ def test_one_clear_error_and_nothing_written(
     assert re.search(expected, error), error
 
 
+@pytest.mark.case("B1")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_refused_before_the_training(
     run: Any, recipe: Any, tmp_path: Path, untouched: Any, name: str
@@ -215,6 +216,7 @@ def test_two_tasks_without_a_common_class_under_dcc(
         assert word in said.err
 
 
+@pytest.mark.case("A10")
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -245,6 +247,7 @@ def test_a_damaged_pack(run: Any, recipe: Any, tmp_path: Path, untouched: Any) -
     assert said.code == 2 and "left.npz is damaged" in said.err
 
 
+@pytest.mark.case("A8")
 def test_a_loss_that_is_not_finite_publishes_nothing(
     run: Any, recipe: Any, tmp_path: Path, untouched: Any
 ) -> None:

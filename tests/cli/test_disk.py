@@ -45,6 +45,7 @@ def whole(root: Path) -> list[str]:
     return store.names()
 
 
+@pytest.mark.case("C2")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES], ids=errno.errorcode.get)
 def test_a_registry_that_cannot_be_written_is_known_before_the_training(
     run: Any, recipe: Any, parts: Path, untouched: Any, monkeypatch: Any, code: int
@@ -62,6 +63,7 @@ def test_a_registry_that_cannot_be_written_is_known_before_the_training(
     assert said.code == cut.code == 4 and said.json["error"]["code"] == "environment"
 
 
+@pytest.mark.case("C3")
 @pytest.mark.parametrize("after", [2, 20, 60])
 def test_a_disk_that_fills_up_while_publishing(
     run: Any, recipe: Any, parts: Path, monkeypatch: Any, tmp_path: Path, after: int
@@ -82,6 +84,7 @@ def test_a_disk_that_fills_up_while_publishing(
     assert run(*words).code == 0 and len(whole(parts)) == len(before) + 5
 
 
+@pytest.mark.case("C3")
 def test_a_new_registry_on_a_full_disk_leaves_no_folder(
     run: Any, tmp_path: Path, untouched: Any, monkeypatch: Any
 ) -> None:
@@ -101,6 +104,7 @@ def test_training_goes_on_after_a_failure_in_a_folder_that_was_begun(
     assert run("train", recipe(), "--registry", tmp_path / "parts").code == 0
 
 
+@pytest.mark.case("C3")
 def test_a_checkpoint_on_a_full_disk(
     run: Any, recipe: Any, tmp_path: Path, monkeypatch: Any, untouched: Any
 ) -> None:
@@ -114,6 +118,7 @@ def test_a_checkpoint_on_a_full_disk(
     assert said.code == 4 and "the disk is full" in said.err and "kept/state" in said.err
 
 
+@pytest.mark.case("C2")
 @pytest.mark.filterwarnings("default:The figures are not kept")
 def test_measuring_in_a_read_only_registry_gives_the_figures_and_a_warning(
     run: Any, parts: Path, monkeypatch: Any, untouched: Any
@@ -147,6 +152,7 @@ def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.case("C3")
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs")
 def test_a_really_full_disk(run: Any, recipe: Any, mount: Any, tmp_path: Path) -> None:
     disk = mount("size=1m")
@@ -160,6 +166,7 @@ def test_a_really_full_disk(run: Any, recipe: Any, mount: Any, tmp_path: Path) -
     assert run(*words).code == 0 and len(whole(disk / "parts")) == 5
 
 
+@pytest.mark.case("C3")
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs")
 def test_a_disk_without_a_byte_left(run: Any, recipe: Any, mount: Any, untouched: Any) -> None:
     disk = mount("size=64k")
@@ -176,6 +183,7 @@ def test_a_disk_without_a_byte_left(run: Any, recipe: Any, mount: Any, untouched
         assert said.code == 4 and "the disk is full" in said.err
 
 
+@pytest.mark.case("C2")
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs")
 @pytest.mark.filterwarnings("default:The figures are not kept")
 def test_a_really_read_only_folder(run: Any, recipe: Any, mount: Any, parts: Path, untouched: Any) -> None:
@@ -207,6 +215,7 @@ def test_a_really_read_only_folder(run: Any, recipe: Any, mount: Any, parts: Pat
         assert said.code == 4 and "may not be written" in said.err
 
 
+@pytest.mark.case("C2")
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_somebody_else(run: Any, recipe: Any, parts: Path, untouched: Any) -> None:
     file = recipe()

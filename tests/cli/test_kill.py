@@ -23,6 +23,7 @@ def command(recipe: Path, root: Path, checkpoint: Path) -> list[str]:
     return [sys.executable, "-c", RUN, *map(str, words)]
 
 
+@pytest.mark.case("D1")
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
 @pytest.mark.parametrize("seed", range(2))

@@ -54,6 +54,7 @@ def test_untrained_parts_need_to_be_told_their_images(run: Any, parts: Path) -> 
     assert Store.open(parts).manifest("raw.head").contract.data.labels is None
 
 
+@pytest.mark.case("G")
 def test_nothing_is_downloaded_unless_asked(monkeypatch: Any) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     with offline(unless=False):
@@ -65,6 +66,7 @@ def test_nothing_is_downloaded_unless_asked(monkeypatch: Any) -> None:
         raise EnvironmentFailure("The pretrained weights of 'x' could not be fetched or read: offline.")
 
 
+@pytest.mark.case("G")
 def test_pretrained_weights_that_are_not_in_the_cache(
     run: Any, tmp_path: Path, monkeypatch: Any, untouched: Any
 ) -> None:

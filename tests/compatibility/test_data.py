@@ -50,11 +50,13 @@ def test_classes_match_by_their_other_names() -> None:
     assert not {"labels-partial", "labels-disjoint"} & codes(report)
 
 
+@pytest.mark.case("F")
 def test_a_class_that_fits_two_is_refused() -> None:
     with pytest.raises(DataError, match="both"):
         check(extractor(), head(classes=labels("car", "automobile")), data=asked("car"))
 
 
+@pytest.mark.case("F")
 @pytest.mark.parametrize(
     ("name", "character"),
     [
@@ -93,6 +95,7 @@ def test_many_look_alikes_are_counted() -> None:
     assert found.expected == "'c0o', 'c1o', 'c2o' and 6 more"
 
 
+@pytest.mark.case("F")
 @pytest.mark.parametrize(("first", "second"), [("cat", "cat"), ("cat", "Cat"), ("big cat", "big_cat")])
 def test_two_classes_of_one_name_in_one_contract_are_refused_by_name(first: str, second: str) -> None:
     two = f"number 1, {first!r}, and number 3, {second!r}"

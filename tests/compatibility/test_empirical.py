@@ -20,6 +20,7 @@ def cell(grade: str, accuracy: float = 0.5) -> Cell:
     return Cell("e", "h", "direct", "none", grade, figure, figure, 0.1, figure, 1.0)  # type: ignore[arg-type]
 
 
+@pytest.mark.case("F")
 def test_evidence_is_the_newest_that_is_not_stale() -> None:
     def graded(*grades: str) -> Report:
         return check(extractor(), head(), evidence=[cell(grade) for grade in grades])

@@ -172,6 +172,7 @@ def test_a_thousand_different_pairs_take_less_than_a_tenth_of_a_millisecond_each
     assert min(taken) / 32**2 < 110e-6
 
 
+@pytest.mark.case("H")
 @pytest.mark.slow
 def test_ninety_thousand_different_pairs_take_less_than_ten_seconds() -> None:
     parts, asked = varied(300), attrs.evolve(GREY, labels=labels(*(f"class {one}" for one in range(10))))

@@ -61,6 +61,7 @@ SEAMS = [
 ]
 
 
+@pytest.mark.case("F")
 @pytest.mark.parametrize(("output", "taken", "expected", "wiring"), SEAMS)
 def test_seams(output: Port, taken: Port, expected: list[tuple[str, str, str]], wiring: str) -> None:
     report = check(extractor(output), head(taken))
@@ -71,6 +72,7 @@ def test_seams(output: Port, taken: Port, expected: list[tuple[str, str, str]], 
     assert report.wiring == wiring
 
 
+@pytest.mark.case("F")
 def test_64_channels_against_128_name_both_numbers_both_owners_the_level_and_the_remedy() -> None:
     report = check(extractor(maps(64)), head(maps(128)))
     report = attrs.evolve(report, extractor="a/x.extractor@1.0.0", head="b/y.head@2.0.0")

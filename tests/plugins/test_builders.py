@@ -112,6 +112,7 @@ def test_another_version_is_said_and_a_stated_one_counts(plugin: Write) -> None:
     )
 
 
+@pytest.mark.case("I")
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -190,6 +191,7 @@ def test_other_failures_keep_what_they_are(plugin: Write) -> None:
     assert caught.value.__notes__ == ["Raised by Plugin 'builders.mynets' of demo 1.0, building 'small'."]
 
 
+@pytest.mark.case("I")
 def test_a_blocked_builder_and_two_of_one_name_are_errors(
     plugin: Write, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:

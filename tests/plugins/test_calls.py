@@ -70,6 +70,7 @@ def test_pluggy_is_not_called_in_a_step() -> None:
 
 
 class TestFailures:
+    @pytest.mark.case("I")
     def test_exception_names_plugin_and_hook(self) -> None:
         with pytest.raises(
             PluginError, match="Plugin 'mine' failed in compatkit_after_step: ZeroDivisionError"
@@ -101,6 +102,7 @@ class TestFailures:
 
 
 class TestLosses:
+    @pytest.mark.case("I")
     @pytest.mark.parametrize(
         ("returned", "message"),
         [

@@ -74,6 +74,7 @@ def test_imports_only_the_plugin_that_is_named(install: Callable[..., None], mod
     assert "other_one" not in sys.modules
 
 
+@pytest.mark.case("I")
 def test_unknown_name_suggests_and_lists(install: Callable[..., None], module: Write) -> None:
     module(GOOD)
     install("other", {"metrics.sharpness": "other_one"}, {"other_one": ""})
@@ -87,12 +88,14 @@ def test_unknown_name_suggests_and_lists(install: Callable[..., None], module: W
         find("regularisers", "mine")
 
 
+@pytest.mark.case("I")
 def test_two_distributions_with_one_key(install: Callable[..., None]) -> None:
     for who in ("first", "second"):
         install(who, {"regularizers.mine": f"{who}_one"}, {f"{who}_one": "raise RuntimeError('imported')"})
     assert "brought by first 1.0 and second 1.0" in refused()
 
 
+@pytest.mark.case("I")
 @pytest.mark.parametrize("variable", ["COMPATKIT_PLUGINS", "COMPATKIT_DISABLE_PLUGINS"])
 @pytest.mark.parametrize("value", ["mine", "regularizers.mine", "demo", "x, Demo"])
 def test_blocked_by_the_environment(
@@ -107,6 +110,7 @@ def test_blocked_by_the_environment(
     assert "demo_mine" not in sys.modules or variable == "COMPATKIT_PLUGINS"
 
 
+@pytest.mark.case("I")
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -132,6 +136,7 @@ def test_interrupting_an_import_is_no_failure_of_the_plugin(module: Write) -> No
         find("regularizers", "mine")
 
 
+@pytest.mark.case("I")
 def test_import_that_moves_global_state_is_put_back(module: Write) -> None:
     module(
         """
@@ -152,6 +157,7 @@ def test_import_that_moves_global_state_is_put_back(module: Write) -> None:
     assert torch.get_default_dtype() == torch.float32
 
 
+@pytest.mark.case("I")
 def test_hooks_of_another_version(module: Write) -> None:
     module("compatkit_api = 2\n" + GOOD)
     assert "written for version 2 of the hooks; this compatkit has version 1" in refused()
@@ -171,6 +177,7 @@ def test_version_that_is_none(module: Write) -> None:
 HOOK = "@hookimpl\ndef compatkit_regularizers(register):\n    "
 
 
+@pytest.mark.case("I")
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -204,6 +211,7 @@ def test_module_that_is_not_written_as_the_hooks_ask(module: Write, source: str,
     assert message in text and "of demo 1.0" in text
 
 
+@pytest.mark.case("I")
 def test_entry_point_that_names_a_class(install: Callable[..., None]) -> None:
     install("demo", {"regularizers.mine": "demo_mine:Mine"}, {"demo_mine": "class Mine: ..."})
     assert "is the class 'Mine', not an instance" in refused()

@@ -44,6 +44,7 @@ def zoo(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPATKIT_DISABLE_PLUGINS", "hidden")
 
 
+@pytest.mark.case("I")
 @pytest.mark.usefixtures("zoo")
 def test_each_plugin_has_its_status() -> None:
     found = listed()
@@ -92,6 +93,7 @@ def test_the_list_is_json_and_ordered_by_name() -> None:
     assert orders == list(range(1, len(orders) + 1))
 
 
+@pytest.mark.case("I")
 def test_a_broken_installation_is_a_line_and_no_crash(install: Install) -> None:
     site = install("nameless", {"metrics.nameless": "zoo_nameless"}, {"zoo_nameless": ""})
     next(site.glob("*.dist-info/METADATA")).write_text("")  # type: ignore[attr-defined]

@@ -52,6 +52,7 @@ def refused(factory: Callable[..., Any]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.case("I")
 class TestTraps:
     def test_misspelt_hook(self) -> None:
         text = refused(made(compatkit_loses=hookimpl(lambda self, step: {})))
@@ -205,6 +206,7 @@ class TestStates:
         again.load_states(states)
         assert again.states()["fives"]["count"] == 10
 
+    @pytest.mark.case("I")
     def test_plugin_missing_on_resume(self) -> None:
         states = run("counter", use("counter", as_="other")).states()
         with pytest.raises(PluginError, match="a state of the plugin 'other', which this run does not have"):
@@ -231,6 +233,7 @@ class TestStates:
         with pytest.raises(PluginError, match=message):
             run("mine", mine=mine).states()
 
+    @pytest.mark.case("I")
     def test_failing_hook_names_the_plugin(self) -> None:
         with pytest.raises(PluginError, match="Plugin 'counter' failed in compatkit_load_state: KeyError"):
             run("counter").load_states({"counter": {}})

@@ -119,11 +119,11 @@ def test_the_same_import_by_many_is_one_import(store: Store, publish: Publish):
 def test_in_any_order_of_steps_nothing_dangles(tmp_path: Path):
     """A sample of all orders; the slow test goes through every one."""
     sample = [
-        "publish:23,19",
-        "publish_prepared:13,17",
-        "publish_child:31,23",
-        "record:13,17",
-        "import:83,23",
+        "publish:29,23",
+        "publish_prepared:17,23",
+        "publish_child:37,29",
+        "record:17,23",
+        "import:150,41",
     ]
     for line in script("interleave.py", tmp_path, *sample, "read:3,17").splitlines():
         name, orders, misses = line.split()
@@ -202,6 +202,7 @@ def test_an_import_beside_collections_without_a_grace(store: Store, publish: Pub
 # --- one process
 
 
+@pytest.mark.case("C4")
 @pytest.mark.case("D6")
 @pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
 def test_threads_of_one_process(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch, links: bool):

@@ -92,12 +92,14 @@ def test_a_larger_step_is_allowed_and_an_older_line_goes_on(store: Store, publis
         publish(store, "a", about=About(title="late"), version="1.1.0")
 
 
+@pytest.mark.case("B6")
 @pytest.mark.parametrize("version", ["1", "latest", "01.0.0", ""])
 def test_bad_versions_are_refused(store: Store, publish: Publish, version: str):
     with pytest.raises(InvalidName):
         publish(store, "a", version=version)
 
 
+@pytest.mark.case("B1")
 @pytest.mark.parametrize("name", ["../a", "A", "a/b/c/d", "a/@versions"])
 def test_bad_names_leave_the_store_as_it_is(store: Store, publish: Publish, name: str):
     with pytest.raises(InvalidName):
@@ -105,6 +107,7 @@ def test_bad_names_leave_the_store_as_it_is(store: Store, publish: Publish, name
     assert store.names() == [] and list((store.root / "refs").iterdir()) == []
 
 
+@pytest.mark.case("E1", "F")
 def test_blobs_that_are_not_there_stop_a_publish(
     store: Store, put: Callable[..., Payload], manifest_of: Callable[..., Manifest]
 ):
@@ -120,6 +123,7 @@ def test_blobs_that_are_not_there_stop_a_publish(
     assert store.names() == []
 
 
+@pytest.mark.case("E2")
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
@@ -138,6 +142,7 @@ def test_a_payload_that_is_not_what_the_manifest_says_stops_a_publish(
         store.publish("a", manifest_of(attrs.evolve(put(store), **wrong)))
 
 
+@pytest.mark.case("E1")
 def test_a_wrong_size_stops_a_publish(
     store: Store, put: Callable[..., Payload], manifest_of: Callable[..., Manifest]
 ):
@@ -146,6 +151,7 @@ def test_a_wrong_size_stops_a_publish(
         store.publish("a", manifest_of(attrs.evolve(payload, file=attrs.evolve(payload.file, bytes=1))))
 
 
+@pytest.mark.case("A10")
 def test_a_payload_that_is_no_tensor_file_stops_a_publish(
     store: Store, put: Callable[..., Payload], manifest_of: Callable[..., Manifest]
 ):
@@ -200,6 +206,7 @@ def test_an_empty_registry_says_so(store: Store):
         store.resolve("a")
 
 
+@pytest.mark.case("B5")
 def test_names_that_are_paths_of_others_live_side_by_side(store: Store, publish: Publish):
     for value, name in enumerate(["a", "a/b", "a/b/c"]):
         publish(store, name, value)
@@ -234,6 +241,7 @@ def test_select_takes_the_version_asked_for_and_passes_over_names_without(store:
         store.select("*@newest")
 
 
+@pytest.mark.case("C6")
 def test_stray_files_and_unknown_folders_are_ignored(store: Store, publish: Publish):
     publish(store, "a")
     refs = store.root / "refs"
@@ -271,6 +279,7 @@ def test_an_alias_moves_by_compare_and_swap_and_keeps_a_log(store: Store, publis
     assert store.aliases("a") == {"prod": "1.0.0"}
 
 
+@pytest.mark.case("D1")
 def test_an_alias_whose_pointer_is_lost_or_late_follows_the_log(store: Store, publish: Publish):
     publish(store, "a")
     publish(store, "a", value=1)
@@ -287,6 +296,7 @@ def test_an_alias_whose_pointer_is_lost_or_late_follows_the_log(store: Store, pu
         store.resolve("a:prod")
 
 
+@pytest.mark.case("B6")
 def test_an_alias_needs_a_version_that_exists(store: Store, publish: Publish):
     publish(store, "a")
     with pytest.raises(NotFound):
@@ -298,6 +308,7 @@ def test_an_alias_needs_a_version_that_exists(store: Store, publish: Publish):
     assert store.aliases("a") == {} and store.aliases("b") == {}
 
 
+@pytest.mark.case("B6")
 def test_a_withdrawn_version_is_found_by_digest_only_and_its_number_is_not_reused(
     store: Store, publish: Publish
 ):
