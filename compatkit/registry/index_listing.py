@@ -100,7 +100,7 @@ def _damage(objects: Objects, blobs: str, digest: str, mark: int, moved: dict[st
     if state is not None and stamp(state) == mark != 0:
         return ""
     try:
-        data = objects.read(digest)
+        data = objects.read(digest, aside=False)
         profile(data, f"manifest {digest}")
     except CompatkitError as error:
         return str(error)

@@ -185,7 +185,7 @@ class Manifests:
             )
         if known is None or sha256(data).hexdigest() != hexadecimal:
             # takes it back, or says what is wrong
-            known, data = None, self.objects.read(digest, verify="always")
+            known, data = None, self.objects.read(digest, verify="always", aside=False)
         mark = stamp(known) if known is not None and settled(known, self.now) else 0
         return mark, profile(data, f"manifest {digest}")
 

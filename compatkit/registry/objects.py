@@ -151,7 +151,9 @@ class Objects:
                     durable.discard(draft)
             raise FileNotFoundError(errno.ENOENT, "temporary files vanish; give up", str(scratch))
 
-    def read(self, digest: str, *, verify: Verify = "auto", most: int | None = None) -> bytes:
+    def read(
+        self, digest: str, *, verify: Verify = "auto", most: int | None = None, aside: bool = True
+    ) -> bytes:
         """Return the bytes of a blob.
 
         Args:
@@ -159,6 +161,7 @@ class Objects:
             verify: ``"auto"`` hashes a file the first time and whenever device, inode, size, mtime or ctime
                 changed since; ``"always"`` every time; ``"never"`` trusts the disk.
             most: A blob of more bytes is refused without being read.
+            aside: Whether damaged bytes are moved to ``quarantine/``; not by who only looks around.
 
         Raises:
             IntegrityError: Missing, larger than ``most``, or other bytes than promised (moved to ``quarantine/``).
@@ -183,7 +186,7 @@ class Objects:
         data, state = found
         if verify == "never" or (verify == "auto" and self._known(digest, state)):
             return data
-        self._compare(digest, digest_of(data), path, state)
+        self._compare(digest, digest_of(data), path, state, aside=aside)
         if len(data) == state.st_size:
             self._stamp(digest, state)
         return data
@@ -325,25 +328,31 @@ class Objects:
         if self.memory is not None and state.st_size >= SMALL:
             self.memory.verified(digest, self.stamps[digest])
 
-    def _compare(self, expected: str, actual: str, path: Path, state: os.stat_result) -> None:
+    def _compare(
+        self, expected: str, actual: str, path: Path, state: os.stat_result, *, aside: bool = True
+    ) -> None:
         if actual == expected:
             return
         self.stamps.pop(expected, None)
-        away = self.root / "quarantine" / durable.temporary(Path(path.name)).as_posix().replace("/", "-")
-        try:
-            durable.make_folder(away.parent, self.root)
-            durable.move(path, away)
-            place = f"It was moved to {away}."
-            if os.lstat(away).st_ino != state.st_ino:  # in between, somebody put a good one in its place
-                durable.move(away, path)
-                place = "It was replaced at this moment; try again."
-        except OSError as error:
-            place = f"It could not be moved to quarantine ({error.strerror})."
+        place = self._set_aside(path, state) if aside else "It was left where it is."
         raise IntegrityError(
             f"{path} holds other bytes than its name promises: expected {expected}, got {actual}. {place} "
             f"{HINT}.",
             subject=Mismatch(expected, actual, path, HINT),
         )
+
+    def _set_aside(self, path: Path, state: os.stat_result) -> str:
+        """Move a damaged file to quarantine; return a sentence that says where it is."""
+        away = self.root / "quarantine" / durable.temporary(Path(path.name)).as_posix().replace("/", "-")
+        try:
+            durable.make_folder(away.parent, self.root)
+            durable.move(path, away)
+            if os.lstat(away).st_ino != state.st_ino:  # in between, somebody put a good one in its place
+                durable.move(away, path)
+                return "It was replaced at this moment; try again."
+        except OSError as error:
+            return f"It could not be moved to quarantine ({error.strerror})."
+        return f"It was moved to {away}."
 
     def _missing(self, digest: str, path: Path) -> IntegrityError:
         kept = {

@@ -112,7 +112,7 @@ class Walk:
         if about is not None:
             return about.edges
         try:
-            data = self.objects.read(digest)
+            data = self.objects.read(digest, aside=False)
         except CompatkitError:
             return {}
         return linked(data, lambda: data, digest)
@@ -148,7 +148,7 @@ class Walk:
     def _profile(self, digest: str) -> tuple[Profile | None, str]:
         """Return what a manifest says, or None and why that is not known."""
         try:
-            data = self.objects.read(digest)
+            data = self.objects.read(digest, aside=False)
             if digest not in self._profiles:
                 self._profiles[digest] = profile(data, f"manifest {digest}")
             return self._profiles[digest], ""

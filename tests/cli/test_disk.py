@@ -7,6 +7,7 @@ read-only file system where this process may mount one.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -148,6 +149,7 @@ def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         return folder
 
     yield call
+    gc.collect()  # weights that are mapped keep a disk busy
     for folder in mounted:
         subprocess.run(["umount", str(folder)], check=True)
 
