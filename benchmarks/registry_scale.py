@@ -14,9 +14,9 @@ from registry_measuring import Contestant, Gate, Row, compete, expect, lines, sa
 from registry_mlflow import Filled
 from registry_settings import Given
 
-from compatkit.registry.collecting import plan
-from compatkit.registry.index import Index
-from compatkit.registry.search import Found, Query
+from compatkit.registry.gc.collecting import plan
+from compatkit.registry.index.lookup import Index
+from compatkit.registry.index.search import Found, Query
 from compatkit.registry.store import Store
 
 PAGE = 200

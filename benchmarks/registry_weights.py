@@ -26,7 +26,7 @@ from compatkit.adapters.signals import signal
 from compatkit.registry.manifest import Manifest
 from compatkit.registry.memory import FILE
 from compatkit.registry.store import Store
-from compatkit.registry.tensorfile import serialise
+from compatkit.registry.tensors.tensorfile import serialise
 from compatkit.splitting import publish_split, split
 from compatkit.workspace import Registry
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.recombination import Recombination
     from compatkit.plugins import Use, use
-    from compatkit.registry.differences import Difference
+    from compatkit.registry.changes.differences import Difference
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts
     from compatkit.training.context import AuxiliaryHead, Batch, SetUp, Step, TaskState
@@ -38,7 +38,7 @@ _HOMES = {
     "Blueprint": "compatkit.contract",
     "Contract": "compatkit.contract",
     "DataSet": "compatkit.data.dataset",
-    "Difference": "compatkit.registry.differences",
+    "Difference": "compatkit.registry.changes.differences",
     "Finding": "compatkit.compatibility",
     "Fit": "compatkit.training.fit",
     "Label": "compatkit.contract",

@@ -12,11 +12,11 @@ import attrs
 from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityError
 from compatkit.evaluation.cells import CONDITIONS, Cell
 from compatkit.registry.canonical import dumps
-from compatkit.registry.channels import channel_statistics
 from compatkit.registry.manifest import Manifest, function_digest, to_bytes
 from compatkit.registry.names import Reference
 from compatkit.registry.objects import Verify
 from compatkit.registry.store import Store, named
+from compatkit.registry.tensors.channels import channel_statistics
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -11,11 +11,11 @@ import attrs
 from compatkit.compatibility import EXTRACTORS, HEADS
 from compatkit.errors import FormatError, IntegrityError, NotFound
 from compatkit.evaluation.cells import METRIC_VERSION, Cell
-from compatkit.registry.channels import channel_statistics
 from compatkit.registry.manifest import Manifest, function_digest
 from compatkit.registry.names import Reference
 from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
+from compatkit.registry.tensors.channels import channel_statistics
 from compatkit.reports.document import parse_cell
 from compatkit.reports.verdicts import Verdicts
 from compatkit.statistical import Blobs, ChannelFigures

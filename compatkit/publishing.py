@@ -31,7 +31,7 @@ from compatkit.ports import tensor_shape
 from compatkit.registry.manifest import About, Edge, Manifest, Parent, Payload
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
-from compatkit.registry.tensorfile import check_finite
+from compatkit.registry.tensors.tensorfile import check_finite
 from compatkit.training.context import AuxiliaryHead, TaskState
 from compatkit.training.fit import Fit
 

@@ -179,7 +179,7 @@ def check_tensor_file(path: Path, what: str) -> None:
         FormatError: It is no safetensors file: a pickle, a web page, cut short, ...
         EnvironmentFailure: It cannot be read.
     """
-    from compatkit.registry.tensorfile import check_header
+    from compatkit.registry.tensors.tensorfile import check_header
 
     try:
         check_header(path.read_bytes())

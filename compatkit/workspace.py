@@ -14,7 +14,7 @@ from compatkit.errors import UsageError
 from compatkit.evaluation.cells import ADAPTED
 from compatkit.pairs import check_pairs
 from compatkit.registry.canonical import dumps
-from compatkit.registry.differences import Difference, diff
+from compatkit.registry.changes.differences import Difference, diff
 from compatkit.registry.manifest import About, Manifest, Parent, Payload
 from compatkit.registry.names import Reference, check_name
 from compatkit.registry.objects import Verify
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from compatkit.evaluation.matrix import Adapters, LoadedPart
     from compatkit.evaluation.recombination import Recombination
     from compatkit.registry.care import Care
-    from compatkit.registry.search import Found
+    from compatkit.registry.index.search import Found
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts
     from compatkit.training.context import AuxiliaryHead
@@ -166,7 +166,7 @@ class Registry:
         Args:
             filters: ``pattern`` (glob over names), ``kind``, ``tags`` (a mapping), ``model`` (glob), ``channels``,
                 ``label`` (a class), ``anchor``, ``parent``, ``text``, ``latest``, ``withdrawn``, ``limit``, ``offset``:
-                see ``compatkit.registry.search.Query``.
+                see ``compatkit.registry.index.search.Query``.
 
         Raises:
             UsageError: A filter is unknown, or not usable as given.
@@ -236,7 +236,7 @@ class Registry:
         found = diff(before, after)
         if not tensors:
             return found
-        from compatkit.registry.tensorchanges import tensor_changes
+        from compatkit.registry.changes.tensors import tensor_changes
 
         states = self.store.load_state(before), self.store.load_state(after)
         return attrs.evolve(found, tensors=tensor_changes(*states))

@@ -18,7 +18,7 @@ from compatkit.contract import Blueprint, Contract, Data, Port, Protocol, Struct
 from compatkit.registry.canonical import dumps
 from compatkit.registry.manifest import Manifest, Parent, Payload, function_digest
 from compatkit.registry.store import Store
-from compatkit.registry.tensorfile import tensor_digest
+from compatkit.registry.tensors.tensorfile import tensor_digest
 
 EXTRACTOR, HEAD = "parts/one.extractor", "parts/one.head"
 REASON = "wrong data"

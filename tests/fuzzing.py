@@ -21,9 +21,9 @@ from watching import listing, watched
 
 from compatkit.errors import FormatError
 from compatkit.registry.canonical import digest, loads
-from compatkit.registry.header import DTYPES, check_header
 from compatkit.registry.store import Store
-from compatkit.registry.tensorfile import deserialise
+from compatkit.registry.tensors.header import DTYPES, check_header
+from compatkit.registry.tensors.tensorfile import deserialise
 
 SECONDS = 2
 """That one case may take; most take some milliseconds."""

@@ -33,7 +33,7 @@ from compatkit.evaluation.cells import Cell, Figure
 from compatkit.registry.canonical import dumps
 from compatkit.registry.manifest import About, Edge, Manifest, Payload, edges, function_digest
 from compatkit.registry.store import Store
-from compatkit.registry.tensorfile import tensor_digest
+from compatkit.registry.tensors.tensorfile import tensor_digest
 from compatkit.reports.document import parse_cell
 
 NAME = "team/one"

@@ -16,10 +16,10 @@ from compatkit.contract import FeatureStatistics
 from compatkit.errors import DataError, FormatError, NotFound, UsageError
 from compatkit.evaluation.cells import METRIC, METRIC_VERSION, Cell, Figure
 from compatkit.registry.canonical import dumps
-from compatkit.registry.channels import channel_bytes
 from compatkit.registry.manifest import Manifest, function_digest
 from compatkit.registry.objects import Objects
 from compatkit.registry.store import Store
+from compatkit.registry.tensors.channels import channel_bytes
 
 FIGURE = Figure(0.5, 50, 100, 0.4, 0.6)
 CELL = Cell("e", "h", "direct", "none", "compatible", FIGURE, FIGURE, 0.1, FIGURE, 1.0)

@@ -282,8 +282,8 @@ def test_the_manifest_on_the_format_page_is_one() -> None:
 
 
 def test_the_format_page_tells_of_every_folder_and_type() -> None:
-    from compatkit.registry.header import DTYPES
     from compatkit.registry.layout import FOLDERS, LAYOUT, MARKER
+    from compatkit.registry.tensors.header import DTYPES
 
     page = (REPOSITORY / "docs" / "format.md").read_text()
     assert f"`{' '.join(DTYPES)}`" in page

@@ -16,9 +16,9 @@ from compatkit.data.classes import label
 from compatkit.evaluation.statistics import Moments, feature_moments
 from compatkit.publishing import normalisation_of, probe_of
 from compatkit.registry.canonical import digest
-from compatkit.registry.channels import channel_statistics
 from compatkit.registry.manifest import Manifest, Payload, to_bytes
-from compatkit.registry.tensorfile import serialise, state_digest
+from compatkit.registry.tensors.channels import channel_statistics
+from compatkit.registry.tensors.tensorfile import serialise, state_digest
 
 
 @pytest.fixture(scope="module", autouse=True)

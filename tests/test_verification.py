@@ -15,8 +15,8 @@ import compatkit as ck
 from compatkit.adapters.builders import LibraryWarning
 from compatkit.contract import FeatureStatistics, Label, Scaled
 from compatkit.errors import FormatError, IntegrityError, InvalidName, UnknownName
-from compatkit.registry.channels import channel_bytes
 from compatkit.registry.manifest import About, Manifest, Parent, Payload
+from compatkit.registry.tensors.channels import channel_bytes
 from compatkit.splitting import SplitPart, split
 from compatkit.verification import _own_features
 

@@ -13,7 +13,7 @@ from compatkit.cli.output import columns, emit, news, next_step, paragraph, prog
 from compatkit.cli.roots import destination, make
 
 if TYPE_CHECKING:
-    from compatkit.registry.copying import Imported
+    from compatkit.registry.copying.importing import Imported
 
 
 @click.command(
@@ -39,7 +39,7 @@ def import_command(
     machine: bool,
 ) -> None:
     """Copy components from another registry."""
-    from compatkit.registry.copying import chosen, import_components
+    from compatkit.registry.copying.importing import chosen, import_components
     from compatkit.registry.store import Store
 
     other, versions = Store.open(Path(source).expanduser()), "latest" if latest else "all"

@@ -12,9 +12,9 @@ from compatkit.cli.output import clean, columns, emit, fold, paragraph
 from compatkit.cli.roots import registry
 
 if TYPE_CHECKING:
-    from compatkit.registry.differences import Difference
+    from compatkit.registry.changes.differences import Difference
+    from compatkit.registry.changes.tensors import TensorChange
     from compatkit.registry.names import Bump, Reference
-    from compatkit.registry.tensorchanges import TensorChange
 
 SHOWN = 12
 """Tensors that are listed for a person, the largest differences first."""

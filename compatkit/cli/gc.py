@@ -13,8 +13,8 @@ from compatkit.cli.output import columns, emit, next_step, paragraph, progress
 from compatkit.cli.roots import store
 
 if TYPE_CHECKING:
-    from compatkit.registry.collecting import Plan
-    from compatkit.registry.sweeping import Collected
+    from compatkit.registry.gc.collecting import Plan
+    from compatkit.registry.gc.sweeping import Collected
 
 _TIME = re.compile(r"([0-9]{1,7})([smhd]?)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -81,7 +81,7 @@ def gc_command(
     machine: bool,
 ) -> None:
     """Collect garbage."""
-    from compatkit.registry.collecting import plan
+    from compatkit.registry.gc.collecting import plan
 
     held = store(context)
     with progress("looking") as report:

@@ -12,7 +12,7 @@ from compatkit.cli.options import json_option
 from compatkit.cli.output import clean, columns, emit, rows
 
 if TYPE_CHECKING:
-    from compatkit.registry.header import Entry, Header
+    from compatkit.registry.tensors.header import Entry, Header
 
 FIRST, LAST = 30, 10
 """Tensors that are shown at both ends of a long list."""
@@ -28,7 +28,7 @@ LONGEST_NAME, LONGEST_TEXT = 60, 300
 @json_option
 def inspect_command(file: str, machine: bool) -> None:
     """Show the tensors of a file; exit code 3 and the reason where it is no safe safetensors file."""
-    from compatkit.registry.header import read_header
+    from compatkit.registry.tensors.header import read_header
 
     path = Path(file).expanduser()
     header = read_header(path)

@@ -14,7 +14,7 @@ from compatkit.cli.roots import store
 from compatkit.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from compatkit.registry.listed import Listed
+    from compatkit.registry.index.listed import Listed
 
 HEADER = ("name", "version", "kind", "parameters", "network", "aliases")
 PAGE = 1000

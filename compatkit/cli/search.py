@@ -12,8 +12,8 @@ from compatkit.cli.output import columns, emit, paragraph, progress, rows
 from compatkit.cli.roots import store
 
 if TYPE_CHECKING:
-    from compatkit.registry.index import Status
-    from compatkit.registry.search import Found
+    from compatkit.registry.index.lookup import Status
+    from compatkit.registry.index.search import Found
 
 SHOWN = 50
 """Versions that a person is shown without asking for more."""
@@ -74,7 +74,7 @@ def search_command(
     **filters: str | int | bool | None,
 ) -> None:
     """Search versions."""
-    from compatkit.registry.search import Query
+    from compatkit.registry.index.search import Query
 
     index = store(context).index
     most = limit if limit is not None or machine else SHOWN

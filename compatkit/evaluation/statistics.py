@@ -18,7 +18,7 @@ from compatkit.errors import CutError, IntegrityError
 from compatkit.evaluation.normalisation import evaluation_mode
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.registry.canonical import digest
-from compatkit.registry.channels import channel_bytes
+from compatkit.registry.tensors.channels import channel_bytes
 
 SAMPLES = 5000
 """Images that are looked at unless more or fewer are asked for."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from compatkit.registry.collecting import GRACE, Plan, Progress, plan
-from compatkit.registry.copying import Imported, import_components
+from compatkit.registry.copying.importing import Imported, import_components
+from compatkit.registry.gc.collecting import GRACE, Plan, Progress, plan
 from compatkit.registry.history import Entry, log
-from compatkit.registry.repair import RepairPlan
-from compatkit.registry.repair import plan as plan_repair
-from compatkit.registry.soundness import Soundness, examine
+from compatkit.registry.repair.plans import RepairPlan
+from compatkit.registry.repair.plans import plan as plan_repair
 from compatkit.registry.usage import Usage, usage
+from compatkit.registry.verify.soundness import Soundness, examine
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from compatkit.errors import CompatkitError, NotFound
-from compatkit.registry.aliaslogs import read_move
-from compatkit.registry.differences import diff
-from compatkit.registry.faults import Findings
+from compatkit.registry.changes.differences import diff
 from compatkit.registry.manifest import Manifest
 from compatkit.registry.names import Bump, Version, check_name
-from compatkit.registry.pointers import read_json, small_file
-from compatkit.registry.survey import Survey
-from compatkit.registry.surveying import survey_references
+from compatkit.registry.verify.aliaslogs import read_move
+from compatkit.registry.verify.faults import Findings
+from compatkit.registry.verify.pointers import read_json, small_file
+from compatkit.registry.verify.survey import Survey
+from compatkit.registry.verify.surveying import survey_references
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store

@@ -9,7 +9,7 @@ import attrs
 from compatkit.errors import IntegrityError, VersionExists, VersionTooSmall
 from compatkit.registry.canonical import MAX_BYTES, loads
 from compatkit.registry.canonical import digest as digest_of
-from compatkit.registry.differences import Difference, diff
+from compatkit.registry.changes.differences import Difference, diff
 from compatkit.registry.manifest import Manifest, edges, from_bytes, sized_edges, to_bytes
 from compatkit.registry.names import Reference, Version, check_name, is_digest
 from compatkit.registry.objects import Objects
@@ -188,7 +188,7 @@ class Publisher:
         payload = self.manifest.payload
         facts = self.payloads.get(payload.file.blob)
         if facts is None:
-            from compatkit.registry.tensorfile import check_header, tensor_digest
+            from compatkit.registry.tensors.tensorfile import check_header, tensor_digest
 
             data = memoryview(self.objects.view(payload.file.blob))
             header = check_header(data)

@@ -15,7 +15,7 @@ from compatkit.registry import cache, resolving
 from compatkit.registry.aliases import ANY, Aliases, Anything, Move
 from compatkit.registry.canonical import MAX_BYTES
 from compatkit.registry.evidence import Evidence
-from compatkit.registry.index import Index
+from compatkit.registry.index.lookup import Index
 from compatkit.registry.layout import Layout, initialise, inspect, locate
 from compatkit.registry.manifest import Edge, Manifest, Payload, from_bytes
 from compatkit.registry.memory import Memory
@@ -149,7 +149,7 @@ class Store:
             IntegrityError: A tensor holds values that are not finite.
             EnvironmentFailure: Disk full, no right to write, ...
         """
-        from compatkit.registry.tensorfile import check_finite, pieces, tensor_digest
+        from compatkit.registry.tensors.tensorfile import check_finite, pieces, tensor_digest
 
         self.layout.check_writer(self.root)
         if not nonfinite:
@@ -170,7 +170,7 @@ class Store:
         Raises:
             IntegrityError: The file is missing, damaged, or not what the manifest says.
         """
-        from compatkit.registry.tensorfile import deserialise, tensor_digest
+        from compatkit.registry.tensors.tensorfile import deserialise, tensor_digest
 
         payload = component.payload if isinstance(component, Manifest) else component
         data = self.objects.view(payload.file.blob, verify=verify)

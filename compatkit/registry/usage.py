@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from compatkit.registry import durable
-from compatkit.registry.index import Index
+from compatkit.registry.index.lookup import Index
 from compatkit.registry.objects import Objects
 from compatkit.registry.surroundings import environment
 

@@ -9,8 +9,8 @@ from math import prod
 
 from compatkit.contract import Anchor, Blueprint, Contract, Data, Dimension, Label, Port, Probe, Scaled
 from compatkit.errors import FormatError
-from compatkit.registry.channels import BYTES
 from compatkit.registry.names import is_digest
+from compatkit.registry.tensors.channels import BYTES
 
 LARGEST = 2**40
 """Of a dimension: no tensor is that long, and no reader's integers overflow."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from compatkit.errors import FormatError, IntegrityError, TrainingError
 from compatkit.registry.durable import replace_file
 from compatkit.registry.surroundings import environment
-from compatkit.registry.tensorfile import deserialise, metadata, serialise, state_digest
+from compatkit.registry.tensors.tensorfile import deserialise, metadata, serialise, state_digest
 from compatkit.training.loop import Loop
 
 

@@ -15,7 +15,7 @@ from compatkit.contract import Blueprint, Data
 from compatkit.data.classes import label
 from compatkit.errors import CutError, UsageError
 from compatkit.evaluation.preprocessing import prepare
-from compatkit.registry.tensorfile import state_digest
+from compatkit.registry.tensors.tensorfile import state_digest
 from compatkit.training.context import TaskState
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of

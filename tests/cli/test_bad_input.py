@@ -12,7 +12,7 @@ import pytest
 
 import compatkit as ck
 from compatkit.errors import IncompatibleError
-from compatkit.registry.index import Index
+from compatkit.registry.index.lookup import Index
 from compatkit.registry.store import Store
 
 REFERENCES = [

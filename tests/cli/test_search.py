@@ -17,7 +17,7 @@ from compatkit.cli.ls import ls_command
 from compatkit.cli.options import Given
 from compatkit.cli.search import index_command, search_command
 from compatkit.errors import CompatkitError, UsageError
-from compatkit.registry.index import Index
+from compatkit.registry.index.lookup import Index
 from compatkit.registry.manifest import About
 from compatkit.registry.store import Store
 

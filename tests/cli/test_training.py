@@ -12,7 +12,7 @@ from small import data_set
 import compatkit as ck
 from compatkit.adapters.blueprints import build_pair, plan
 from compatkit.registry.store import Store
-from compatkit.registry.tensorfile import serialise
+from compatkit.registry.tensors.tensorfile import serialise
 
 
 def test_a_recipe_becomes_published_parts(run: Any, recipe: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from compatkit.data.dataset import Split
 from compatkit.errors import CutError, FormatError, IntegrityError
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.evaluation.statistics import Moments, feature_moments
-from compatkit.registry.channels import channel_bytes, channel_statistics
+from compatkit.registry.tensors.channels import channel_bytes, channel_statistics
 
 PORTS = {
     "NCHW": Port("features", ("N", 4, "H", "W")),

@@ -25,7 +25,7 @@ from compatkit.contract import (
 )
 from compatkit.registry.manifest import Manifest, Payload
 from compatkit.registry.store import Store
-from compatkit.registry.tensorfile import tensor_digest
+from compatkit.registry.tensors.tensorfile import tensor_digest
 
 
 def file_of(header: Any, body: bytes = b"") -> bytes:

@@ -21,7 +21,7 @@ from compatkit.registry.memory import FILE, Memory
 from compatkit.registry.mounts import is_local
 from compatkit.registry.objects import GRACE_SECONDS, SMALL
 from compatkit.registry.store import Store
-from compatkit.registry.tensorfile import pieces, serialise
+from compatkit.registry.tensors.tensorfile import pieces, serialise
 
 Publish = Callable[..., Any]
 ZERO = "sha256:" + "0" * 64

@@ -17,14 +17,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
-from compatkit.registry import durable, leftovers
+from compatkit.registry import durable
 from compatkit.registry.canonical import digest, dumps, loads
-from compatkit.registry.collecting import Plan, plan
 from compatkit.registry.documents import names
-from compatkit.registry.index import Index
+from compatkit.registry.gc import leftovers
+from compatkit.registry.gc.collecting import Plan, plan
+from compatkit.registry.gc.sweeping import Collected
+from compatkit.registry.index.lookup import Index
 from compatkit.registry.manifest import Manifest, Parent, edges, to_bytes
 from compatkit.registry.store import Store
-from compatkit.registry.sweeping import Collected
 
 Publish = Callable[..., Any]
 DAY = 24 * 3600.0

@@ -21,8 +21,8 @@ import pytest
 import compatkit.registry
 from compatkit.errors import AliasMoved, VersionExists
 from compatkit.registry import durable
-from compatkit.registry.collecting import plan
-from compatkit.registry.copying import import_components
+from compatkit.registry.copying.importing import import_components
+from compatkit.registry.gc.collecting import plan
 from compatkit.registry.manifest import Manifest
 from compatkit.registry.store import Store
 
@@ -294,7 +294,7 @@ def test_lock_files_that_somebody_left_mean_nothing(store: Store, publish: Publi
 
 @pytest.mark.case("C4")
 def test_no_module_of_the_registry_locks_a_file():
-    for path in Path(compatkit.registry.__file__).parent.glob("*.py"):
+    for path in Path(compatkit.registry.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [one.name for one in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""

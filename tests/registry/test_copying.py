@@ -22,11 +22,11 @@ from compatkit.errors import (
 )
 from compatkit.registry import durable
 from compatkit.registry.canonical import digest, dumps
-from compatkit.registry.collecting import plan
-from compatkit.registry.copying import Imported, import_components
+from compatkit.registry.copying.importing import Imported, import_components
+from compatkit.registry.gc.collecting import plan
 from compatkit.registry.manifest import Manifest, Parent, Payload, function_digest, to_bytes
 from compatkit.registry.store import Store
-from compatkit.registry.tensorfile import tensor_digest
+from compatkit.registry.tensors.tensorfile import tensor_digest
 
 Publish = Callable[..., Any]
 

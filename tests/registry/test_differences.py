@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compatkit.contract import Statistical
 from compatkit.registry.canonical import loads
-from compatkit.registry.differences import ABSENT, LEVELS, Change, diff, shown, written
+from compatkit.registry.changes.differences import ABSENT, LEVELS, Change, diff, shown, written
 from compatkit.registry.manifest import About, Manifest, function_digest, to_bytes
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from compatkit.errors import EnvironmentFailure
 from compatkit.registry import durable
-from compatkit.registry.collecting import plan
 from compatkit.registry.durable import replace_file
+from compatkit.registry.gc.collecting import plan
 from compatkit.registry.store import Store
 
 SCRIPTS = Path(__file__).parent / "scripts"

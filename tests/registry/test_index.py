@@ -14,10 +14,10 @@ import pytest
 from handmade import Hand, child_of, part, tagged
 
 from compatkit.errors import IntegrityError, InvalidName
-from compatkit.registry import scanning
-from compatkit.registry.index import Index
-from compatkit.registry.index_writing import Writer
-from compatkit.registry.scanning import Watch
+from compatkit.registry.index import scanning
+from compatkit.registry.index.lookup import Index
+from compatkit.registry.index.scanning import Watch
+from compatkit.registry.index.writing import Writer
 from compatkit.registry.store import Store
 
 
@@ -50,8 +50,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(path)
         return scanning.read_plain(path, limit)
 
-    for module in ("index_folders", "index_manifests"):
-        monkeypatch.setattr(f"compatkit.registry.{module}.read_plain", read)
+    for module in ("folders", "manifests"):
+        monkeypatch.setattr(f"compatkit.registry.index.{module}.read_plain", read)
     return seen
 
 
@@ -212,8 +212,8 @@ def test_what_just_changed_is_compared_by_content_because_clocks_can_be_coarse(
     def coarse(state: os.stat_result) -> int:
         return hash((state.st_ino, state.st_size, state.st_mtime_ns // 10**10))
 
-    for module in ("scanning", "index_folders", "index_manifests", "index_reading", "index_listing"):
-        monkeypatch.setattr(f"compatkit.registry.{module}.stamp", coarse)
+    for module in ("scanning", "folders", "manifests", "reading", "listing"):
+        monkeypatch.setattr(f"compatkit.registry.index.{module}.stamp", coarse)
     digests = [hand.put(part(kind)) for kind in ("extractor", "head")]
     path, moment = hand.version("a", "1.0.0", digests[0]), 2_000_000_000
     os.utime(path, (moment, moment))
@@ -409,7 +409,7 @@ def test_a_name_or_version_that_is_none_is_refused(hand: Hand) -> None:
 
 @pytest.mark.usefixtures("exact")
 def test_referenced_are_all_digests_that_a_version_leads_to(hand: Hand) -> None:
-    from compatkit.registry.collecting import plan
+    from compatkit.registry.gc.collecting import plan
 
     weights, inner = hand.put(b"weights"), hand.put(b"inner")
     record = hand.put(f'{{"kept":{{"blob":"{inner}"}}}}\n'.encode())
@@ -456,7 +456,7 @@ def test_lists_tell_versions_and_aliases(hand: Hand) -> None:
 
 @pytest.mark.usefixtures("exact")
 def test_pages_of_a_stream_fit_together(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compatkit.registry import index as module
+    from compatkit.registry.index import lookup as module
 
     digests = [hand.put(part(model=f"net{number}")) for number in range(3)]
     for number in range(7):

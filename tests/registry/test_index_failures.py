@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from handmade import Hand, part, tagged
 
-from compatkit.registry import index_tables, scanning
-from compatkit.registry.index import Index
+from compatkit.registry.index import scanning
+from compatkit.registry.index import tables as index_tables
+from compatkit.registry.index.lookup import Index
 from compatkit.registry.objects import Objects
 from compatkit.registry.references import References
 
@@ -233,7 +234,7 @@ def test_content_that_is_not_as_expected_is_made_anew_once(
     connection.executescript("UPDATE folders SET live = 5; UPDATE manifests SET more = '[1'")
     connection.close()
     assert answers(index) == right and index.status().kept == "file"
-    monkeypatch.setattr("compatkit.registry.index.list_names", lambda *arguments: [][1])
+    monkeypatch.setattr("compatkit.registry.index.lookup.list_names", lambda *arguments: [][1])
     with pytest.raises(IndexError):
         list(index.listing())
 

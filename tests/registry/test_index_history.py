@@ -14,14 +14,15 @@ from handmade import Hand, child_of, part, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compatkit.registry import index_tables, scanning
 from compatkit.registry.canonical import digest
-from compatkit.registry.index import Index
+from compatkit.registry.index import scanning
+from compatkit.registry.index import tables as index_tables
+from compatkit.registry.index.lookup import Index
+from compatkit.registry.index.search import Found, Query
+from compatkit.registry.index.walking import Walk
 from compatkit.registry.manifest import to_bytes
 from compatkit.registry.objects import Objects
 from compatkit.registry.references import References
-from compatkit.registry.search import Found, Query
-from compatkit.registry.walking import Walk
 
 NAMES = ("a", "a/b", "a/b/c", "b")
 VERSIONS = ("0.9.0", "1.0.0", "1.1.0", "10.0.0")

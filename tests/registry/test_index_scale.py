@@ -16,8 +16,8 @@ import attrs
 import pytest
 from handmade import Hand, part, tagged
 
-from compatkit.registry import scanning
-from compatkit.registry.index import Index
+from compatkit.registry.index import scanning
+from compatkit.registry.index.lookup import Index
 from compatkit.registry.manifest import to_bytes
 
 EACH = 5

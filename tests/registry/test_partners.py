@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compatkit.contract import Contract, Data, Dimension, Label, Port, Protocol, Scaled, Structural
-from compatkit.registry.partners import Side, lost
+from compatkit.registry.changes.partners import Side, lost
 from compatkit.wiring import wiring_findings
 
 Partner = tuple[tuple[Port, ...], Data]

@@ -35,11 +35,11 @@ from hypothesis import strategies as st
 from compatkit.errors import LayoutError, UsageError
 from compatkit.registry import durable
 from compatkit.registry.canonical import dumps, loads
-from compatkit.registry.filerepair import REASON
 from compatkit.registry.names import Version
-from compatkit.registry.repair import RepairPlan, plan
-from compatkit.registry.soundness import Soundness, examine, open_damaged
+from compatkit.registry.repair.files import REASON
+from compatkit.registry.repair.plans import RepairPlan, plan
 from compatkit.registry.store import Store
+from compatkit.registry.verify.soundness import Soundness, examine, open_damaged
 
 EVERY = table(one="code")
 COPIED = [one for one in EVERY if one.values[0].mended == "copy"]
@@ -242,7 +242,7 @@ def test_a_withdrawn_version_never_comes_back_to_life(parts: Parts, monkeypatch:
 def test_a_version_that_was_cut_off_makes_room_for_the_next(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compatkit.registry import pointers
+    from compatkit.registry.verify import pointers
 
     monkeypatch.setattr(pointers, "PATIENCE", 0.0)
     store = parts.store
@@ -325,7 +325,7 @@ def test_a_bad_copy_is_not_taken(parts: Parts, folder: str) -> None:
 
 
 def test_large_blobs_are_copied_in_pieces(parts: Parts, copy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compatkit.registry import mending
+    from compatkit.registry.repair import mending
 
     monkeypatch.setattr(mending, "PIECE", 1000)
     (parts.root / parts.path("weights")).unlink()

@@ -17,10 +17,10 @@ from compatkit.contract import Anchor, Label, Port, Structural
 from compatkit.data.spelling import spelling
 from compatkit.errors import FormatError, NotFound, UsageError
 from compatkit.registry.canonical import dumps
-from compatkit.registry.index import Index
+from compatkit.registry.index.lookup import Index
+from compatkit.registry.index.profiles import profile, spelled
+from compatkit.registry.index.search import Query
 from compatkit.registry.manifest import About, Manifest, edges, from_bytes, to_bytes
-from compatkit.registry.profiles import profile, spelled
-from compatkit.registry.search import Query
 from compatkit.registry.structuring import unstructure
 
 
@@ -125,7 +125,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("many", [0, 1000], ids=["walking along names", "from what fits"])
 def test_filters(names: Any, monkeypatch: pytest.MonkeyPatch, case: str, many: int) -> None:
-    monkeypatch.setattr("compatkit.registry.index_reading.MANY", many)
+    monkeypatch.setattr("compatkit.registry.index.reading.MANY", many)
     filters, expected = CASES[case]
     assert names(**filters) == expected
 
@@ -312,7 +312,7 @@ def test_class_names_are_spelled_as_everywhere(name: str) -> None:
 def test_globs_mean_what_they_mean_to_python(pattern: str) -> None:
     import sqlite3
 
-    from compatkit.registry.index_queries import glob
+    from compatkit.registry.index.queries import glob
 
     known = ["a", "b", "a/b", "ab", "a-b", "a.b", "b/a/b", "abab", "aaa"]
     connection = sqlite3.connect(":memory:")

@@ -37,9 +37,9 @@ from hypothesis import strategies as st
 from compatkit.errors import InvalidName, LayoutError, NotFound
 from compatkit.registry import durable
 from compatkit.registry.canonical import dumps, loads
-from compatkit.registry.faults import CODES
-from compatkit.registry.soundness import Fault, Soundness, examine, open_damaged
 from compatkit.registry.store import Store
+from compatkit.registry.verify.faults import CODES
+from compatkit.registry.verify.soundness import Fault, Soundness, examine, open_damaged
 
 EVERY = table()
 
@@ -286,7 +286,7 @@ def _element(dtype: str, digits: str) -> bytes:
 def test_memory_does_not_grow_with_the_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tracemalloc
 
-    from compatkit.registry import contents
+    from compatkit.registry.verify import contents
 
     monkeypatch.setattr(contents, "PIECE", 2**20)
     store = Store.init(tmp_path / "parts")
@@ -454,7 +454,7 @@ def test_a_publish_that_is_being_written_is_waited_for(parts: Parts, monkeypatch
 def test_a_blob_that_vanishes_while_it_is_read_is_missing(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compatkit.registry import blobchecks
+    from compatkit.registry.verify import blobchecks
 
     path, real = parts.root / parts.path("run"), blobchecks.read_content
 
@@ -470,8 +470,8 @@ def test_a_blob_that_vanishes_while_it_is_read_is_missing(
 def test_circles_of_parents_end(parts: Parts) -> None:
     """A circle cannot be made, for each would have to hold the other's sha256; a reader that believes is tried here."""
     from compatkit.registry.names import Version
-    from compatkit.registry.pointers import Published
-    from compatkit.registry.reaching import Reach
+    from compatkit.registry.verify.pointers import Published
+    from compatkit.registry.verify.reaching import Reach
 
     one, two = ("sha256:" + digit * 64 for digit in "12")
     content = {one: dumps({"parents": [{"component": two}]}), two: dumps({"parents": [{"component": one}]})}
@@ -516,7 +516,7 @@ def test_a_result_that_is_no_object_and_a_parent_that_is_gone(parts: Parts) -> N
 
 
 def test_a_document_that_is_too_large_is_none(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compatkit.registry import blobchecks
+    from compatkit.registry.verify import blobchecks
 
     monkeypatch.setattr(blobchecks, "MAX_BYTES", 20)
     found = {one.code: one for one in examine(parts.store).faults}

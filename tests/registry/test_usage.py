@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compatkit.errors import IntegrityError
-from compatkit.registry.index import Index
+from compatkit.registry.index.lookup import Index
 from compatkit.registry.objects import Objects
 from compatkit.registry.usage import Amount, _owners, _reached, usage
 

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from compatkit.registry.index import Index
+from compatkit.registry.index.lookup import Index
 
 
 def ask(root: Path, times: int) -> None:

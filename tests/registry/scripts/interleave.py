@@ -23,10 +23,11 @@ from registry_parts import CONDITIONS, check, collected, manifest_for, put, whol
 from scenarios import EXTRACTOR, HEAD, family, no_waiting, one, publish
 
 from compatkit.errors import IntegrityError
-from compatkit.registry import durable, leftovers
+from compatkit.registry import durable
 from compatkit.registry.canonical import dumps
-from compatkit.registry.collecting import plan
-from compatkit.registry.copying import import_components
+from compatkit.registry.copying.importing import import_components
+from compatkit.registry.gc import leftovers
+from compatkit.registry.gc.collecting import plan
 from compatkit.registry.manifest import Parent
 from compatkit.registry.store import Store
 

@@ -23,9 +23,9 @@ from scenarios import EXTRACTOR, HEAD, family, no_waiting
 
 from compatkit.errors import NotFound
 from compatkit.registry.canonical import dumps
-from compatkit.registry.collecting import plan
-from compatkit.registry.copying import import_components
-from compatkit.registry.index import Index
+from compatkit.registry.copying.importing import import_components
+from compatkit.registry.gc.collecting import plan
+from compatkit.registry.index.lookup import Index
 from compatkit.registry.manifest import Parent
 from compatkit.registry.store import Store
 

@@ -21,11 +21,12 @@ from registry_parts import CONDITIONS, collected, manifest_for, put
 from scenarios import EXTRACTOR, HEAD, no_waiting
 
 from compatkit.errors import CompatkitError, IntegrityError
-from compatkit.registry import durable, leftovers
+from compatkit.registry import durable
 from compatkit.registry.canonical import dumps
-from compatkit.registry.collecting import plan
-from compatkit.registry.copying import import_components
-from compatkit.registry.index import Index
+from compatkit.registry.copying.importing import import_components
+from compatkit.registry.gc import leftovers
+from compatkit.registry.gc.collecting import plan
+from compatkit.registry.index.lookup import Index
 from compatkit.registry.store import Store
 
 SOURCE = "source"

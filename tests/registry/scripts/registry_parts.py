@@ -10,10 +10,10 @@ from typing import Any
 
 from compatkit.contract import Blueprint, Contract, Data, Port, Protocol, Structural
 from compatkit.registry.canonical import loads
-from compatkit.registry.collecting import plan
+from compatkit.registry.gc.collecting import plan
 from compatkit.registry.manifest import Manifest, Payload, edges
 from compatkit.registry.store import Store
-from compatkit.registry.tensorfile import tensor_digest
+from compatkit.registry.tensors.tensorfile import tensor_digest
 
 CONDITIONS = {"metric": "accuracy"}
 

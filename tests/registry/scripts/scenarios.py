@@ -15,8 +15,8 @@ from registry_parts import CONDITIONS, check, manifest_for, put
 from compatkit.errors import IntegrityError
 from compatkit.registry import durable
 from compatkit.registry.canonical import dumps
-from compatkit.registry.collecting import plan
-from compatkit.registry.copying import import_components
+from compatkit.registry.copying.importing import import_components
+from compatkit.registry.gc.collecting import plan
 from compatkit.registry.manifest import Manifest, Parent, function_digest
 from compatkit.registry.store import Store
 

@@ -1,0 +1,1 @@
+"""What changed between two components, and which step of the version that demands."""

@@ -1,0 +1,230 @@
+"""Copying components from another registry: what they refer to first, their versions last, numbers and digests kept.
+
+A crash at any step leaves bytes that nothing refers to, and the same call goes on where it was. The other registry is
+only read, and nothing in it is believed: each blob is verified while it is copied, each manifest read strictly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from compatkit.errors import NotFound, UsageError, VersionExists
+from compatkit.registry import durable, resolving
+from compatkit.registry.canonical import dumps
+from compatkit.registry.copying import pairs as pairscopying
+from compatkit.registry.copying.closure import Closure
+from compatkit.registry.copying.transfer import Transfer
+from compatkit.registry.names import Reference, Version, check_name
+from compatkit.registry.surroundings import environment
+
+if TYPE_CHECKING:
+    from compatkit.registry.store import Store
+
+Progress = Callable[[int, int, str], None]
+SHOWN = 8
+"""Clashes that a message lists."""
+
+
+@attrs.define
+class Imported:
+    """What an import did.
+
+    Attributes:
+        made: Versions that are new here, parents included.
+        there: Versions that were here already.
+        unnamed: Parents whose numbers belong to other bytes here; they are kept, and found by digest.
+        blobs: Number of blobs that were copied.
+        bytes: Their bytes.
+        results: Number of measured results that are new here.
+        aliases: Aliases that were set, ``name:alias``.
+    """
+
+    made: list[Reference] = attrs.field(factory=list)
+    there: list[Reference] = attrs.field(factory=list)
+    unnamed: list[Reference] = attrs.field(factory=list)
+    blobs: int = 0
+    bytes: int = 0
+    results: int = 0
+    aliases: list[str] = attrs.field(factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        lists = {
+            name: [{"reference": str(one), "digest": one.digest} for one in getattr(self, name)]
+            for name in ("made", "there", "unnamed")
+        }
+        counts = {"blobs": self.blobs, "bytes": self.bytes, "results": self.results}
+        return {**lists, **counts, "aliases": self.aliases}
+
+
+def import_components(
+    source: Store,
+    target: Store,
+    patterns: Iterable[str] = ("*",),
+    *,
+    versions: Literal["all", "latest"] = "all",
+    aliases: bool = False,
+    evidence: bool = True,
+    progress: Progress | None = None,
+) -> Imported:
+    """Copy components from one registry to another.
+
+    Args:
+        source: Where they are; only read.
+        target: Where they shall be too.
+        patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"`` for one version of each.
+        versions: ``"all"`` copies all versions of the names, withdrawn ones with tombstones; ``"latest"`` one each.
+        aliases: Whether aliases of the names are set here as they are there.
+        evidence: Whether measured results of pairs come along, where both parts do.
+        progress: Called with done, total and what is being done.
+
+    Returns:
+        What was copied.
+
+    Raises:
+        NotFound: A pattern matches nothing.
+        VersionExists: A number belongs to other bytes here; nothing was linked.
+        IntegrityError: Something in the source is missing, damaged or refused.
+        FormatError: A manifest is not strict, or weights are no strict safetensors file.
+        EnvironmentFailure: Disk full, no right to write; the same call goes on where it stopped.
+    """
+    target.layout.check_writer(target.root)
+    if source.root.resolve() == target.root.resolve():
+        raise UsageError(
+            f"{source.root} would be imported into itself; name another registry.", subject=source.root
+        )
+    wanted = chosen(source, patterns, versions)
+    return _Import(source, target, wanted, progress or _silent).run(aliases=aliases, evidence=evidence)
+
+
+def chosen(source: Store, patterns: Iterable[str], versions: Literal["all", "latest"]) -> list[Reference]:
+    """Return what ``import_components`` would be asked to copy, by name and version; parents come besides.
+
+    Raises:
+        NotFound: A pattern matches nothing.
+    """
+    if versions not in ("all", "latest"):
+        raise UsageError(f"versions is 'all' or 'latest', got {versions!r}.")
+    return sorted(set(_selected(source, patterns, versions)), key=_order)
+
+
+def _selected(source: Store, patterns: Iterable[str], versions: str) -> Iterator[Reference]:
+    for pattern in patterns:
+        if versions == "latest" or "@" in pattern or ":" in pattern:
+            yield from resolving.select(source.references, pattern)
+            continue
+        matching = (
+            resolving.names(source.references, pattern)
+            if resolving.is_pattern(pattern)
+            else [check_name(pattern)]
+        )
+        found = [(name, version) for name in matching for version in source.references.versions(name)]
+        if not found:
+            resolving.select(source.references, pattern)  # says what there is
+        for name, version in found:
+            yield Reference(name, version, digest=source.references.digest(name, version))
+
+
+def _order(one: Reference) -> tuple[str, Version]:
+    return one.name, one.version or Version(0, 0, 0)
+
+
+def _silent(done: int, total: int, what: str) -> None:
+    """Report to nobody."""
+
+
+@attrs.define(eq=False)
+class _Import:
+    """One import; see ``import_components``."""
+
+    source: Store
+    target: Store
+    wanted: list[Reference]
+    progress: Progress
+    done: Imported = attrs.field(factory=Imported)
+
+    def run(self, *, aliases: bool, evidence: bool) -> Imported:
+        """Copy bytes, then names, then results, then aliases."""
+        self._check_free()
+        transfer = Transfer(self.source.root, self.target.objects)
+        closure = Closure(self.source, transfer)
+        for place, one in enumerate(self.wanted):
+            self.progress(place, len(self.wanted), f"reading {one}")
+            closure.add(one)
+        versions = [*closure.parents(), *self.wanted]
+        self._copy(closure)
+        self._check_free()
+        for place, one in enumerate(versions):
+            self.progress(place, len(versions), f"naming {one}")
+            self._link(one, closure, asked=place >= len(versions) - len(self.wanted))
+        if evidence:
+            self.done.results = pairscopying.copy_results(self.source, self.target, closure, self.progress)
+        if aliases:
+            self._set_aliases()
+        self.done.blobs, self.done.bytes = transfer.copied, transfer.bytes
+        return self.done
+
+    def _check_free(self) -> None:
+        """Refuse numbers that belong to other bytes, all at once."""
+        taken = [(one, there) for one in self.wanted if (there := self._there(one)) not in (None, one.digest)]
+        if taken:
+            told = [f"{one} is {there} here and {one.digest} there" for one, there in taken[:SHOWN]]
+            more = f"; and {len(taken) - SHOWN} more" if len(taken) > SHOWN else ""
+            raise VersionExists(
+                f"{'; '.join(told)}{more}. A version is never rewritten, and nothing was imported. Name what to import "
+                "without these, or import into a registry of its own.",
+                subject=str(taken[0][0]),
+            )
+
+    def _there(self, one: Reference) -> str | None:
+        return None if one.version is None else self.target.references.digest(one.name, one.version)
+
+    def _copy(self, closure: Closure) -> None:
+        """Copy weights and other bytes, then manifests."""
+        total = len(closure.parts)
+        for place, digest in enumerate(closure.leaves_first()):
+            self.progress(place, total, f"copying for {closure.parts[digest].whose}")
+            closure.bring(digest)
+
+    def _link(self, one: Reference, closure: Closure, *, asked: bool) -> None:
+        """Give a component its name and number, and its tombstone if it was withdrawn."""
+        if one.version is None or one.digest is None:
+            raise NotFound(f"{one} is not resolved to a version.", subject=str(one))
+        held = closure.of(one.digest)
+        there = self._there(one)
+        if there is None:
+            made = self.target.references.create(
+                one.name, one.version, one.digest, lambda: [closure.bring(part) for part in held]
+            )
+            there = one.digest if made else self._there(one)
+            if made:
+                self.done.made.append(one)
+        else:
+            self.done.there.append(one)
+        if there != one.digest:
+            if not asked:
+                self.done.there = [other for other in self.done.there if other != one]
+                self.done.unnamed.append(one)
+                return
+            raise VersionExists(
+                f"{one} was published by somebody else at this moment: {there}.", subject=str(one)
+            )
+        self._bury(one.name, one.version)
+
+    def _bury(self, name: str, version: Version) -> None:
+        tombstone = self.source.references.tombstone(name, version)
+        if tombstone is not None and self.target.references.tombstone(name, version) is None:
+            path = self.target.references.folder(name) / "@tombstones" / str(version)
+            with environment("create", path):
+                durable.create_once(path, dumps(attrs.asdict(tombstone)), self.target.root)
+
+    def _set_aliases(self) -> None:
+        for name in sorted({one.name for one in self.wanted}):
+            alive = {str(version) for version in self.target.versions(name)}
+            for alias, version in self.source.aliases(name).items():
+                if version in alive and self.target.aliases(name).get(alias) != version:
+                    self.target.set_alias(name, alias, version)
+                    self.done.aliases.append(f"{name}:{alias}")

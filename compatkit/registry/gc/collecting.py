@@ -1,0 +1,215 @@
+"""Collecting garbage: blobs that nothing refers to are taken out, and deleted a grace time later.
+
+Safe beside publishers and other collectors, without a lock. Whoever publishes makes the draft of a reference, then sees
+that everything is there and young, then links the draft to its name. Collecting looks at all drafts and references,
+moves to ``trash`` what is dead and old, and looks at them again: what was referred to in between comes back. Only what
+was in ``trash`` before a look that found it dead is deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.errors import UsageError
+from compatkit.registry import durable
+from compatkit.registry.gc import leftovers
+from compatkit.registry.gc.leftovers import Ages, Leftover
+from compatkit.registry.gc.marking import Marker, Marks
+from compatkit.registry.gc.peeking import entries
+from compatkit.registry.gc.roots import HEXADECIMAL
+from compatkit.registry.names import check_digest
+from compatkit.registry.objects import GRACE_SECONDS
+from compatkit.registry.surroundings import environment
+
+if TYPE_CHECKING:
+    from compatkit.registry.gc.sweeping import Collected
+    from compatkit.registry.store import Store
+
+Progress = Callable[[int, int, str], None]
+GRACE = timedelta(seconds=GRACE_SECONDS)
+SAFE = timedelta(seconds=GRACE_SECONDS / 2 + 3600)
+"""A shorter grace is for whoever is alone: publishers make young again only what is half as old as ``GRACE``."""
+
+
+@attrs.frozen
+class Plan:
+    """What a collection would do; nothing is done before ``apply``.
+
+    Attributes:
+        grace: What is younger is left alone.
+        blobs: Those that nothing refers to, which go to ``trash``.
+        withdrawn: Weights of versions withdrawn longer ago than the grace, which nothing else uses; they too go there.
+        drafts: Files of processes that did not finish, which are deleted.
+        trash: Blobs taken out longer than the grace ago, which are deleted.
+        back: Blobs in ``trash`` that something refers to, which come back.
+        quarantine: Damaged files; looked at by people, never deleted here.
+        folders: Those that hold nothing, which are removed.
+        young: Blobs that nothing refers to and that are left alone for now.
+        waiting: Blobs in ``trash`` that are left there for now.
+        kept: Number of digests that something refers to.
+    """
+
+    grace: timedelta
+    blobs: tuple[Leftover, ...]
+    withdrawn: tuple[Leftover, ...]
+    drafts: tuple[Leftover, ...]
+    trash: tuple[Leftover, ...]
+    back: tuple[Leftover, ...]
+    quarantine: tuple[Leftover, ...]
+    folders: tuple[str, ...]
+    young: tuple[Leftover, ...]
+    waiting: tuple[Leftover, ...]
+    kept: int
+    store: Store = attrs.field(repr=False, eq=False)
+    spares: bool = attrs.field(default=False, repr=False)
+    lost: frozenset[str] = attrs.field(default=frozenset(), repr=False)
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """Bytes of each kind, by its name here."""
+        return {name: sum(one.bytes for one in getattr(self, name)) for name in KINDS}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether ``apply`` would do nothing."""
+        return not any((self.blobs, self.withdrawn, self.drafts, self.trash, self.back, self.folders))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values: every file, and the totals."""
+        lists = {name: [attrs.asdict(one) for one in getattr(self, name)] for name in KINDS}
+        return {
+            "grace_seconds": self.grace.total_seconds(),
+            "kept": self.kept,
+            "totals": {name: {"files": len(lists[name]), "bytes": size} for name, size in self.bytes.items()},
+            **lists,
+            "folders": list(self.folders),
+        }
+
+    def apply(self, progress: Progress | None = None) -> Collected:
+        """Collect what is planned, unless something refers to it by now or it is young again.
+
+        Args:
+            progress: Called with done, total and what is being done.
+
+        Raises:
+            IntegrityError: A reference or document is damaged; nothing more was deleted, what was taken out came back.
+            LayoutError: This version may only read the registry.
+            EnvironmentFailure: No right to write, device failed; the same call goes on where it stopped.
+        """
+        from compatkit.registry.gc.sweeping import Sweep
+
+        return Sweep(self, self.store.root, self.store.objects).run(progress)
+
+
+KINDS = ("blobs", "withdrawn", "drafts", "trash", "back", "quarantine", "young", "waiting")
+"""The lists of files in a plan."""
+
+
+def plan(
+    store: Store,
+    *,
+    grace: timedelta = GRACE,
+    withdrawn: bool = False,
+    alone: bool = False,
+    lost: Collection[str] = (),
+    referenced: Collection[str] | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Find what could be collected; reads only.
+
+    Args:
+        store: The registry.
+        grace: What changed within this time is left alone: somebody may be about to refer to it.
+        withdrawn: Whether weights of versions that were withdrawn longer ago than the grace may go.
+        alone: The caller vouches that nobody else is writing, so that the grace may be short.
+        lost: Digests of manifests, results or other documents that are lost for good; what only they refer to may go.
+        referenced: What versions refer to, if an index knows it; ``Plan.apply`` looks at the files in any case.
+        progress: Called with done, total and what is being done.
+
+    Raises:
+        UsageError: The grace is below 0, or short without ``alone``.
+        IntegrityError: A reference or document is missing or damaged, so that what it refers to is not known.
+        EnvironmentFailure: No right to read, device failed.
+    """
+    _check_grace(grace, alone)
+    ages, missing = Ages(time.time(), grace.total_seconds()), frozenset(map(check_digest, lost))
+    marks = Marker(store.root, missing).mark(
+        ages.intends, ages.old if withdrawn else None, progress, referenced
+    )
+    with environment("read", store.root):
+        dead, spared, young = _blobs(store, marks, ages)
+        trash = list(leftovers.trashed(store.root, ages))
+        back = _lacking(store, trash, marks)
+        rest = [one for one in trash if one not in back]
+        return Plan(
+            grace,
+            dead,
+            spared,
+            tuple(leftovers.drafts(store.root, ages)),
+            tuple(one for one in rest if one.age >= ages.grace),
+            back,
+            tuple(leftovers.quarantined(store.root, ages)),
+            tuple(leftovers.folders(store.root, marks.empty, ages)),
+            young,
+            tuple(one for one in rest if one.age < ages.grace),
+            len(marks.alive),
+            store,
+            withdrawn,
+            missing,
+        )
+
+
+def _blobs(
+    store: Store, marks: Marks, ages: Ages
+) -> tuple[tuple[Leftover, ...], tuple[Leftover, ...], tuple[Leftover, ...]]:
+    """Return the dead blobs, the weights of withdrawn versions, and the dead that are too young."""
+    dead: list[Leftover] = []
+    spared: list[Leftover] = []
+    young: list[Leftover] = []
+    for path, name in _files(store.root):
+        digest = f"sha256:{name}"
+        if digest in marks.alive:
+            continue  # most are; what is kept need not be looked at
+        with suppress(FileNotFoundError):  # another collection took it out
+            state = os.lstat(path)
+            if stat.S_ISREG(state.st_mode):
+                one = Leftover(f"blobs/sha256/{name[:2]}/{name}", digest, state.st_size, ages.of(state))
+                (young if not ages.old(state) else spared if digest in marks.spared else dead).append(one)
+    return tuple(dead), tuple(spared), tuple(young)
+
+
+def _files(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield path and name of everything that has a blob's name in a blob's place, sorted."""
+    above = root / "blobs" / "sha256"
+    durable.check_folders(above, root)
+    for shard in entries(str(above)):
+        if len(shard.name) == 2 and shard.is_dir(follow_symlinks=False):
+            with suppress(FileNotFoundError):  # removed because it was empty
+                for name in sorted(os.listdir(shard.path)):
+                    if name.startswith(shard.name) and HEXADECIMAL.fullmatch(name):
+                        yield f"{shard.path}/{name}", name
+
+
+def _lacking(store: Store, trash: list[Leftover], marks: Marks) -> tuple[Leftover, ...]:
+    """Return the blobs in ``trash`` that something refers to and that are nowhere else, one for each digest."""
+    needed = {one.digest: one for one in trash if one.digest is not None and one.digest in marks.alive}
+    return tuple(one for digest, one in needed.items() if store.objects.size(digest) is None)
+
+
+def _check_grace(grace: timedelta, alone: bool) -> None:
+    if grace < timedelta(0):
+        raise UsageError(f"The grace is a time of 0 or more, got {grace}.")
+    if grace < SAFE and not alone:
+        raise UsageError(
+            f"A grace of {grace} is below {SAFE}: what somebody is about to publish could be taken away from them. "
+            f"Take {SAFE} or more; or, if nobody else is writing to this registry, say so (alone=True, --alone)."
+        )

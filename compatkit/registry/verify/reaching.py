@@ -1,0 +1,212 @@
+"""What the references reach: manifests, what they keep, their parents, and results; and who uses each blob."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any, Literal
+
+import attrs
+
+from compatkit.errors import FormatError
+from compatkit.registry.canonical import dumps, loads
+from compatkit.registry.manifest import SCHEMA, Manifest, Payload, from_bytes, function_digest
+from compatkit.registry.names import is_digest
+from compatkit.registry.verify.pointers import Published
+
+Role = Literal["version", "parent", "payload", "kept", "result"]
+"""What a blob is to those who use it."""
+RESULTS = "results of "
+"""How the users of measured results begin."""
+
+
+@attrs.frozen
+class Use:
+    """One use of a blob.
+
+    Attributes:
+        role: What it is there for.
+        whose: Who needs it: ``name@version``, an ancestor, or the results of a pair.
+        living: False where only withdrawn versions need it.
+        kin: True where it is part of a component that is there only because another came from it.
+        size: Number of bytes that the user states, if it does.
+        payload: What the manifest promises of it, if it is the weights.
+    """
+
+    role: Role
+    whose: str
+    living: bool = True
+    kin: bool = False
+    size: int | None = None
+    payload: Payload | None = None
+
+
+@attrs.frozen
+class _Named:
+    """A manifest that is to be followed, and who names it."""
+
+    digest: str
+    labels: tuple[str, ...]
+    living: bool
+    kin: bool = False
+
+
+@attrs.define
+class Reach:
+    """Everything that references reach.
+
+    Attributes:
+        read: Returns the bytes of a document; None where it is missing, damaged or too large.
+        uses: Uses of each blob, by digest, in the order in which they were found.
+        functions: References by the hex digits of their function digest.
+        manifests: Number of manifests that were read.
+        naming: Whether function digests are wanted; finding them out takes a third of the time.
+        faults: Code, digest and words of what is wrong with documents whose bytes are intact.
+    """
+
+    read: Callable[[str], bytes | None]
+    uses: dict[str, list[Use]] = attrs.field(factory=lambda: defaultdict(list))
+    functions: dict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
+    manifests: int = 0
+    naming: bool = True
+    faults: list[tuple[str, str, str]] = attrs.field(factory=list)
+
+    def users(self, digest: str) -> tuple[str, ...]:
+        """Return who uses a blob."""
+        return tuple(dict.fromkeys(use.whose for use in self.uses.get(digest, ())))
+
+    def label(self, extractor: str, head: str) -> str:
+        """Return in words which pair two function digests (hex) are."""
+        sides = (self.functions.get(one, [f"value:{one[:12]}"])[0] for one in (extractor, head))
+        return "{}{} with {}".format(RESULTS, *sides)
+
+    def follow_versions(self, versions: Iterable[Published], withdrawn: Container[Published]) -> None:
+        """Follow versions to their manifests, what these keep, and their parents.
+
+        Args:
+            versions: All that are looked at.
+            withdrawn: Those that nobody but their digest finds any more.
+        """
+        named: dict[str, list[Published]] = defaultdict(list)
+        for one in versions:
+            named[one.digest].append(one)
+            self.uses[one.digest].append(Use("version", str(one), one not in withdrawn))
+        both = (
+            _Named(digest, tuple(map(str, those)), any(one not in withdrawn for one in those))
+            for digest, those in named.items()
+        )
+        ahead = deque(sorted(both, key=lambda one: not one.living))
+        walked: set[str] = set()
+        while ahead:
+            one = ahead.popleft()
+            if one.digest in walked:
+                continue
+            walked.add(one.digest)
+            label = f"an ancestor of {one.labels[0].removeprefix('an ancestor of ')}"
+            for parent in self._follow(one):
+                if parent in walked:
+                    continue
+                if parent not in named:
+                    ahead.appendleft(_Named(parent, (label,), one.living, kin=True))
+                elif one.living:
+                    ahead.appendleft(_Named(parent, tuple(map(str, named[parent])), True))
+
+    def _follow(self, one: _Named) -> Iterator[str]:
+        """Note what a manifest keeps; yield the digests of its parents."""
+        data = self.read(one.digest)
+        if data is None:
+            return
+        value = self._document(one.digest, data)
+        manifest = self._manifest(one.digest, data, value) if value is not None else None
+        for key, edge, size in edges(value):
+            payload = (
+                manifest.payload if manifest is not None and edge == manifest.payload.file.blob else None
+            )
+            role: Role = "parent" if key == "component" else "payload" if payload is not None else "kept"
+            for label in one.labels:
+                self.uses[edge].append(Use(role, label, one.living, one.kin, size, payload))
+            if role == "parent":
+                yield edge
+        if manifest is not None:
+            self.manifests += 1
+            if self.naming:
+                self.functions[function_digest(manifest).rpartition(":")[2]].extend(one.labels)
+
+    def _document(self, digest: str, data: bytes) -> Any:
+        try:
+            return loads(data, what="manifest")
+        except FormatError as error:
+            code = "manifest-format" if data.lstrip()[:1] == b"{" else "version-target"
+            self.faults.append((code, digest, str(error)))
+            return None
+
+    def _manifest(self, digest: str, data: bytes, value: Any) -> Manifest | None:
+        if not isinstance(value, dict) or not {"schema", "kind", "payload"} & value.keys():
+            self.faults.append(("version-target", digest, "expected a manifest, got other JSON"))
+            return None
+        schema = value.get("schema")
+        if type(schema) is int and schema > SCHEMA:
+            self.faults.append(("manifest-schema", digest, f"expected schema {SCHEMA}, got {schema}"))
+            return None
+        try:
+            manifest = from_bytes(data)
+        except FormatError as error:
+            self.faults.append(("manifest-format", digest, str(error)))
+            return None
+        if not _is_canonical(value, data):
+            what = "the same values, written canonically, are other bytes: keys or spaces are not as they should be"
+            self.faults.append(("manifest-canonical", digest, what))
+        return manifest
+
+    def follow_results(self, pointers: Iterable[tuple[str, str]]) -> None:
+        """Follow pointers to results, given as label and digest, and note what the results keep."""
+        read: set[str] = set()
+        for label, digest in pointers:
+            self.uses[digest].append(Use("result", label))
+            if digest in read:
+                continue
+            read.add(digest)
+            data = self.read(digest)
+            if data is None:
+                continue
+            value, what = None, "expected an object"
+            try:
+                value = loads(data, what="result")
+            except FormatError as error:
+                what = str(error)
+            if not isinstance(value, dict):
+                self.faults.append(("result-format", digest, what))
+            for _, edge, size in edges(value):
+                self.uses[edge].append(Use("kept", label, size=size))
+
+
+def edges(value: Any) -> Iterator[tuple[str, str, int | None]]:
+    """Yield key (``blob`` or ``component``), digest and stated size of every edge in JSON values.
+
+    Unlike ``manifest.edges`` it passes over what is malformed, so that a document that is refused, or that a newer
+    program wrote, still shows what it keeps.
+    """
+    ahead: list[Any] = [value]
+    while ahead:
+        one = ahead.pop()
+        if isinstance(one, dict):
+            for key in ("blob", "component"):
+                edge = one.get(key)
+                if isinstance(edge, str) and is_digest(edge):
+                    size = one.get("bytes") if key == "blob" else None
+                    yield key, edge, size if type(size) is int else None
+            one = one.values()
+        elif not isinstance(one, list):
+            continue
+        ahead += [each for each in one if type(each) in (dict, list)]
+
+
+def _is_canonical(value: Any, data: bytes) -> bool:
+    """Tell whether bytes are the canonical JSON of a value that was read from them."""
+    if not data.isascii():
+        return dumps(value) == data
+    # without characters to compose, and read strictly, the order of keys and the spaces are all that can differ
+    return (
+        json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode() + b"\n" == data
+    )

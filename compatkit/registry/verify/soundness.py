@@ -1,0 +1,229 @@
+"""Whether a registry's files are what they should be: every fault is found and named, and nothing is changed.
+
+A look from outside: what is damaged does not stop it, and nothing that a file says is believed before it was checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
+from compatkit.registry import durable
+from compatkit.registry.layout import LAYOUT, MARKER, Layout, inspect
+from compatkit.registry.references import LIMIT
+from compatkit.registry.verify.aliaslogs import check_aliases
+from compatkit.registry.verify.blobchecks import BlobChecks
+from compatkit.registry.verify.faults import CODES, Fault, Findings, answer
+from compatkit.registry.verify.pointers import check_results, check_tombstones, read_json, read_versions
+from compatkit.registry.verify.selection import Wanted, Withdrawn
+from compatkit.registry.verify.survey import Survey
+from compatkit.registry.verify.surveying import (
+    survey_aside,
+    survey_blobs,
+    survey_evidence,
+    survey_references,
+    survey_top,
+)
+
+if TYPE_CHECKING:
+    from compatkit.registry.store import Store
+
+__all__ = ["CODES", "Fault", "Soundness", "examine", "open_damaged"]
+
+Progress = Callable[[int, int, str], None]
+"""Told bytes done, bytes in all, and what is being read."""
+SCHEMA = 1
+_STAND_IN = Layout(LAYOUT, LAYOUT, LAYOUT, "sha256", "unknown")
+"""Of a registry whose ``compatkit.json`` cannot be read."""
+
+
+@attrs.frozen
+class Soundness:
+    """What an examination found.
+
+    Attributes:
+        root: Of the registry.
+        faults: Errors first, then warnings, then what is merely worth knowing; each by path.
+        patterns: What was looked at; empty for everything.
+        deep: Whether all contents were compared with their digests.
+        versions: Number of versions that were followed.
+        manifests: Number of manifests that were read, parents included.
+        results: Number of measured results.
+        blobs: Number of blobs that were looked at.
+        bytes: Number of bytes of blobs that were read.
+    """
+
+    root: Path
+    faults: tuple[Fault, ...]
+    patterns: tuple[str, ...] = ()
+    deep: bool = True
+    versions: int = 0
+    manifests: int = 0
+    results: int = 0
+    blobs: int = 0
+    bytes: int = 0
+
+    @property
+    def sound(self) -> bool:
+        """True if there is no error; warnings and remarks do not count."""
+        return not any(one.severity == "error" for one in self.faults)
+
+    def count(self, severity: str) -> int:
+        """Return the number of faults of a severity."""
+        return sum(one.severity == severity for one in self.faults)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        counted = ("versions", "manifests", "results", "blobs", "bytes")
+        return {
+            "schema": SCHEMA,
+            "kind": "soundness",
+            "root": str(self.root),
+            "patterns": list(self.patterns),
+            "deep": self.deep,
+            "sound": self.sound,
+            "read": {name: getattr(self, name) for name in counted},
+            "counts": {f"{one}s": self.count(one) for one in ("error", "warning", "info")},
+            "faults": [one.to_json() for one in self.faults],
+        }
+
+
+def examine(
+    store: Store,
+    *,
+    patterns: Iterable[str] | None = None,
+    deep: bool = True,
+    progress: Progress | None = None,
+) -> Soundness:
+    """Look for everything that can be wrong with a registry's files. Changes nothing.
+
+    Other processes may publish meanwhile; what they put in or take out while this looks on is no fault.
+
+    Args:
+        store: The registry.
+        patterns: Names or ``NAME@VERSION``, each part a glob; only these, and what they need, are looked at. None, or
+            no pattern, looks at every file.
+        deep: Compare all contents with their digests. False reads no weights but their headers: it finds what is
+            missing, cut off or misplaced; manifests and results are compared all the same.
+        progress: Told bytes done, bytes in all, and what is being read.
+
+    Raises:
+        NotFound: A pattern matches nothing.
+        InvalidName: A pattern names an alias or a range.
+    """
+    wanted, survey = Wanted(tuple(patterns or ())), Survey(store.root, Findings())
+    _check_marker(survey.findings, store.root)
+    _look_around(survey, wanted)
+    meter = _Meter(progress, sum(state.st_size for state in survey.blobs.values()))
+    blobs = BlobChecks(survey, deep, meter.tick)
+    reach = blobs.reach
+    reach.naming = bool(survey.results or wanted.patterns)
+    versions = read_versions(survey, wanted.version)
+    reach.follow_versions(versions, Withdrawn(survey))
+    check_tombstones(survey, wanted.version)
+    check_aliases(survey, wanted.whole_name)
+    if wanted.patterns:
+        survey_evidence(survey, frozenset(reach.functions))
+    results = check_results(survey, reach.label)
+    reach.follow_results(results)
+    blobs.check_all({*reach.uses, *survey.blobs, *survey.odd})
+    survey.tell_rights()
+    _tell_leftovers(survey)
+    return Soundness(
+        store.root,
+        survey.findings.sorted(),
+        wanted.patterns,
+        deep,
+        len(versions),
+        reach.manifests,
+        len(results),
+        len(survey.blobs),
+        blobs.amount,
+    )
+
+
+def _look_around(survey: Survey, wanted: Wanted) -> None:
+    """See what is there; references before blobs, for whoever publishes makes them in the other order."""
+    survey.take_rights()
+    if not wanted.patterns:
+        survey_top(survey)
+    survey_aside(survey)
+    survey_references(survey, wanted.name)
+    wanted.check(survey, survey.root)
+    if not wanted.patterns:
+        survey_evidence(survey)
+        survey_blobs(survey)
+
+
+def open_damaged(root: str | os.PathLike[str]) -> Store:
+    """Open a registry to examine it, also if its ``compatkit.json`` is damaged or missing.
+
+    Raises:
+        LayoutError: The folder holds neither that file nor references and blobs, or it is of a newer layout.
+    """
+    from compatkit.registry.store import Store
+
+    path = Path(root).absolute()
+    try:
+        return Store.open(path)
+    except (IntegrityError, EnvironmentFailure):
+        if os.path.lexists(path / MARKER):
+            _refuse_newer(path)
+        elif not all((path / folder).is_dir() for folder in ("blobs", "refs")):
+            raise
+        return Store(path, _STAND_IN)
+
+
+def _refuse_newer(root: Path) -> None:
+    """Refuse a registry whose layout says that this version cannot read it.
+
+    Raises:
+        LayoutError: It does.
+    """
+    try:
+        found = durable.read(root / MARKER, root, limit=LIMIT)
+    except (IntegrityError, EnvironmentFailure):
+        return  # it is a link, or may not be read: the examination tells
+    value = read_json(found[0]) if found is not None else None
+    least = value.get("min_reader") if isinstance(value, dict) else None
+    if type(least) is int and least > LAYOUT:
+        inspect(root)
+
+
+@attrs.define
+class _Meter:
+    """Adds up what was read, for whoever watches."""
+
+    progress: Progress | None
+    total: int = 0
+    done: int = 0
+
+    def tick(self, size: int, what: str) -> None:
+        """Note that ``size`` bytes more were read."""
+        self.done += size
+        if self.progress is not None:
+            self.progress(self.done, max(self.total, self.done), what.removeprefix("sha256:")[:12])
+
+
+def _check_marker(findings: Findings, root: Path) -> None:
+    if not os.path.lexists(root / MARKER):
+        findings.add("marker-missing", MARKER, "without it the folder is no registry")
+        return
+    try:
+        inspect(root)
+    except CompatkitError as error:
+        code = "unreadable" if isinstance(error.__cause__, OSError) else "marker-damaged"
+        findings.add(code, MARKER, answer(error))
+
+
+def _tell_leftovers(survey: Survey) -> None:
+    for folder, code in (("tmp", "drafts"), ("trash", "trash"), ("quarantine", "quarantine")):
+        if there := survey.aside[folder].values():
+            files = "1 file" if len(there) == 1 else f"{len(there):,} files"
+            what = f"{files} of {sum(one.st_size for one in there):,} bytes"
+            survey.findings.add(code, folder, what)
