@@ -21,6 +21,7 @@ from compatkit.contract import (
     Contract,
     Data,
     Kind,
+    Port,
     Probe,
     Protocol,
     Statistical,
@@ -36,6 +37,8 @@ from compatkit.training.context import AuxiliaryHead, TaskState
 from compatkit.training.fit import Fit
 
 PROBE_BATCH = 2
+LEAST_PROBE = 64
+"""Pixels of a side below which the images of a probe are not made smaller than those that were traced."""
 """Images of a probe."""
 
 
@@ -170,11 +173,23 @@ def probe_of(module: nn.Module, shape: Structural, blueprint: Blueprint) -> Prob
 
 
 def probe_shapes(shape: Structural, blueprint: Blueprint) -> list[tuple[int, ...]]:
-    """Return the shapes of the probe's inputs: two images of the size that was traced, or features of them."""
+    """Return the shapes of the probe's inputs: two images, or features of two images of the size that was traced.
+
+    An extractor that takes images of any size gets large ones at half of it: a first load is mostly its probe, which
+    then costs a quarter and still depends on every weight.
+    """
     size = blueprint.traced_size
     if blueprint.side == "extractor":
-        return [(PROBE_BATCH, int(str(shape.inputs[0].channels)), *size)]
+        image = shape.inputs[0]
+        return [(PROBE_BATCH, int(str(image.channels)), *(_halved(image, size) or size))]
     return [tensor_shape(port, size, PROBE_BATCH) for port in shape.inputs]
+
+
+def _halved(image: Port, size: Sequence[int]) -> tuple[int, ...] | None:
+    """Return half of a size; None where that is small, or the port does not take it."""
+    half = tuple(side // 2 for side in size)
+    fits = all(side >= LEAST_PROBE and side % image.multiple_of == 0 for side in half)
+    return half if fits and not any(isinstance(one, int) for one in image.spatial) else None
 
 
 def proof_of(manifest: Manifest, digest: str) -> str | None:

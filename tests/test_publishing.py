@@ -9,8 +9,9 @@ import torch
 from small import data_set, quick
 
 import compatkit as ck
+from compatkit.contract import Blueprint, Port, Structural
 from compatkit.errors import CutError, IntegrityError
-from compatkit.publishing import drafts
+from compatkit.publishing import drafts, probe_shapes
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +141,25 @@ def test_parts_that_no_longer_make_the_network_are_refused(
     with pytest.raises(CutError):
         registry.publish(fit, prefix="digits")
     assert registry.names() == []
+
+
+@pytest.mark.parametrize(
+    ("traced", "spatial", "step", "size"),
+    [
+        ((224, 224), ("H", "W"), 1, (112, 112)),
+        ((224, 160), ("H", "W"), 16, (112, 80)),
+        ((224, 224), ("H", "W"), 32, (224, 224)),
+        ((224, 224), (224, 224), 1, (224, 224)),
+        ((225, 129), ("H", "W"), 1, (112, 64)),
+        ((224, 127), ("H", "W"), 1, (224, 127)),
+        ((32, 32), ("H", "W"), 1, (32, 32)),
+    ],
+    ids=["half", "in steps", "half is no step", "one size only", "odd sides", "one side small", "small"],
+)
+def test_the_probe_of_an_extractor_takes_large_images_at_half_their_size_where_it_can(
+    traced: tuple[int, int], spatial: tuple[int | str, int | str], step: int, size: tuple[int, int]
+) -> None:
+    image = Port("image", ("N", 3, *spatial), multiple_of=step)
+    features = Port("features", ("N", 8, *spatial), multiple_of=step)
+    blueprint = Blueprint("timm", "timm 1.0.31", "resnet18", {}, "layer1", "extractor", "fx", traced)
+    assert probe_shapes(Structural((image,), (features,)), blueprint) == [(2, 3, *size)]
