@@ -28,6 +28,8 @@ Verify = Literal["auto", "always", "never"]
 Buffer = bytes | bytearray | memoryview
 
 SMALL = 2**18
+JOINED = 2**22
+"""Bytes below which one write and one hash in memory are faster than threads beside the disk."""
 """Bytes; smaller blobs are hashed before they are written and read into memory, larger ones while the disk works."""
 SETTLED_NS = 2 * 10**9
 """A file that changed less than 2 s ago is not stamped: coarse clocks could hide one more change."""
@@ -127,8 +129,9 @@ class Objects:
         scratch = self.root / "tmp"
         with environment("write below", self.root):
             digest, seen = "", None
-            if size < SMALL:
+            if size < JOINED:
                 whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                pieces = [whole]
                 digest, seen = digest_of(whole), examine(memoryview(whole)) if examine else None
                 with suppress(FileNotFoundError):  # taken out at this moment
                     if self._held(digest):
@@ -382,7 +385,7 @@ def check_verify(verify: str) -> None:
 
 def _work(path: Path, size: int, examine: Callable[[memoryview], Any] | None) -> list[Callable[[], Any]]:
     """Return what is done beside the disk's work; on the file, so that the digest is that of what was written."""
-    if size < SMALL:
+    if size < JOINED:
         return []
     wanted = [digest_of] if examine is None else [digest_of, examine]
     return [lambda one=one: _on_file(path, one) for one in wanted]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -54,7 +54,8 @@ class Publisher:
         asked = None if version is None else Version.parse(version)
         data = to_bytes(self.manifest)
         digest = digest_of(data)
-        self._hold()
+        needs = tuple(sized_edges(self.manifest))
+        self._hold(needs)
         self._check_payload()
         stored = False
         while True:
@@ -76,7 +77,7 @@ class Publisher:
             if not stored:
                 self.objects.put(data)
                 stored = True
-            if self.references.create(self.name, target, digest, lambda: self._hold(data)):
+            if self.references.create(self.name, target, digest, lambda: self._hold(needs, data)):
                 return Reference(self.name, target, digest=digest)
             # another process was faster: look again
 
@@ -141,15 +142,16 @@ class Publisher:
             self.objects.read(digest, most=MAX_BYTES), what=f"manifest of {self.name}@{version}"
         )
 
-    def _hold(self, data: bytes | None = None) -> None:
+    def _hold(self, needs: Sequence[tuple[str, int | None]], data: bytes | None = None) -> None:
         """See that everything that the manifest refers to is there, and will stay until the version is linked.
 
         Args:
+            needs: What it refers to, with the sizes that it states.
             data: The manifest itself, if it is to be there too.
         """
         if data is not None and not self.objects.hold(digest_of(data)):
             self.objects.put(data)
-        for edge, size in sized_edges(self.manifest):
+        for edge, size in needs:
             if not self.objects.hold(edge):
                 raise IntegrityError(
                     f"{self.name}: the manifest refers to {edge}, which this registry does not hold. Put "
@@ -161,14 +163,13 @@ class Publisher:
                 raise IntegrityError(
                     f"{self.name}: the manifest gives {edge} {size} bytes, the blob has {held}.", subject=edge
                 )
-        for digest in self._kin():
+        for digest in self._kin({edge for edge, _ in needs}):
             self.objects.hold(
                 digest
             )  # what a parent refers to may be gone for good reasons; what is there stays
 
-    def _kin(self) -> Iterator[str]:
-        """Yield every digest that the manifests of the parents refer to, and of theirs."""
-        known = set(edges(self.manifest))
+    def _kin(self, known: set[str]) -> Iterator[str]:
+        """Yield every digest that the manifests of the parents, and of theirs, refer to and that is not ``known``."""
         ahead = {parent.component for parent in self.manifest.parents}
         walked: set[str] = set()
         while ahead:
@@ -179,7 +180,7 @@ class Publisher:
             value = loads(self.objects.read(component, most=MAX_BYTES), what=f"parent {component}")
             further = set(edges(value)) - known
             yield from further
-            known |= further
+            known = known | further
             parents = value.get("parents") if isinstance(value, dict) else None
             listed = [one for one in parents if isinstance(one, dict)] if isinstance(parents, list) else []
             ahead |= {one["component"] for one in listed if is_digest(one.get("component"))} - walked

@@ -6,6 +6,7 @@ import hashlib
 import json
 import mmap
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 from compatkit.errors import FormatError, IntegrityError
@@ -20,6 +21,7 @@ from compatkit.registry.tensors.header import (
 )
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 __all__ = [
@@ -228,11 +230,18 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 def _code(name: str, tensor: Tensor) -> str:
-    wanted = str(tensor.dtype).removeprefix("torch.")
-    for code, (torch_name, _) in DTYPES.items():
-        if torch_name == wanted:
-            return code
+    code = _codes().get(tensor.dtype)
+    if code is not None:
+        return code
     raise FormatError(f"{name}: tensors of {tensor.dtype} cannot be stored; convert to one of {_dtypes()}.")
+
+
+@cache
+def _codes() -> dict[torch.dtype, str]:
+    """Return the code of each dtype that is stored and known to this torch."""
+    import torch
+
+    return {getattr(torch, name): code for code, (name, _) in DTYPES.items() if hasattr(torch, name)}
 
 
 def _dtypes() -> str:
