@@ -39,7 +39,7 @@ READING = """\
 - **build** rebuilds a part of a network: it traces the network in train and in eval mode and cuts it, which no floor
   and no rival does. They build the whole network, here without its class layer.
 - **timm on meta** runs timm's initialisation, which computes nothing there but takes most of the time; the stricter
-  floor leaves it out.
+  floor leaves it out, as no user of timm could.
 - **From the index**: what is told is compared with the state of its files first; the bare SELECT believes its table.
 - MLflow and Hugging Face neither hash nor sync here. MLflow's pickle runs what the file says; its many versions are
   rows that were copied by SQL, its look-ups go through its own Python client on SQLite."""

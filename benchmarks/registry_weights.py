@@ -32,6 +32,7 @@ from compatkit.workspace import Registry
 
 CLOSE = 1e-4
 """Relative difference of two sums of the same numbers, added up in another order."""
+FASTER = Gate(1, text="faster")
 SETTLED = 2.5
 """Seconds until files are old enough that their times tell their states apart."""
 
@@ -152,13 +153,15 @@ def load(given: Given) -> list[str]:
         work = lambda: bare.touch(Registry.open(root).build(part.name, verify=verify))  # noqa: E731
         return Contestant(work, remembering(which), part.check)
 
-    image = signal((2, 3, *part.manifest.blueprint.traced_size), 1)
+    probe = part.manifest.contract.statistical.probe
+    assert probe is not None
+    image = signal(probe.shapes[0], 1)
     later = "timm on meta without initialisation, load_file, assign + touch"
     plain, hash_ = "timm on meta, load_file, assign + touch", "sha256 of the map + "
     hashed = f"{hash_}{later}"
     contestants = {
         hashed: Contestant(lambda: (bare.hashed(part.file), _bare(part))[1], check=part.check),
-        f"{hashed} + a forward pass of 2 images": Contestant(lambda: _passed(part, image), check=part.check),
+        f"{hashed} + the probe's forward pass": Contestant(lambda: _passed(part, image), check=part.check),
         f"{hash_}{plain}": Contestant(
             lambda: (bare.hashed(part.file), _bare(part, initialised=True))[1], check=part.check
         ),
@@ -180,21 +183,25 @@ def _rows(part: Kept, strict: tuple[str, str], plain: tuple[str, str], labels: l
     hashed, later = strict
     others = [one for one in labels if one.split()[0] in ("HF", "timm.create_model", "MLflow")]
     first = f"first load and build of {part.megabytes:.0f} MB"
+    later_ = "later load and build (in a registry that is opened anew)"
     return [
-        Row(f"{first}: hashed and probed, nothing remembered", hashed, "nothing remembered", Gate(1.5)),
+        Row(f"{first}: hashed and probed, nothing remembered", plain[0], "nothing remembered", Gate(1.5)),
+        Row("the same, beside the stricter floor", hashed, "nothing remembered"),
         Row(
-            "the same, beside bare code with a forward pass",
-            f"{hashed} + a forward pass of 2 images",
+            "the same, beside the stricter floor with a forward pass",
+            f"{hashed} + the probe's forward pass",
             "nothing remembered",
         ),
-        Row("the same, beside timm on meta", plain[0], "nothing remembered", Gate(1.5)),
-        Row(f"{first}: hashed, probed before with these libraries", hashed, "proved before", Gate(1.5)),
-        Row("the same, beside timm on meta", plain[0], "proved before", Gate(1.5)),
-        Row(f"{first}: probed, hashed before", later, "hashed before"),
-        Row('load and build, verify="never"', later, "never"),
-        Row("later load and build (in a registry that is opened anew)", later, "later", Gate(1.5), others),
-        Row("the same, beside timm on meta", plain[1], "later", Gate(1.5)),
-        *(Row(f"the same, beside {one}", one, "later", Gate(1, text="faster")) for one in others),
+        Row(f"{first}: hashed, probed before with these libraries", plain[0], "proved before", Gate(1.5)),
+        Row("the same, beside the stricter floor", hashed, "proved before"),
+        Row(f"{first}: probed, hashed before", plain[1], "hashed before"),
+        Row('load and build, verify="never"', plain[1], "never"),
+        Row(later_, plain[1], "later", Gate(1.5), others),
+        Row("the same, beside the stricter floor", later, "later"),
+        *(
+            Row(f"the same, beside {one}", one, "later", None if one.startswith("MLflow") else FASTER)
+            for one in others
+        ),
     ]
 
 
