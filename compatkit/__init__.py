@@ -8,8 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from compatkit.hooks import HOOK_API, effect, hookimpl, hookspec
-
 if TYPE_CHECKING:
     from compatkit import data, errors, hooks
     from compatkit.compatibility import Finding, Report, check
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from compatkit.data.classes import label
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.recombination import Recombination
+    from compatkit.hooks import HOOK_API, effect, hookimpl, hookspec
     from compatkit.plugins import Use, use
     from compatkit.registry.changes.differences import Difference
     from compatkit.reports.matrix import Matrix
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "HOOK_API": "compatkit.hooks",
     "AuxiliaryHead": "compatkit.training.context",
     "Batch": "compatkit.training.context",
     "Blueprint": "compatkit.contract",
@@ -57,6 +57,9 @@ _HOMES = {
     "Verdicts": "compatkit.reports.verdicts",
     "check": "compatkit.compatibility",
     "check_all": "compatkit.verdicts",
+    "effect": "compatkit.hooks",
+    "hookimpl": "compatkit.hooks",
+    "hookspec": "compatkit.hooks",
     "label": "compatkit.data.classes",
     "use": "compatkit.plugins",
 }

@@ -6,7 +6,6 @@ of this program or of a plugin, 130 interrupted.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import io
 import os
@@ -88,6 +87,8 @@ class Lazy(click.Group):
         """Find the command; suggest a near name where there is none."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in COMMANDS:
+            import difflib
+
             near = difflib.get_close_matches(name, COMMANDS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else f" There are {', '.join(COMMANDS)}."
             raise click.UsageError(f"There is no command {name!r}.{hint}", ctx)

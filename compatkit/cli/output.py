@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import shlex
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
@@ -65,6 +62,8 @@ def clean(text: str) -> str:
 
 def width() -> int:
     """Return the columns to wrap at: the terminal's (``COLUMNS`` if set), within reason."""
+    import shutil
+
     return max(NARROW, min(WIDE, shutil.get_terminal_size().columns))
 
 
@@ -77,6 +76,8 @@ def fold(label: str, text: str, *, indent: int, size: int) -> str:
         indent: Blanks before the label.
         size: Width of the column of labels.
     """
+    import textwrap
+
     front = " " * indent + label.ljust(size) + "  "
     lines = textwrap.wrap(
         clean(text).replace("\n", " "),
@@ -115,11 +116,15 @@ def columns(table: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> Non
 
 def paragraph(text: str) -> None:
     """Print a sentence or two, wrapped to the terminal."""
+    import textwrap
+
     click.echo(textwrap.fill(clean(text), width(), break_long_words=False, break_on_hyphens=False))
 
 
 def next_step(*words: str) -> None:
     """Print a command that a person may want to run next, quoted for the shell."""
+    import shlex
+
     click.echo(f"next: {shlex.join(words)}")
 
 

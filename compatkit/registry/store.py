@@ -14,18 +14,19 @@ from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry import cache, resolving
 from compatkit.registry.aliases import ANY, Aliases, Anything, Move
 from compatkit.registry.canonical import MAX_BYTES
-from compatkit.registry.evidence import Evidence
-from compatkit.registry.index.lookup import Index
 from compatkit.registry.layout import Layout, initialise, inspect, locate
 from compatkit.registry.manifest import Edge, Manifest, Payload, from_bytes
 from compatkit.registry.memory import Memory
 from compatkit.registry.names import Reference, Version, is_digest
 from compatkit.registry.objects import Objects, Verify
-from compatkit.registry.publish import Facts, Publisher
 from compatkit.registry.references import References, Tombstone
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from compatkit.registry.evidence import Evidence
+    from compatkit.registry.index.lookup import Index
+    from compatkit.registry.publish import Facts
 
 
 @contextmanager
@@ -55,7 +56,6 @@ class Store:
         memory: What this machine knows of it from earlier; disposable.
         objects: Its blobs.
         references: Its names and versions.
-        index: Finds components fast; disposable.
     """
 
     root: Path
@@ -69,12 +69,8 @@ class Store:
     references: References = attrs.field(
         init=False, repr=False, default=_of(lambda store: References(store.root))
     )
-    index: Index = attrs.field(
-        init=False,
-        repr=False,
-        default=_of(lambda store: Index.of(store.root, store.id, store.objects, store.references)),
-    )
     _payloads: dict[str, Facts] = attrs.field(init=False, repr=False, factory=dict)
+    _made: dict[str, Index] = attrs.field(init=False, repr=False, factory=dict)
 
     @classmethod
     def init(cls, root: str | os.PathLike[str], *, exist_ok: bool = False) -> Store:
@@ -115,6 +111,16 @@ class Store:
         """Identity of the registry; a copy keeps it."""
         return self.layout.id
 
+    @property
+    def index(self) -> Index:
+        """Finds components fast; disposable, and made when it is first asked, because most commands never ask it."""
+        if "index" not in self._made:
+            from compatkit.registry.index.lookup import Index
+
+            # one step, so that threads that ask at once share one; a lock might be held when a process forks
+            self._made.setdefault("index", Index.of(self.root, self.id, self.objects, self.references))
+        return self._made["index"]
+
     def put_blob(self, data: bytes) -> Edge:
         """Keep bytes durably under their digest; return the edge to write into a manifest.
 
@@ -149,6 +155,7 @@ class Store:
             IntegrityError: A tensor holds values that are not finite.
             EnvironmentFailure: Disk full, no right to write, ...
         """
+        from compatkit.registry.publish import Facts
         from compatkit.registry.tensors.tensorfile import check_finite, pieces, tensor_digest
 
         self.layout.check_writer(self.root)
@@ -202,6 +209,8 @@ class Store:
             InvalidName: Name or version is not valid.
             EnvironmentFailure: Disk full, no right to write, ...; nothing is published.
         """
+        from compatkit.registry.publish import Publisher
+
         self.layout.check_writer(self.root)
         publisher = Publisher(self.objects, self.references, self._payloads, name, manifest, measured)
         return publisher.publish(version)
@@ -209,6 +218,8 @@ class Store:
     @property
     def evidence(self) -> Evidence:
         """Measured results of pairs."""
+        from compatkit.registry.evidence import Evidence
+
         return Evidence(self.root, self.objects)
 
     def resolve(self, reference: str | Reference) -> Reference:

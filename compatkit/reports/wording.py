@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.evaluation.cells import Cell, Figure
-from compatkit.verdict import Word
+if TYPE_CHECKING:
+    from compatkit.evaluation.cells import Cell, Figure
+    from compatkit.verdict import Word
 
 MINUS = "\N{MINUS SIGN}"
 DASH = "\N{EN DASH}"
