@@ -81,11 +81,20 @@ def gc_command(
     machine: bool,
 ) -> None:
     """Collect garbage."""
-    from compatkit.registry.gc.collecting import plan
+    from compatkit.registry.gc.collecting import known, plan
 
     held = store(context)
     with progress("looking") as report:
-        found = plan(held, grace=grace, withdrawn=withdrawn, alone=alone, lost=lost, progress=report)
+        asks_files = withdrawn or bool(lost)  # of those the index does not tell what they keep
+        found = plan(
+            held,
+            grace=grace,
+            withdrawn=withdrawn,
+            alone=alone,
+            lost=lost,
+            referenced=None if asks_files else known(held, report),
+            progress=report,
+        )
     if not machine:
         _show(found, delete)
     if not delete or found.is_empty:

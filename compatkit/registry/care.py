@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 from compatkit.registry.copying.importing import Imported, import_components
-from compatkit.registry.gc.collecting import GRACE, Plan, Progress, plan
+from compatkit.registry.gc.collecting import GRACE, Plan, Progress, known, plan
 from compatkit.registry.history import Entry, log
 from compatkit.registry.repair.plans import RepairPlan
 from compatkit.registry.repair.plans import plan as plan_repair
@@ -51,9 +51,12 @@ class Care:
         withdrawn: bool = False,
         progress: Progress | None = None,
     ) -> Plan:
-        """Find what nothing refers to; its ``apply`` takes it out. See ``collecting.plan``."""
-        known = self.store.index.referenced()
-        return plan(self.store, grace=grace, withdrawn=withdrawn, referenced=known, progress=progress)
+        """Find what nothing refers to, as the index tells it where it can; see ``collecting.plan`` and ``known``.
+
+        ``apply`` takes it out; it asks the files, and never the index.
+        """
+        referenced = None if withdrawn else known(self.store, progress)
+        return plan(self.store, grace=grace, withdrawn=withdrawn, referenced=referenced, progress=progress)
 
     def usage(self, pattern: str | None = None) -> Usage:
         """Return what takes how much of the disk. See ``usage.usage``."""

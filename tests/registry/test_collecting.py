@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
 from compatkit.registry import durable
 from compatkit.registry.canonical import digest, dumps, loads
+from compatkit.registry.care import Care
 from compatkit.registry.documents import names
 from compatkit.registry.gc import leftovers
-from compatkit.registry.gc.collecting import Plan, plan
+from compatkit.registry.gc.collecting import Plan, known, plan
 from compatkit.registry.gc.sweeping import Collected
+from compatkit.registry.index import scanning
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.manifest import Manifest, Parent, edges, to_bytes
 from compatkit.registry.store import Store
@@ -51,6 +53,10 @@ def age(store: Store, *paths: Path, seconds: float = 2 * DAY) -> None:
 
 def at_once(store: Store, **options: Any) -> Plan:
     return plan(store, grace=NOW, alone=True, **options)
+
+
+def store_gc(store: Store, **options: Any) -> Plan:
+    return Care(store).gc(**options)
 
 
 def digests(plan_or_files: Any) -> set[str]:
@@ -821,6 +827,64 @@ def test_an_index_may_say_what_is_referred_to_but_the_files_decide(store: Store,
     index = Index.of(store.root, store.id)
     assert digests(at_once(store, referenced=index.referenced()).blobs) == {lonely}
     assert stale.apply().moved == [lonely] and store.manifest("a")
+
+
+def test_with_an_index_only_the_files_of_versions_are_not_opened(store: Store, publish: Publish):
+    publish(store, "a/b")
+    lonely, kept, result = unused(store), unused(store, b"kept by a stray"), unused(store, b"a result")
+    by_evidence(store, publish, result)
+    (store.root / "refs" / "a" / "README").write_text(f"do not lose {kept}\n")
+    (store.root / "refs" / "empty").mkdir()
+    assert known(store) is None, "an index is not made for this"
+    store.names()
+    referenced = known(store)
+    assert referenced == store.index.referenced() and len(referenced) == 2  # of one version
+    from_files, from_index = at_once(store), at_once(store, referenced=referenced)
+    assert digests(from_index.blobs) == digests(from_files.blobs) == {lonely}
+    assert from_index.folders == from_files.folders == ("refs/empty",)
+    assert from_index.kept == from_files.kept == len(referenced | {kept, result})
+
+
+def test_an_index_that_missed_a_rewritten_version_deletes_nothing_that_is_in_use(
+    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(scanning, "SETTLED_NS", 0)  # as if everything had been there for a while
+    before, after = publish(store, "a", 0), publish(store, "b", 1)
+    payload = store.manifest(after).payload.file.blob
+    store.names()
+    file = store.root / "refs/a/@versions/1.0.0"
+    file.chmod(0o644)
+    file.write_text(f"{after.digest}\n")  # in place, as no program of ours does
+    (store.root / "refs/b/@versions/1.0.0").unlink()
+    referenced = known(store)
+    assert referenced == {before.digest, store.manifest(before).payload.file.blob}
+    stale = at_once(store, referenced=referenced)
+    assert digests(stale.blobs) == {after.digest, payload}
+    assert stale.apply().moved == [] and weights(store, store.manifest("a"))
+
+
+def test_where_the_index_knows_of_damage_the_files_are_asked_and_refuse(store: Store, publish: Publish):
+    path = store.objects.path(str(publish(store, "a").digest))
+    path.chmod(0o644)
+    path.write_bytes(b"{}")
+    store.names()
+    assert store.index.path.exists() and known(store) is None
+    with pytest.raises(IntegrityError, match=r"a@1\.0\.0 refers to it"):
+        store_gc(store)
+
+
+def test_weights_of_withdrawn_versions_are_found_beside_an_index(store: Store, publish: Publish):
+    payload = store.manifest(publish(store, "a")).payload.file.blob
+    store.withdraw("a", "1.0.0", "bad")
+    age(store)
+    store.names()
+    assert digests(store_gc(store, withdrawn=True).withdrawn) == {payload} and store_gc(store).is_empty
+
+
+@pytest.mark.parametrize("more", [{"withdrawn": True}, {"lost": [digest(b"gone")]}])
+def test_an_index_does_not_know_what_was_withdrawn_or_lost(store: Store, more: dict[str, Any]):
+    with pytest.raises(UsageError, match="referenced="):
+        plan(store, referenced=[], **more)
 
 
 def test_only_what_is_in_the_plan_is_deleted(store: Store):

@@ -27,7 +27,7 @@ from compatkit.registry.gc.marking import Marker, Marks
 from compatkit.registry.gc.peeking import entries
 from compatkit.registry.gc.roots import HEXADECIMAL
 from compatkit.registry.names import check_digest
-from compatkit.registry.objects import GRACE_SECONDS
+from compatkit.registry.objects import GRACE_SECONDS, HELD_SECONDS
 from compatkit.registry.surroundings import environment
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, str], None]
 GRACE = timedelta(seconds=GRACE_SECONDS)
-SAFE = timedelta(seconds=GRACE_SECONDS / 2 + 3600)
-"""A shorter grace is for whoever is alone: publishers make young again only what is half as old as ``GRACE``."""
+SAFE = timedelta(seconds=HELD_SECONDS, hours=12)
+"""A shorter grace is for whoever is alone. What a publisher found there may be ``HELD_SECONDS`` old already, and an
+import copies all bytes, for hours, before it makes the draft of its first version."""
 
 
 @attrs.frozen
@@ -132,15 +133,22 @@ def plan(
         withdrawn: Whether weights of versions that were withdrawn longer ago than the grace may go.
         alone: The caller vouches that nobody else is writing, so that the grace may be short.
         lost: Digests of manifests, results or other documents that are lost for good; what only they refer to may go.
-        referenced: What versions refer to, if an index knows it; ``Plan.apply`` looks at the files in any case.
+        referenced: What versions refer to, if somebody knows it, such as ``known``; not together with ``withdrawn`` or
+            ``lost``. It only saves time: ``Plan.apply`` looks at the files in any case, and takes out nothing that
+            they keep.
         progress: Called with done, total and what is being done.
 
     Raises:
-        UsageError: The grace is below 0, or short without ``alone``.
+        UsageError: The grace is below 0, or short without ``alone``; or only the files can tell, and
+            ``referenced`` is given.
         IntegrityError: A reference or document is missing or damaged, so that what it refers to is not known.
         EnvironmentFailure: No right to read, device failed.
     """
     _check_grace(grace, alone)
+    if referenced is not None and (withdrawn or lost):
+        raise UsageError(
+            "what versions refer to (referenced=) does not tell which of them were withdrawn or lost; leave it out."
+        )
     ages, missing = Ages(time.time(), grace.total_seconds()), frozenset(map(check_digest, lost))
     marks = Marker(store.root, missing).mark(
         ages.intends, ages.old if withdrawn else None, progress, referenced
@@ -166,6 +174,29 @@ def plan(
             withdrawn,
             missing,
         )
+
+
+def known(store: Store, progress: Progress | None = None) -> set[str] | None:
+    """Return what versions refer to as the index tells it; None where only the files can, or it would have to be made.
+
+    Making one takes several times as long as the look at the files that it spares. The index misses version files that
+    another program rewrote in place, and manifests that went missing since it read them. So a plan that is made with it
+    may name blobs that ``apply`` then leaves, or leave out some that are dead; what is deleted depends on the files
+    alone.
+
+    Args:
+        store: The registry.
+        progress: Called with done, total and the name that is read, where the index is not up to date.
+
+    Raises:
+        IntegrityError: The folder ``refs`` is a symbolic link.
+        EnvironmentFailure: The files below ``refs`` cannot be read.
+    """
+    if not store.index.path.exists():
+        return None
+    store.index.refresh(progress=progress)
+    status = store.index.status()
+    return None if status.damaged or status.kept == "files" else store.index.referenced()
 
 
 def _blobs(

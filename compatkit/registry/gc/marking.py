@@ -74,7 +74,7 @@ class Marker:
             intent: Whether a draft in ``tmp`` still counts, by its name and state.
             withdrawn: Whether a tombstone is old enough that the weights of its version may go; None keeps them all.
             progress: Told how many references were followed.
-            known: What versions refer to, if somebody knows it; None looks at the versions.
+            known: What versions refer to, if somebody knows it; None opens their files, which alone is sure.
 
         Raises:
             IntegrityError: A reference or document is missing or damaged, so that what it refers to is not known.
@@ -82,9 +82,9 @@ class Marker:
         """
         self._shards.clear()
         self._trash = trashed(self.root)
-        roots = Roots(self.root)
+        roots = Roots(self.root, opening=known is None)
         try:
-            every = list(roots.read(intent, versions=known is None))
+            every = list(roots.read(intent))
             graves = roots.graves(withdrawn) if withdrawn is not None else frozenset()
             walk = _Walk(self, _gone(every, graves))
             last = [one for one in every if one.version in graves]

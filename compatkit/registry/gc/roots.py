@@ -54,19 +54,20 @@ class Roots:
     """One look through a registry.
 
     Attributes:
+        opening: Whether the files of versions are opened; if not, no version is a root, all else is as ever.
         empty: Folders for references and results that hold nothing, filled while reading.
     """
 
     root: Path
+    opening: bool = True
     empty: list[Path] = attrs.field(factory=list)
     _tombstones: dict[tuple[str, str], os.stat_result] = attrs.field(factory=dict)
 
-    def read(self, intent: Callable[[str, os.stat_result], bool], *, versions: bool = True) -> Iterator[Root]:
+    def read(self, intent: Callable[[str, os.stat_result], bool]) -> Iterator[Root]:
         """Yield every root; drafts first, because a draft becomes a reference and not the other way round.
 
         Args:
             intent: Whether a draft in ``tmp`` still counts, by its name and state.
-            versions: Whether to look below ``refs``.
 
         Raises:
             IntegrityError: A reference is damaged, or a link stands where a folder of references belongs.
@@ -76,8 +77,7 @@ class Roots:
         known = {MARKER, "blobs", "refs", "evidence", "tmp", "trash", "quarantine"}
         for name in ("refs", "evidence", "blobs", "quarantine"):
             durable.check_folders(self.root / name, self.root)
-        if versions:
-            yield from self._names(str(self.root / "refs"), ())
+        yield from self._names(str(self.root / "refs"), ())
         yield from self._results(str(self.root / "evidence"), 0)
         yield from self._strays()
         for entry in entries(str(self.root / "quarantine")):
@@ -138,7 +138,7 @@ class Roots:
                 yield from self._named(entry)
             elif folder.name == "@tombstones":
                 self._tombstones[name, entry.name] = entry.stat(follow_symlinks=False)
-            else:
+            elif self.opening:
                 yield from self._version(entry, name)
 
     def _version(self, entry: os.DirEntry[str], name: str) -> Iterator[Root]:
