@@ -86,7 +86,7 @@ class Aliases:
         ]  # without a time: cut off, nothing moved
 
     def set(self, alias: str, version: str | None, *, expected: str | Anything | None = ANY) -> None:
-        """Move an alias, or remove it.
+        """Move an alias, or remove it; where it is there already, a pointer that is behind the log is brought up to it.
 
         Args:
             alias: One segment.
@@ -107,6 +107,9 @@ class Aliases:
                     subject=alias,
                 )
             if current == version:
+                told, shown = self._pointer(alias)
+                if told < number and (shown, version) != (None, None):
+                    self._show(alias, number, version)
                 return
             if self._record(alias, number + 1, current, version):
                 self._show(alias, number + 1, version)

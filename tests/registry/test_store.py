@@ -296,6 +296,30 @@ def test_an_alias_whose_pointer_is_lost_or_late_follows_the_log(store: Store, pu
         store.resolve("a:prod")
 
 
+def test_setting_an_alias_to_what_it_is_shows_it_where_its_pointer_is_behind(store: Store, publish: Publish):
+    publish(store, "a")
+    publish(store, "a", value=1)
+    pointer: Path = store.root / "refs/a/@aliases/prod"
+    late = b"1.0.0 1\n"
+    store.set_alias("a", "prod", "1.0.0")
+    assert pointer.read_bytes() == late
+    store.set_alias("a", "prod", "2.0.0")
+    for behind in (late, b"1.0.0\n", None):  # from before the move, by hand, and none at all
+        pointer.unlink() if behind is None else pointer.write_bytes(behind)
+        store.set_alias("a", "prod", "2.0.0")
+        assert pointer.read_bytes() == b"2.0.0 2\n"
+    store.set_alias("a", "prod", None)
+    pointer.write_bytes(late)
+    store.set_alias("a", "prod", None)
+    assert not pointer.exists() and store.aliases("a") == {}
+    assert [move.number for move in store.alias_log("a", "prod")] == [1, 2, 3], "nothing was moved for it"
+    store.set_alias("a", "prod", "1.0.0")
+    before = pointer.stat().st_ino, pointer.stat().st_mtime_ns
+    store.set_alias("a", "prod", "1.0.0")
+    after = pointer.stat().st_ino, pointer.stat().st_mtime_ns
+    assert after == before, "what is up to date is not written again"
+
+
 @pytest.mark.case("B6")
 def test_an_alias_needs_a_version_that_exists(store: Store, publish: Publish):
     publish(store, "a")
