@@ -51,8 +51,8 @@ def packs() -> Path:
 @pytest.fixture(autouse=True)
 def no_outside_influence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Keep the user's registry, data and plugin settings out of the tests, and caches inside tmp_path."""
-    for name in ("COMPATKIT_REGISTRY", "COMPATKIT_DATA", "COMPATKIT_PLUGINS", "COMPATKIT_DISABLE_PLUGINS"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("REGISTRY", "CACHE", "DATA", "PLUGINS", "DISABLE_PLUGINS"):
+        monkeypatch.delenv(f"COMPATKIT_{name}", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatkit.cli.options import json_option, registry_option
-from compatkit.cli.output import clean, columns, emit, fold, paragraph
+from compatkit.cli.output import columns, emit, fold, paragraph
 from compatkit.cli.roots import registry
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _print(found: Difference, left: Reference, right: Reference) -> None:
             click.echo(line.replace(step, click.style(step, **STYLES.get(bump, {})), 1))
             size = min(32, max(len(path) for path, _ in rows))
             for path, values in rows:
-                click.echo(fold(clean(path), values, indent=9, size=size))
+                click.echo(fold(path, values, indent=9, size=size))
     if found.tensors is not None:
         _print_tensors(found.tensors)
     click.echo()

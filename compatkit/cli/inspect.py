@@ -45,7 +45,7 @@ def inspect_command(file: str, machine: bool) -> None:
     if header.metadata:
         click.echo(f"\nmetadata ({len(header.metadata)})")
         shown = list(header.metadata.items())[:FIRST]
-        rows({clean(_short(key, LONGEST_NAME)): _short(text, LONGEST_TEXT) for key, text in shown})
+        rows({_short(key, LONGEST_NAME): _short(text, LONGEST_TEXT) for key, text in shown})
 
 
 def _facts(file: str, header: Header) -> dict[str, Any]:

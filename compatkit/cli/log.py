@@ -49,7 +49,7 @@ def log_command(context: click.Context, name: str, machine: bool) -> None:
 
 def _print(entry: Entry) -> None:
     time = entry.when.replace("T", " ").removesuffix("+00:00")
-    label = clean(f"{time:<19}  {entry.what:<9}  {entry.version:<8}")
+    label = f"{time:<19}  {entry.what:<9}  {entry.version:<8}"
     line = fold(label, entry.detail, indent=2, size=len(label))
     colour = "red" if entry.damaged else COLOURS.get(entry.what)
     click.echo(line.replace(entry.what, click.style(entry.what, fg=colour), 1))

@@ -71,16 +71,16 @@ def fold(label: str, text: str, *, indent: int, size: int) -> str:
     """Return ``label`` and ``text`` as lines that fit, the text in a column of its own.
 
     Args:
-        label: At the left.
-        text: Wrapped; control characters become escapes.
+        label: At the left; its control characters become escapes, as those of the text.
+        text: Wrapped.
         indent: Blanks before the label.
         size: Width of the column of labels.
     """
     import textwrap
 
-    front = " " * indent + label.ljust(size) + "  "
+    front = " " * indent + _line(label).ljust(size) + "  "
     lines = textwrap.wrap(
-        clean(text).replace("\n", " "),
+        _line(text),
         width(),
         initial_indent=front,
         subsequent_indent=" " * len(front),
@@ -90,9 +90,13 @@ def fold(label: str, text: str, *, indent: int, size: int) -> str:
     return "\n".join(lines) or front.rstrip()
 
 
+def _line(text: str) -> str:
+    return clean(text).replace("\n", " ")
+
+
 def rows(values: Mapping[str, str], *, indent: int = 2) -> None:
     """Print labels and texts in two columns."""
-    size = max(map(len, values), default=0)
+    size = max((len(_line(label)) for label in values), default=0)
     for label, text in values.items():
         click.echo(fold(label, text, indent=indent, size=size))
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from compatkit.cli.output import fold, rows
+
 
 def written(path: Path, header: dict[str, Any], body: bytes = b"") -> Path:
     raw = json.dumps(header).encode()
@@ -148,6 +150,15 @@ def test_names_and_metadata_cannot_drive_the_terminal(run: Any, tmp_path: Path) 
     )
     said = run("inspect", path)
     assert said.code == 0 and "\x1b" not in said.out and "\u202e" not in said.out and "\\x1b[2J" in said.out
+
+
+def test_labels_cannot_drive_the_terminal_and_stay_on_their_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert fold("a\x1b[2J\nb", "c\x07", indent=2, size=4) == "  a\\x1b[2J b  c\\x07"
+    rows({"\x1b": "first", "long": "second"})
+    assert capsys.readouterr().out == "  \\x1b  first\n  long  second\n"
 
 
 def test_no_tensor_library_is_imported(two: Path) -> None:

@@ -74,6 +74,16 @@ def test_values_for_people() -> None:
     assert written(("tags", "a.b", 0, "c")) == 'tags["a.b"][0].c'
 
 
+def test_a_path_is_short_whatever_the_keys_are() -> None:
+    assert written(("k" * 80,)) == "k" * 80
+    assert written(("k" * 81, "x")) == f'["{"k" * 80}..."].x'
+    deep = written(tuple(f"key{depth}" for depth in range(100)))
+    assert len(deep) == 199 and deep.startswith("key0.key1.") and deep.endswith(".key98.key99")
+    extensions = [attrs.evolve(OLD, extensions={"k" * 512: {"x" * 512: {"y" * 512: one}}}) for one in (1, 2)]
+    (change,) = diff(*extensions).changes
+    assert len(change.path) == 199 and len(change.to_json()["pointer"]) > 1536, "programs get all of it"
+
+
 # Properties of all pairs
 
 text = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=4)

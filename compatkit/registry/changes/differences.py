@@ -15,6 +15,7 @@ from compatkit.registry.changes.demands import ORDER, Demands
 from compatkit.registry.changes.partners import Place
 from compatkit.registry.manifest import Manifest
 from compatkit.registry.names import Bump
+from compatkit.registry.places import LONGEST_KEY
 from compatkit.registry.structuring import unstructure
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 """In the order in which they are told."""
 LONGEST = 60
 """Characters of a value that are shown to people."""
+LONGEST_PATH = 200
+"""Characters of a path that are shown: both ends, because keys are chosen by whoever wrote the manifest."""
+GAP = " ... "
 TOGETHER = 4
 """So many changed numbers of one list are shown one by one; more are counted."""
 
@@ -75,7 +79,7 @@ class Change:
 
     @property
     def path(self) -> str:
-        """The place within its level, such as ``outputs[0].shape[1]``."""
+        """The place within its level, such as ``outputs[0].shape[1]``; cut where it is long, unlike ``place``."""
         return written(self.place[_depth(self.place) :])
 
     @property
@@ -189,16 +193,19 @@ def shown(value: Any) -> str:
 
 
 def written(place: Sequence[str | int]) -> str:
-    """Return ``outputs[0].shape[1]``; a key that is no word is quoted: ``tags["a.b"]``."""
+    """Return ``outputs[0].shape[1]``; a key that is no word is quoted: ``tags["a.b"]``, and what is long is cut."""
     text = ""
     for one in place:
         if isinstance(one, int):
             text += f"[{one}]"
-        elif _PLAIN_KEY.fullmatch(one):
-            text += f".{one}" if text else one
+            continue
+        key = one if len(one) <= LONGEST_KEY else f"{one[:LONGEST_KEY]}..."
+        if _PLAIN_KEY.fullmatch(key):
+            text += f".{key}" if text else key
         else:
-            text += f"[{json.dumps(one, ensure_ascii=False)}]"
-    return text
+            text += f"[{json.dumps(key, ensure_ascii=False)}]"
+    half = (LONGEST_PATH - len(GAP)) // 2
+    return text if len(text) <= LONGEST_PATH else text[:half] + GAP + text[-half:]
 
 
 def _depth(place: Place) -> int:
