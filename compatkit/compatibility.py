@@ -61,8 +61,8 @@ def check(
     )
     protocol = tuple(protocol_findings(left.protocol, right.protocol))
     answers = Report(
-        wiring_of(one.severity for one in structural),
-        promise_of(one.code for one in protocol),
+        wiring_of([one.severity for one in structural]),
+        promise_of([one.code for one in protocol]),
         newest(evidence),
     )
     findings = (

@@ -75,12 +75,15 @@ class Port:
         """The axes of ``spatial``."""
         if self.layout == "other":
             return tuple(axis for axis, one in enumerate(self.shape) if _follows_image(one))
-        return {"NCHW": (2, 3), "NHWC": (1, 2), "NLC": (1,), "NC": ()}[self.layout]
+        return _SPATIAL_AXES[self.layout]
 
     @property
     def spatial(self) -> tuple[Dimension, ...]:
         """The spatial dimensions, the token count, nothing for a vector; for ``"other"``, all that follow the image."""
-        return tuple(self.shape[axis] for axis in self.spatial_axes)
+        return tuple([self.shape[axis] for axis in self.spatial_axes])
+
+
+_SPATIAL_AXES = {"NCHW": (2, 3), "NHWC": (1, 2), "NLC": (1,), "NC": ()}
 
 
 def _follows_image(size: Dimension) -> bool:

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 from compatkit.contract import Anchor, Data, Protocol
 from compatkit.evaluation.cells import Cell, Grade
 from compatkit.labels import names
-from compatkit.verdict import EQUAL_SHAPES, Finding, Promise, Report
+from compatkit.verdict import EQUAL_SHAPES, Codes, Finding, Promise, Report, Severity
 
 IMAGES = ("size", "channels", "mean", "std")
+"""What is compared of the images of two components."""
+
+images_of = attrgetter(*IMAGES)
+"""Return these values of a ``Data``."""
+
+_INPUT: Codes = (("input-differs", "informs"),)
+_BATCH: Codes = (("normalisation-needed", "informs"),)
+
+
+class Anchored(NamedTuple):
+    """All that a promise depends on of one component.
+
+    Attributes:
+        batch: Whether it holds batch normalisation.
+        anchors: Kind and digest of what it was trained against, in order.
+        known: The same.
+    """
+
+    batch: bool
+    anchors: tuple[tuple[str, str], ...]
+    known: frozenset[tuple[str, str]]
+
+
+def anchored(protocol: Protocol) -> Anchored:
+    """Return all that a promise depends on of one component."""
+    anchors = tuple((one.kind, one.digest) for one in protocol.anchors)
+    return Anchored(protocol.normalisation == "batch", anchors, frozenset(anchors))
 
 
 def input_findings(given: Data, trained: Data) -> Iterator[Finding]:
@@ -25,6 +54,11 @@ def input_findings(given: Data, trained: Data) -> Iterator[Finding]:
             "images that the head was trained on, images of the extractor",
             "none needed: the extractor's own preprocessing is used",
         )
+
+
+def input_codes(given: object, trained: object) -> Codes:
+    """Return code and severity of what ``input_findings`` yields, from ``images_of`` both sides."""
+    return _INPUT if given != trained else ()
 
 
 def protocol_findings(left: Protocol, right: Protocol) -> Iterator[Finding]:
@@ -45,6 +79,19 @@ def protocol_findings(left: Protocol, right: Protocol) -> Iterator[Finding]:
     for one in right.anchors:
         if (one.kind, one.digest) in known:
             yield _anchor(one)
+
+
+def protocol_codes(left: Anchored, right: Anchored) -> Codes:
+    """Return code and severity of what ``protocol_findings`` yields, each once."""
+    codes = _BATCH if left.batch or right.batch else ()
+    if left.known.isdisjoint(right.known):
+        return codes
+    shared = [_anchor_code(one) for one, digest in right.anchors if (one, digest) in left.known]
+    return *codes, *dict.fromkeys(shared)
+
+
+def _anchor_code(kind: str) -> tuple[str, Severity]:
+    return ("initial-weights-shared", "informs") if kind == "initial_weights" else ("head-shared", "promises")
 
 
 def promise_of(codes: Iterable[str]) -> Promise:

@@ -4,12 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isqrt
+from typing import NamedTuple
 
-from compatkit.contract import Dimension, Port, Scaled
+from compatkit.contract import Dimension, Layout, Port, Scaled
 from compatkit.errors import UsageError
 
 Sides = tuple[int, int]
 """Height and width, in pixels or in positions."""
+
+
+class AtSize(NamedTuple):
+    """All that a head's port asks for, for images of one size; equal where the same fits, whatever the names.
+
+    Attributes:
+        regular: As ``regular`` says.
+        shape: The dimensions as far as they are known.
+        channels: The feature width; None for a port that is not regular.
+        positions: As ``spatial_at`` says; None also for a port that is not regular.
+        sides: As ``grid`` says of these.
+        fixed: Whether no other positions are taken.
+    """
+
+    dtype: str
+    layout: Layout
+    range: str
+    pooled: bool
+    prefix_tokens: int
+    regular: bool
+    shape: tuple[Dimension, ...]
+    channels: Dimension | None
+    positions: tuple[int, ...] | None
+    sides: Sides | None
+    fixed: bool
+
+
+def at_size(port: Port, size: Sides) -> AtSize:
+    """Return what a head's port asks for, for images of ``size``."""
+    usual, spatial = regular(port), port.spatial
+    positions = _positions(port, spatial, size) if usual else None
+    return AtSize(
+        port.dtype,
+        port.layout,
+        port.range,
+        port.pooled,
+        port.prefix_tokens,
+        usual,
+        tuple([resolved(one, size) for one in port.shape]),
+        port.channels if usual else None,
+        positions,
+        None if positions is None else grid(positions, size),
+        all([isinstance(one, int) for one in spatial]),
+    )
+
+
+def regular(port: Port) -> bool:
+    """Return whether a port has a batch axis in front and a layout that tells the other axes."""
+    return port.layout in ("NCHW", "NHWC", "NLC", "NC") and port.shape[:1] == ("N",)
 
 
 def channel_axis(port: Port) -> int:
@@ -19,12 +69,16 @@ def channel_axis(port: Port) -> int:
 
 def spatial_at(port: Port, size: Sides) -> tuple[int, ...] | None:
     """Return the sizes at a port, prefix tokens taken off, for images of ``size``; None if unknown."""
-    seen = port.measured.get(f"{size[0]}x{size[1]}")
+    return _positions(port, port.spatial, size)
+
+
+def _positions(port: Port, spatial: tuple[Dimension, ...], size: Sides) -> tuple[int, ...] | None:
+    seen = port.measured.get(f"{size[0]}x{size[1]}") if port.measured else None
     if seen is None:
-        found = [resolved(one, size) for one in port.spatial]
-        if not all(isinstance(one, int) for one in found):
+        found = [resolved(one, size) for one in spatial]
+        seen = tuple([one for one in found if isinstance(one, int)])
+        if len(seen) < len(found):
             return None
-        seen = tuple(one for one in found if isinstance(one, int))
     return (seen[0] - port.prefix_tokens,) if port.layout == "NLC" and len(seen) == 1 else tuple(seen)
 
 
@@ -71,7 +125,7 @@ def resolved(one: Dimension, size: Sides, batch: int | None = None) -> Dimension
     """Return a dimension for images of ``size``, and for ``batch`` of them; what stays unknown stays as it is."""
     if not isinstance(one, Scaled):
         return one
-    known = {"H": size[0], "W": size[1], "N": batch}.get(one.of)
+    known = size[0] if one.of == "H" else size[1] if one.of == "W" else batch if one.of == "N" else None
     return one if known is None else one.at(known)
 
 

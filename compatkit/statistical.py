@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
 from compatkit.contract import Contract, FeatureStatistics
-from compatkit.verdict import Finding, Severity
+from compatkit.verdict import Codes, Finding
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +20,7 @@ FAR_SCALE = 2.0
 """Feature standard deviations that differ by more than this factor are far."""
 QUIET = 0.01
 """A channel's standard deviation counts as at least this share of its port's, so that dead channels are not far."""
+_FAR: Codes = (("statistics-far", "warns"),)
 REMEDY = "reestimate the statistics (normalisation), or bridge the parts with an adapter fitted on unlabelled images"
 
 
@@ -56,11 +57,12 @@ def statistics_findings(left: Contract, right: Contract, blobs: Blobs) -> Iterat
         right: Of the head.
         blobs: Statistics of the channels, as far as they were read.
     """
-    several = len(right.structural.inputs) > 1
-    for name, given, trained in _ports(left, right):
+    inputs = right.structural.inputs
+    sides = left.statistical.features or (), right.statistical.features or ()
+    for port, given, trained in zip(inputs, *sides, strict=False):
         whose = "training features of the head, features of the extractor on its own images"
-        whose += f", port {name!r}" if several else ""
-        both = _channels(given, trained, blobs)
+        whose += f", port {port.name!r}" if len(inputs) > 1 else ""
+        both = _both(_channels(given, blobs), _channels(trained, blobs))
         if both is not None:
             yield from _by_channel(*both, QUIET * trained.std, whose)
         elif _far(given, trained):
@@ -71,34 +73,46 @@ def statistics_findings(left: Contract, right: Contract, blobs: Blobs) -> Iterat
             yield Finding("statistics-far", "statistical", "warns", expected, came, whose, REMEDY)
 
 
-def statistics_codes(left: Contract, right: Contract, blobs: Blobs) -> tuple[tuple[str, Severity], ...]:
-    """Return code and severity of what ``statistics_findings`` yields, in less time."""
-    for _, given, trained in _ports(left, right):
-        both = _channels(given, trained, blobs)
+class PortFigures(NamedTuple):
+    """All that this level depends on of one feature port: the channels as far as they were read."""
+
+    mean: float
+    std: float
+    channels: ChannelFigures | None
+
+
+def figures_of(features: Sequence[FeatureStatistics] | None, blobs: Blobs) -> tuple[PortFigures, ...]:
+    """Return all that this level depends on of one component, in the order of its feature ports."""
+    return tuple([PortFigures(one.mean, one.std, _channels(one, blobs)) for one in features or ()])
+
+
+def statistics_codes(left: Sequence[PortFigures], right: Sequence[PortFigures]) -> Codes:
+    """Return code and severity of what ``statistics_findings`` yields, in less time.
+
+    Args:
+        left: Of the extractor.
+        right: Of the head, no more than it has inputs.
+    """
+    for given, trained in zip(left, right, strict=False):
+        both = _both(given.channels, trained.channels)
         if _far(given, trained) if both is None else _far_channels(*both, QUIET * trained.std).any():
-            return (("statistics-far", "warns"),)
+            return _FAR
     return ()
 
 
-def _ports(left: Contract, right: Contract) -> Iterator[tuple[str, FeatureStatistics, FeatureStatistics]]:
-    """Yield name and statistics of every port that both sides have statistics of."""
-    names = [port.name for port in right.structural.inputs]
-    sides = left.statistical.features or (), right.statistical.features or ()
-    yield from zip(names, *sides, strict=False)
+def _channels(one: FeatureStatistics, blobs: Blobs) -> ChannelFigures | None:
+    return blobs.get(one.per_channel["blob"]) if blobs and one.per_channel is not None else None
 
 
-def _channels(
-    given: FeatureStatistics, trained: FeatureStatistics, blobs: Blobs
+def _both(
+    given: ChannelFigures | None, trained: ChannelFigures | None
 ) -> tuple[ChannelFigures, ChannelFigures] | None:
-    if not blobs or given.per_channel is None or trained.per_channel is None:
+    if given is None or trained is None or len(given.means) != len(trained.means):
         return None
-    one, other = blobs.get(given.per_channel["blob"]), blobs.get(trained.per_channel["blob"])
-    if one is None or other is None or len(one.means) != len(other.means):
-        return None
-    return one, other
+    return given, trained
 
 
-def _far(given: FeatureStatistics, trained: FeatureStatistics) -> bool:
+def _far(given: FeatureStatistics | PortFigures, trained: FeatureStatistics | PortFigures) -> bool:
     # Written without a division, so that features of scale 0 are far from all others and not from each other.
     return (
         abs(given.mean - trained.mean) > FAR_MEAN * trained.std

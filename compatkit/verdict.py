@@ -20,6 +20,9 @@ Word = Literal[
     "perfect", "compatible", "promised", "undecided", "unproven", "adaptable", "incompatible", "refused"
 ]
 
+Codes = tuple[tuple[str, Severity], ...]
+"""Code and severity of findings, each once, in the order of the levels."""
+
 REQUIREMENTS: tuple[Requirement, ...] = get_args(Requirement)
 WORDS: tuple[Word, ...] = get_args(Word)
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -153,6 +156,11 @@ class Report:
         if self.unproven:
             lines.append(f"  {EQUAL_SHAPES} Measure the pair before relying on it.")
         return "\n".join(lines)
+
+
+def codes_of(findings: Iterable[Finding]) -> Codes:
+    """Return code and severity of findings, each once, in their order."""
+    return tuple(dict.fromkeys([(one.code, one.severity) for one in findings]))
 
 
 def requirement(level: str) -> Requirement:

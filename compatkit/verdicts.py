@@ -1,13 +1,15 @@
 """Every extractor's contract against every head's: what many pairs have in common is compared once.
 
-Real contracts all differ, by their probes at least; but few differ at every level. So each level is compared once
-for each two different values of it, and a pair's verdict is put together from these. Reports, with all their texts,
-are made for the pairs that somebody asks for.
+What a level depends on is taken from each contract once, and two such values are compared once: real contracts all
+differ, by their probes at least, but few differ in what a level depends on. The comparisons say codes and severities,
+which a pair's verdict is put together from. Reports, with all their texts, are made for the pairs that somebody asks
+for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -16,11 +18,19 @@ from compatkit.compatibility import check, check_kind, wiring_of
 from compatkit.contract import Contract, Data
 from compatkit.evaluation.cells import Cell
 from compatkit.labels import label_findings
-from compatkit.levels import empirical_findings, input_findings, newest, promise_of, protocol_findings
-from compatkit.reports.verdicts import Codes, Outline, Verdicts
-from compatkit.statistical import Blobs, statistics_codes
-from compatkit.verdict import Finding, Report
-from compatkit.wiring import wiring_findings
+from compatkit.levels import (
+    anchored,
+    empirical_findings,
+    images_of,
+    input_codes,
+    newest,
+    promise_of,
+    protocol_codes,
+)
+from compatkit.reports.verdicts import Outline, Verdicts
+from compatkit.statistical import Blobs, figures_of, statistics_codes
+from compatkit.verdict import Codes, Report, codes_of
+from compatkit.wiring import inputs_of, wiring_codes
 
 if TYPE_CHECKING:
     from compatkit.registry.manifest import Manifest
@@ -63,19 +73,19 @@ def check_all(
     def report(extractor: str, head: str) -> Report:
         cells = known.get((extractor, head), ())
         found = check(lefts[extractor], rights[head], data=data, evidence=cells, channels=blobs)
-        return attrs.evolve(found, extractor=extractor, head=head)
+        return Report(found.wiring, found.promise, found.evidence, found.findings, extractor, head)
 
     asked = [_asked(data, manifest.contract, f"the head {name}") for name, manifest in rights.items()]
     contracts = [[one.contract for one in side.values()] for side in (lefts, rights)]
-    levels = _Levels(contracts[0], contracts[1], blobs)
-    outlines = tuple(
-        tuple(
-            levels.outline(row, column, asked[column], known.get((extractor, head), ()))
-            for column, head in enumerate(rights)
-        )
-        for row, extractor in enumerate(lefts)
-    )
-    return Verdicts(tuple(lefts), tuple(rights), outlines, report)
+    levels = _levels(contracts[0], contracts[1], blobs)
+    outlines = _Outlines()
+    table: list[tuple[Outline, ...]] = []
+    for row, extractor in enumerate(lefts):
+        structural, inputs, protocol, statistical = (level.row(row) for level in levels)
+        codes = zip(structural, inputs, asked, protocol, statistical, strict=True)
+        cells = [known.get((extractor, head), ()) for head in rights] if known else repeat(())
+        table.append(tuple(map(outlines.of, codes, cells)))
+    return Verdicts(tuple(lefts), tuple(rights), tuple(table), report)
 
 
 def _named(manifests: Manifests, what: str) -> dict[str, Manifest]:
@@ -87,97 +97,103 @@ def _named(manifests: Manifests, what: str) -> dict[str, Manifest]:
 def _asked(data: Data | None, contract: Contract, head: str) -> Codes:
     if data is None or data.labels is None:
         return ()
-    return _codes(label_findings(data.labels, contract.data.labels or (), head=head))
+    return codes_of(label_findings(data.labels, contract.data.labels or (), head=head))
 
 
-def _codes(findings: Iterable[Finding]) -> Codes:
-    return tuple(dict.fromkeys((one.code, one.severity) for one in findings))
-
-
-@attrs.frozen
 class _Level:
-    """One level of all contracts.
+    """One level of all contracts: the codes of every pair, compared once for each two different values.
 
-    Attributes:
-        lefts: A number for each extractor; where its value at this level is the same, so is the number.
-        rights: The same for the heads.
-        compare: Returns the codes for the places of an extractor and a head.
-        found: Codes by two numbers.
+    Args:
+        given: What the level depends on, of each extractor.
+        asked: The same of each head.
+        compare: Returns the codes of two such values.
+        key: Returns what tells the extractors' values apart, where they cannot be looked up themselves.
     """
 
-    lefts: Sequence[int]
-    rights: Sequence[int]
-    compare: Callable[[int, int], Codes]
-    found: dict[tuple[int, int], Codes] = attrs.field(factory=dict)
+    def __init__(
+        self,
+        given: Iterable[Any],
+        asked: Iterable[Any],
+        compare: Callable[[Any, Any], Codes],
+        key: Callable[[Any], Hashable] | None = None,
+    ) -> None:
+        self._rows, self._given = _distinct(given, key)
+        self._columns, self._asked = _distinct(asked)
+        self._compare = compare
+        self._found: dict[int, list[Codes]] = {}
 
-    def at(self, row: int, column: int) -> Codes:
-        """Return the codes of a pair."""
-        key = self.lefts[row], self.rights[column]
-        codes = self.found.get(key)
-        if codes is None:
-            codes = self.found[key] = self.compare(row, column)
-        return codes
-
-
-class _Levels:
-    """The levels that need two contracts; and whole outlines, of which equal ones are one object."""
-
-    def __init__(self, lefts: Sequence[Contract], rights: Sequence[Contract], blobs: Blobs) -> None:
-        def level(
-            given: Callable[[Contract], object],
-            asked: Callable[[Contract], object],
-            compare: Callable[[Contract, Contract], Codes],
-        ) -> _Level:
-            return _Level(
-                _numbered(map(given, lefts)),
-                _numbered(map(asked, rights)),
-                lambda row, column: compare(lefts[row], rights[column]),
-            )
-
-        self.structural = level(
-            lambda one: (one.structural.outputs, _images(one)),
-            lambda one: (one.structural.inputs, _images(one)),
-            lambda left, right: _codes(
-                wiring_findings(left.structural.outputs, right.structural.inputs, left.data, right.data)
-            ),
-        )
-        self.data = level(_images, _images, lambda left, right: _codes(input_findings(left.data, right.data)))
-        self.protocol = level(
-            lambda one: one.protocol,
-            lambda one: one.protocol,
-            lambda left, right: _codes(protocol_findings(left.protocol, right.protocol)),
-        )
-        self.statistical = level(
-            lambda one: one.statistical.features,
-            lambda one: (one.statistical.features, one.structural.inputs),
-            lambda left, right: statistics_codes(left, right, blobs),
-        )
-        self.outlines: dict[Hashable, Outline] = {}
-
-    def outline(self, row: int, column: int, asked: Codes, cells: Sequence[Cell]) -> Outline:
-        """Return what there is to say of a pair, without the texts."""
-        structural, protocol = self.structural.at(row, column), self.protocol.at(row, column)
-        known = structural, self.data.at(row, column), asked, protocol, self.statistical.at(row, column)
-        key = known, tuple((cell.grade, cell.restricted is None) for cell in cells)
-        found = self.outlines.get(key)
+    def row(self, place: int) -> list[Codes]:
+        """Return the codes of an extractor with every head."""
+        number = self._rows[place]
+        found = self._found.get(number)
         if found is None:
+            given, compare = self._given[number], self._compare
+            found = self._found[number] = [compare(given, asked) for asked in self._asked]
+        return [found[column] for column in self._columns]
+
+
+def _levels(lefts: Sequence[Contract], rights: Sequence[Contract], blobs: Blobs) -> tuple[_Level, ...]:
+    """Return the levels that need two contracts, in the order of a report without the classes."""
+    return (
+        _Level(
+            [(one.structural.outputs, one.data.size) for one in lefts],
+            [inputs_of(one.structural.inputs, one.data) for one in rights],
+            lambda given, inputs: wiring_codes(given[0], inputs, given[1]),
+            _key,
+        ),
+        _Level([images_of(one.data) for one in lefts], [images_of(one.data) for one in rights], input_codes),
+        _Level(
+            [anchored(one.protocol) for one in lefts],
+            [anchored(one.protocol) for one in rights],
+            protocol_codes,
+        ),
+        _Level(
+            [figures_of(one.statistical.features, blobs) for one in lefts],
+            [figures_of(one.statistical.features, blobs)[: len(one.structural.inputs)] for one in rights],
+            statistics_codes,
+        ),
+    )
+
+
+class _Outlines:
+    """Whole outlines, of which equal ones are one object."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Outline] = {}
+
+    def of(self, known: tuple[Codes, ...], cells: Sequence[Cell]) -> Outline:
+        """Return what there is to say of a pair, without the texts.
+
+        Args:
+            known: Its codes at every level but the last: structural, data, classes, protocol, statistical.
+            cells: What was measured of it.
+        """
+        key = (known, tuple([(one.grade, one.restricted is None) for one in cells])) if cells else known
+        found = self._known.get(key)
+        if found is None:
+            structural, _, _, protocol, _ = known
             answers = Report(
                 wiring_of(severity for _, severity in structural),
                 promise_of(code for code, _ in protocol),
                 newest(cells),
             )
-            codes = (*known, _codes(empirical_findings(answers, cells)))
-            found = self.outlines[key] = Outline(answers, tuple(one for level in codes for one in level))
+            codes = (*known, codes_of(empirical_findings(answers, cells)))
+            found = self._known[key] = Outline(answers, tuple(one for level in codes for one in level))
         return found
 
 
-def _images(contract: Contract) -> Data:
-    return attrs.evolve(contract.data, labels=None)
-
-
-def _numbered(values: Iterable[object]) -> list[int]:
+def _distinct(
+    values: Iterable[Any], key: Callable[[Any], Hashable] | None = None
+) -> tuple[list[int], list[Any]]:
+    """Return a number for each value, the same for equal ones, and the values by their numbers."""
     numbers: dict[Hashable, int] = {}
-    return [numbers.setdefault(_key(value), len(numbers)) for value in values]
+    places: list[int] = []
+    kept: list[Any] = []
+    for value in values:
+        places.append(numbers.setdefault(value if key is None else key(value), len(kept)))
+        if len(numbers) > len(kept):
+            kept.append(value)
+    return places, kept
 
 
 def _key(value: Any) -> Hashable:

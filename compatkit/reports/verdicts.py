@@ -13,13 +13,10 @@ import attrs
 from compatkit.errors import UnknownName
 from compatkit.reports.wording import many
 from compatkit.reports.writing import kept
-from compatkit.verdict import SEVERITIES, WORDS, Finding, Report, Severity, Word, requirement
+from compatkit.verdict import SEVERITIES, WORDS, Codes, Finding, Report, Severity, Word, requirement
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-Codes = tuple[tuple[str, Severity], ...]
-"""Code and severity of findings, in the order of the levels."""
 
 
 @attrs.frozen

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import pytest
@@ -14,12 +15,15 @@ from hypothesis import strategies as st
 
 from compatkit import verdicts
 from compatkit.compatibility import check
+from compatkit.contract import Statistical
 from compatkit.errors import DataError, UnknownName, UsageError
 from compatkit.evaluation.cells import Cell, Figure
 from compatkit.registry.manifest import Manifest
-from compatkit.verdict import SEVERITIES
+from compatkit.statistical import ChannelFigures
+from compatkit.verdict import SEVERITIES, Level
 from compatkit.verdicts import check_all
 
+LEVELS = get_args(Level)
 FIGURE = Figure(0.5, 50, 100, 0.4, 0.6)
 MEASURED = Cell("e", "h", "direct", "none", "compatible", FIGURE, FIGURE, 0.1, FIGURE, 1.0)
 
@@ -102,44 +106,96 @@ def test_the_wrong_part_is_named() -> None:
         check_all([extractor()], {"x/twice": head(classes=labels("cat", "Cat"))}, data=asked)
 
 
-@settings(max_examples=40, deadline=None)
+BLOBS = {
+    "sha256:near": ChannelFigures([0.0, 1.0], [1.0, 1.0]),
+    "sha256:far": ChannelFigures([0.0, 9.0], [1.0, 1.0]),
+    "sha256:more": ChannelFigures([0.0, 1.0, 2.0], [1.0, 1.0, 1.0]),
+}
+
+
+@st.composite
+def relatives(draw: Any, kind: Any) -> list[Manifest]:
+    """Return contracts that differ in a few things, so that each level must tell apart by what it depends on."""
+    found = draw(st.lists(manifests(kind), min_size=1, max_size=2))
+    for _ in range(draw(st.integers(0, 3))):
+        one, other = draw(st.sampled_from(found)), draw(manifests(kind))
+        contract = one.contract
+        levels = draw(st.sets(st.sampled_from(["structural", "data", "protocol", "statistical"]), max_size=2))
+        changes = {level: getattr(other.contract, level) for level in levels}
+        if draw(st.booleans()):
+            side = "outputs" if kind == "extractor" else "inputs"
+            ports = tuple(
+                attrs.evolve(
+                    port,
+                    name=draw(st.sampled_from([port.name, f"{port.name}2"])),
+                    measured=draw(st.sampled_from([port.measured, {}])),
+                )
+                for port in getattr(contract.structural, side)
+            )
+            changes["structural"] = attrs.evolve(contract.structural, **{side: ports})
+        found.append(attrs.evolve(one, contract=attrs.evolve(contract, **changes)))
+    return [draw(described(one)) for one in found]
+
+
+@st.composite
+def described(draw: Any, one: Manifest) -> Manifest:
+    """Return a component whose statistics of the channels were kept, or not, for some ports."""
+    edges = st.sampled_from([None, *({"blob": blob, "bytes": 8} for blob in (*BLOBS, "sha256:unread"))])
+    known = one.contract.statistical.features
+    features = known and tuple(attrs.evolve(port, per_channel=draw(edges)) for port in known)
+    return attrs.evolve(one, contract=attrs.evolve(one.contract, statistical=Statistical(features)))
+
+
+@settings(max_examples=80, deadline=None)
 @given(
-    st.lists(manifests("extractor"), min_size=1, max_size=3),
-    st.lists(manifests("head"), min_size=1, max_size=3),
+    relatives("extractor"),
+    relatives("head"),
     st.none() | data(),
-    st.lists(cells(), max_size=2),
+    st.lists(cells(), max_size=3),
+    st.lists(cells(), max_size=3),
+    st.sampled_from([{}, BLOBS]),
 )
 def test_it_says_what_a_check_of_each_pair_says(
-    lefts: list[Manifest], rights: list[Manifest], asked: Any, known: list[Cell]
+    lefts: list[Manifest],
+    rights: list[Manifest],
+    asked: Any,
+    known: list[Cell],
+    others: list[Cell],
+    blobs: Any,
 ) -> None:
     lefts, rights = [*lefts, lefts[0]], [*rights, rights[-1]]  # equal contracts are compared once
-    evidence = {("extractor 1", "head 2"): known}
-    table = check_all(lefts, rights, data=asked, evidence=evidence)
+    evidence = {("extractor 1", "head 2"): known, ("extractor 2", "head 1"): others}
+    table = check_all(lefts, rights, data=asked, evidence=evidence, channels=blobs)
     numbered = zip(table.pairs(), [(left, right) for left in lefts for right in rights], strict=True)
     for (extractor_name, head_name, outline), pair in numbered:
-        report = check(*pair, data=asked, evidence=evidence.get((extractor_name, head_name), ()))
+        cells_of_pair = evidence.get((extractor_name, head_name), ())
+        report = check(*pair, data=asked, evidence=cells_of_pair, channels=blobs)
         answers = outline.answers
         assert (answers.wiring, answers.promise, answers.evidence) == (
             report.wiring,
             report.promise,
             report.evidence,
         )
-        assert dict.fromkeys(outline.codes) == dict.fromkeys(
-            (one.code, one.severity) for one in report.findings
-        )
-        assert table.report(extractor_name, head_name).findings == report.findings
+        levels = [
+            dict.fromkeys((one.code, one.severity) for one in report.findings if one.level == level)
+            for level in LEVELS
+        ]
+        assert list(outline.codes) == [code for level in levels for code in level]
+        said = attrs.evolve(report, extractor=extractor_name, head=head_name)
+        assert table.report(extractor_name, head_name) == said
+        assert json.dumps(table.report(extractor_name, head_name).to_json()) == json.dumps(said.to_json())
 
 
 def test_what_pairs_have_in_common_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contracts that differ in their anchors only: one comparison of their ports."""
     calls: list[object] = []
-    compare = verdicts.wiring_findings
+    compare = verdicts.wiring_codes
 
     def counted(*arguments: Any) -> Any:
         calls.append(arguments)
         return compare(*arguments)
 
-    monkeypatch.setattr(verdicts, "wiring_findings", counted)
+    monkeypatch.setattr(verdicts, "wiring_codes", counted)
     lefts = [extractor(anchors=(shared(str(number)),)) for number in range(8)]
     table = check_all(lefts, [head(anchors=one.contract.protocol.anchors) for one in lefts])
     assert len(calls) == 1
