@@ -98,7 +98,7 @@ class Walk:
         self._says(code, expected, came, remedy, "refuses")
 
     def _adapts(self, code: str, expected: str, came: str, adapter: Blueprint) -> None:
-        self.found.append(Difference(code, "adaptable", expected, came, adapter=adapter))
+        self.found.append(Difference(code, "adaptable", expected, came, "", adapter))
         self.port = behind(self.port, adapter)
 
     def _dtype(self, *, at_the_end: bool) -> None:
@@ -194,7 +194,7 @@ class Walk:
             adapter = project(self.port, asked, self.taken.range == "nonnegative", self.size)
             text = f"{asked} channels", f"{given} channels"
             # Nothing but the dtype is looked at afterwards, so that the port behind it is not needed.
-            self.found.append(Difference("channels-differ", "adaptable", *text, adapter=adapter))
+            self.found.append(Difference("channels-differ", "adaptable", *text, "", adapter))
 
 
 def _unknown_sides(size: Sides) -> str:

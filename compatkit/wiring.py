@@ -85,8 +85,10 @@ def adapters_for(
 
 def _differences(outputs: Sequence[Port], inputs: Inputs, size: Sides) -> list[tuple[int, Difference]]:
     """Return what differs, each with the place of its port; -1 for what differs between all ports."""
-    given, asked = tuple([port.name for port in outputs]), inputs.names
-    if len(given) != len(asked) or (len(given) > 1 and given != asked):
+    if len(outputs) == len(inputs.taken) == 1:
+        return [(0, one) for one in Walk(outputs[0], inputs.taken[0], size).differences()]
+    given, asked = tuple(port.name for port in outputs), inputs.names
+    if given != asked:
         expected, came = (f"{len(names)} tensors ({', '.join(names)})" for names in (asked, given))
         return [(-1, Difference("ports-differ", "refuses", expected, came, SAME_TENSORS))]
     return [
