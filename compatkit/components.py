@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityError
+from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityError, UsageError
 from compatkit.evaluation.cells import CONDITIONS, Cell
 from compatkit.registry.canonical import dumps
 from compatkit.registry.manifest import Manifest, function_digest, to_bytes
@@ -45,7 +45,7 @@ def load(store: Store, reference: Reference, *, verify: Verify = "auto") -> Load
     from compatkit.publishing import proof_of
     from compatkit.verification import verify as hold_against
 
-    manifest = store.manifest(reference)
+    manifest = store.manifest(reference if reference.version else str(reference.digest))
     with named(pinned(reference)):
         state = store.load_state(manifest, verify=verify)
     module = _rebuilt(manifest, state, pinned(reference), share=True)
@@ -110,11 +110,18 @@ def _rebuilt(
     Raises:
         IntegrityError: The weights are not those of the blueprint.
         UnknownName: The blueprint's builder or model is not known here.
+        UsageError: It is a recombination.
     """
     from compatkit.adapters.blueprints import build
     from compatkit.adapters.builders import LibraryWarning, library_note
 
-    note = library_note(manifest.blueprint) if manifest.blueprint.side != "adapter" else None
+    if manifest.kind == "recombination":
+        raise UsageError(
+            f"{whose} is a recombination, put together from components; use load_recombination for one, or "
+            "recombine and publish_recombination to make one.",
+            subject=whose,
+        )
+    note = library_note(manifest.blueprint) if manifest.blueprint.is_cut else None
     if note is not None:
         warnings.warn(f"{whose}: {note}", LibraryWarning, stacklevel=3)
     try:
@@ -179,5 +186,5 @@ def described(part: LoadedPart) -> Part:
 
 
 def pinned(reference: Reference) -> str:
-    """Return ``name@version``."""
-    return f"{reference.name}@{reference.version}"
+    """Return ``name@version``; the digest of what has no version in this registry."""
+    return f"{reference.name}@{reference.version}" if reference.version else str(reference.digest)

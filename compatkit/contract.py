@@ -221,9 +221,10 @@ class Blueprint:
         model: Name the builder knows.
         kwargs: JSON values for the builder.
         split: Split point: a module path, or ``"forward_features"`` for the canonical cut.
-        side: ``"extractor"``, ``"head"`` (auxiliary heads are built as heads), or ``"adapter"`` (not cut at all).
+        side: ``"extractor"``, ``"head"`` (auxiliary heads are built as heads), ``"adapter"`` (not cut at all), or
+            ``"recombination"`` (put together from components).
         approach: How the cut is made: ``"fx"``, ``"declared"``, ``"stopped"`` or ``"canonical"``; ``"whole"`` for an
-            adapter.
+            adapter or a recombination.
         traced_size: Height and width of the image that was traced.
         cut_outputs: Number of tensors that cross.
     """
@@ -233,10 +234,20 @@ class Blueprint:
     model: str
     kwargs: Mapping[str, Any]
     split: str
-    side: Literal["extractor", "head", "adapter"]
+    side: Literal["extractor", "head", "adapter", "recombination"]
     approach: str
     traced_size: tuple[int, int]
     cut_outputs: int = 1
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether images enter, and not features."""
+        return self.side in ("extractor", "recombination")
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a builder makes it, as one side of a network."""
+        return self.side in ("extractor", "head")
 
 
 @attrs.frozen

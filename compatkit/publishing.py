@@ -37,9 +37,9 @@ from compatkit.training.context import AuxiliaryHead, TaskState
 from compatkit.training.fit import Fit
 
 PROBE_BATCH = 2
+"""Images of a probe."""
 LEAST_PROBE = 64
 """Pixels of a side below which the images of a probe are not made smaller than those that were traced."""
-"""Images of a probe."""
 
 
 @attrs.frozen(eq=False)
@@ -175,11 +175,11 @@ def probe_of(module: nn.Module, shape: Structural, blueprint: Blueprint) -> Prob
 def probe_shapes(shape: Structural, blueprint: Blueprint) -> list[tuple[int, ...]]:
     """Return the shapes of the probe's inputs: two images, or features of two images of the size that was traced.
 
-    An extractor that takes images of any size gets large ones at half of it: a first load is mostly its probe, which
-    then costs a quarter and still depends on every weight.
+    What takes images of any size gets large ones at half of it: a first load is mostly its probe, which then costs a
+    quarter and still depends on every weight.
     """
     size = blueprint.traced_size
-    if blueprint.side == "extractor":
+    if blueprint.takes_images:
         image = shape.inputs[0]
         return [(PROBE_BATCH, int(str(image.channels)), *(_halved(image, size) or size))]
     return [tensor_shape(port, size, PROBE_BATCH) for port in shape.inputs]
@@ -192,28 +192,29 @@ def _halved(image: Port, size: Sequence[int]) -> tuple[int, ...] | None:
     return half if fits and not any(isinstance(one, int) for one in image.spatial) else None
 
 
-def proof_of(manifest: Manifest, digest: str) -> str | None:
+def proof_of(manifest: Manifest, digest: str, builders: Sequence[str] | None = None) -> str | None:
     """Return what it is that a component passes its probe here; None where code may change without a version.
 
     Args:
         manifest: Of the component.
         digest: Of the manifest.
+        builders: Of its parts, where it has some; None takes the component's own.
     """
     import compatkit
 
-    builder = manifest.blueprint.builder
-    if manifest.blueprint.side == "adapter":
-        library = ""
-    elif builder in BUILT_IN:
-        library = BUILDERS[builder].library()
-    else:
+    used = (manifest.blueprint.builder,) if manifest.blueprint.is_cut else ()
+    builders = used if builders is None else builders
+    if any(one not in BUILT_IN for one in builders):
         return None
+    library = " ".join(BUILDERS[one].library() for one in builders)
     return f"probe {digest} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()
 
 
-def remember_proof(store: Store, manifest: Manifest, reference: Reference) -> None:
+def remember_proof(
+    store: Store, manifest: Manifest, reference: Reference, builders: Sequence[str] | None = None
+) -> None:
     """Remember that a component passed its probe, rebuilt from blueprint and weights, before it was published."""
-    proof = proof_of(manifest, str(reference.digest))
+    proof = proof_of(manifest, str(reference.digest), builders)
     if proof is not None and manifest.contract.statistical.probe is not None:
         store.memory.prove(proof)
 

@@ -18,6 +18,7 @@ from compatkit.evaluation.matrix import LoadedPart
 from compatkit.publishing import contract_of
 from compatkit.registry.manifest import About, Manifest
 from compatkit.registry.names import Reference
+from compatkit.registry.objects import Verify
 from compatkit.registry.store import Store
 from compatkit.verdict import Report
 from compatkit.wiring import adapters_for
@@ -90,7 +91,7 @@ def put_in(
     return made
 
 
-def load_adapter(store: Store, reference: str) -> Adapter:
+def load_adapter(store: Store, reference: str | Reference, *, verify: Verify = "auto") -> Adapter:
     """Load a published adapter; its probe is checked.
 
     Raises:
@@ -98,20 +99,22 @@ def load_adapter(store: Store, reference: str) -> Adapter:
         UsageError: It is no adapter.
         IntegrityError: The bytes, or the function they make, are not what the manifest promises.
     """
-    resolved = store.resolve(reference)
-    manifest = store.manifest(resolved)
+    resolved = reference if isinstance(reference, Reference) else store.resolve(reference)
+    manifest = store.manifest(resolved if resolved.version else str(resolved.digest))
     if manifest.kind != "adapter":
         raise UsageError(f"{pinned(resolved)} is of kind {manifest.kind}, where an adapter is expected.")
-    ports = manifest.contract.structural
+    ports, part = manifest.contract.structural, load(store, resolved, verify=verify)
     return Adapter(
         manifest.blueprint,
-        load(store, resolved).module,
+        part.module,
         ports.inputs,
         ports.outputs,
         manifest.contract.data,
         manifest.parents,
         manifest.training,
-        pinned(resolved),
+        part.reference,
+        part.digest,
+        part.function,
     )
 
 

@@ -20,7 +20,13 @@ from compatkit.publishing import normalisation_of, probe_shapes
 from compatkit.registry.manifest import Manifest
 from compatkit.reports.contracts import dimension
 
-SIDES = {"extractor": "extractor", "head": "head", "auxiliary_head": "head", "adapter": "adapter"}
+SIDES = {
+    "extractor": "extractor",
+    "head": "head",
+    "auxiliary_head": "head",
+    "adapter": "adapter",
+    "recombination": "recombination",
+}
 """Kind of a component to the side that its blueprint builds."""
 
 COMPARED = ("name", "shape", "dtype", "layout", "pooled", "prefix_tokens", "multiple_of")
@@ -70,7 +76,8 @@ def _wholes(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) 
     """Yield what is wrong without running the module."""
     payload, own = manifest.payload, module.state_dict()
     parameters = sum(one.numel() for one in module.parameters())
-    if payload.count != len(own):
+    apart = manifest.blueprint.side == "recombination"  # most of its tensors are those of its parts
+    if payload.count != len(own) and not apart:
         yield f"{payload.count} tensors are stated, the module holds {len(own)}."
     if payload.parameters != parameters:
         yield f"{payload.parameters:,} parameters are stated, the module holds {parameters:,}."
@@ -94,9 +101,9 @@ def _sides(manifest: Manifest) -> Iterator[str]:
     elif side != blueprint.side:
         yield f"It is of kind {manifest.kind}, its blueprint builds the side {blueprint.side!r}."
     ports = contract.structural.outputs if blueprint.side == "extractor" else contract.structural.inputs
-    if blueprint.side != "adapter" and len(ports) != blueprint.cut_outputs:
+    if blueprint.is_cut and len(ports) != blueprint.cut_outputs:
         yield f"Its blueprint lets {blueprint.cut_outputs} tensors cross, {len(ports)} feature ports are stated."
-    if contract.adapters:
+    if contract.adapters and blueprint.side != "recombination":
         yield f"It lists {len(contract.adapters)} adapters; one part alone has none."
     own = sum(parent.relation == "trained_with" for parent in manifest.parents)
     if own > 1:
@@ -105,9 +112,10 @@ def _sides(manifest: Manifest) -> Iterator[str]:
     if blueprint.side == "extractor":
         if labels is not None:
             yield f"It names {len(labels)} classes; an extractor has none."
+    if blueprint.takes_images:
         yield from _images(manifest)
-    elif (
-        blueprint.side == "head"
+    if (
+        blueprint.side in ("head", "recombination")
         and labels is not None
         and isinstance(outputs[0].channels, int)
         and outputs[0].channels != len(labels)
@@ -150,7 +158,7 @@ def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
         if not _fits(shape, _stated(port, size, batch)):
             yield f"The probe's input {tuple(shape)} is none of the port {port.name!r}, {_shown(port)}."
     if promised is not None and not same_probe(found.probe, promised):
-        note = library_note(manifest.blueprint) if manifest.blueprint.side != "adapter" else None
+        note = library_note(manifest.blueprint) if manifest.blueprint.is_cut else None
         why = (
             note
             or f"It was built with {manifest.blueprint.library}, as here: the manifest belongs to other weights."
@@ -224,7 +232,7 @@ def _cut(blueprint: Blueprint) -> str:
 def _structure(manifest: Manifest, module: nn.Module) -> Iterator[str]:
     """Yield where ports that are derived anew differ from the stated ones."""
     stated, blueprint = manifest.contract.structural, manifest.blueprint
-    if blueprint.side == "adapter":
+    if not blueprint.is_cut:
         return
     try:
         ports = stated.inputs if blueprint.side == "head" else None
@@ -290,7 +298,7 @@ def _is_folded(one: Dimension) -> TypeGuard[Scaled]:
 
 def _size(manifest: Manifest, shape: Sequence[int]) -> tuple[int, int]:
     """Return the image size that the probe stands for: its own, or the one that was traced."""
-    image = manifest.blueprint.side == "extractor" and len(shape) == 4
+    image = manifest.blueprint.takes_images and len(shape) == 4
     return (shape[2], shape[3]) if image else manifest.blueprint.traced_size
 
 

@@ -183,6 +183,8 @@ class Registry:
     def build(self, reference: str, *, verify: Verify = "auto") -> nn.Module:
         """Return a component's module with its weights, in eval mode; its contract is checked in one pass.
 
+        A recombination is put together from its parts: see ``load_recombination``.
+
         Large weights on a local disk are mapped and not copied; training them changes this process only.
 
         Args:
@@ -194,7 +196,10 @@ class Registry:
             NotFound: Nothing has that name or version.
             IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         """
-        return load(self.store, self.store.resolve(reference), verify=verify).module
+        resolved = self.store.resolve(reference)
+        if self.store.manifest(resolved).kind == "recombination":
+            return self.load_recombination(reference, verify=verify)
+        return load(self.store, resolved, verify=verify).module
 
     def check(self, extractor: str, head: str, *, data: Data | None = None) -> Report:
         """Compare the contracts of an extractor and a head, and what was measured of them; reads no weights."""
@@ -315,6 +320,57 @@ class Registry:
 
         check_name(name)
         return pinned(publish_adapter(self.store, name, adapter, version=version, about=about))
+
+    def publish_recombination(
+        self,
+        name: str,
+        recombination: Recombination,
+        *,
+        version: str | None = None,
+        about: About | None = None,
+    ) -> str:
+        """Keep a recombination as a component that pins its parts by digest.
+
+        It is put together anew from the parts in this registry and compared tensor by tensor before anything is
+        written. Statistics that were estimated, and weights of adapters that are no components, go into its payload.
+
+        Args:
+            name: Such as ``"digits/mnist-usps"``.
+            recombination: From ``recombine``.
+            version: None takes the least step that the change demands, 1.0.0 for a new name.
+            about: Title, description, tags, licence and source.
+
+        Returns:
+            Pinned reference ``name@version``.
+
+        Raises:
+            IntegrityError: A part is not in this registry, or the module was changed since it was put together.
+            VersionExists: The version is taken by other bytes.
+            VersionTooSmall: The version asked for is a smaller step than the change demands.
+            EnvironmentFailure: Disk full, no right to write.
+        """
+        from compatkit.recombinations import publish_recombination
+
+        return pinned(publish_recombination(self.store, name, recombination, version=version, about=about))
+
+    def load_recombination(self, reference: str, *, verify: Verify = "auto") -> Recombination:
+        """Return a published recombination, in eval mode, bitwise as it was published.
+
+        A part that was withdrawn is used all the same, with a ``WithdrawnWarning``.
+
+        Args:
+            reference: Such as ``"digits/mnist-usps@^1"``.
+            verify: As for ``build``, for all parts.
+
+        Raises:
+            NotFound: Nothing has that name or version.
+            UsageError: It is no recombination.
+            IntegrityError: A part is missing or damaged, or the whole is not what its manifest states.
+            IncompatibleError: By the rules of this version the parts cannot be wired; carries the report.
+        """
+        from compatkit.recombinations import load_recombination
+
+        return load_recombination(self.store, reference, verify=verify)
 
     def matrix(
         self,

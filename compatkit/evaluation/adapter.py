@@ -32,6 +32,8 @@ class Adapter:
         training: What it was fitted on, as JSON values: ``method``, ``data`` (name, digest, count of ``images``),
             ``samples``, ``strength`` and ``residual`` (share of the variance left); empty where nothing was fitted.
         reference: ``name@version`` where it was loaded from a registry.
+        digest: Manifest digest, ``sha256:...``, where it was loaded from a registry.
+        function: Function digest, ``value:sha256:...``, where it was loaded from a registry.
     """
 
     blueprint: Blueprint
@@ -42,6 +44,8 @@ class Adapter:
     parents: tuple[Parent, ...] = ()
     training: Mapping[str, Any] = attrs.field(factory=dict)
     reference: str | None = None
+    digest: str | None = None
+    function: str | None = None
 
     def parent(self, relation: str) -> str | None:
         """Return the digest of the parent of this relation, or None."""

@@ -3,39 +3,67 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from compatkit.adaptation import FITTED
 from compatkit.compatibility import Report
-from compatkit.contract import Contract, Protocol, Structural
+from compatkit.contract import Blueprint, Contract, Protocol, Structural
 from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
-from compatkit.evaluation.normalisation import (
-    Policy,
-    batch_statistics,
-    batches,
-    check_policy,
-    evaluation_mode,
-    normalised,
-    reestimate,
-)
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.assembly import Assembly
+from compatkit.evaluation.normalisation import Policy, check_policy, norm_layers, normalised, reestimate
 from compatkit.verdict import Finding
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from compatkit.evaluation.matrix import LoadedPart
 
 
-class Recombination(nn.Module):
+@attrs.frozen
+class Source:
+    """The component that a part of a recombination is.
+
+    Attributes:
+        reference: ``name@version``.
+        digest: Manifest digest, ``sha256:...``.
+        function: Function digest, ``value:sha256:...``.
+        blueprint: Rebuilds its module.
+        title: For people.
+    """
+
+    reference: str
+    digest: str
+    function: str
+    blueprint: Blueprint
+    title: str = ""
+
+    @classmethod
+    def of(cls, part: LoadedPart) -> Source:
+        """Return what a loaded part is."""
+        manifest = part.manifest
+        return cls(part.reference, part.digest, part.function, manifest.blueprint, manifest.about.title)
+
+
+@attrs.frozen
+class Estimate:
+    """Statistics of batch normalisation that were estimated anew.
+
+    Attributes:
+        tensors: By name in the recombination, such as ``"head.bn.running_mean"``.
+        facts: What they came from, as JSON values: ``data`` (name, digest, count of ``images``), ``batch_size`` and
+            ``seed``.
+    """
+
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+
+
+class Recombination(Assembly):
     """A plain module: call it on normalised images ``(batch, channels, height, width)``, get logits.
 
     Attributes:
@@ -51,6 +79,8 @@ class Recombination(nn.Module):
             buffer, so that an image's logits depend on its batch.
         data: Preprocessing of the extractor, which is the one to use.
         labels: Classes in the order of the logits; empty where the head names none.
+        sources: The components that extractor and head are.
+        estimated: Under ``"reestimate"``, what the statistics came from; else empty.
     """
 
     def __init__(
@@ -60,19 +90,17 @@ class Recombination(nn.Module):
         *,
         report: Report,
         contract: Contract,
+        sources: tuple[Source, Source],
         adapters: Sequence[Adapter] = (),
         normalisation: str = "running",
+        estimated: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.extractor = extractor
-        self.adapters = nn.ModuleList(one.module for one in adapters)
-        self.head = head
+        modules = [one.module for one in adapters]
+        super().__init__(extractor, head, contract=contract, adapters=modules, normalisation=normalisation)
         self.inserted = tuple(adapters)
-        self.contract = contract
         self.report = report
-        self.normalisation: Policy = check_policy(normalisation)
-        self.data = attrs.evolve(contract.data, labels=None)
-        self.labels = contract.data.labels or ()
+        self.sources = sources
+        self.estimated = dict(estimated or {})
 
     @classmethod
     def of(
@@ -83,6 +111,7 @@ class Recombination(nn.Module):
         *,
         normalisation: str = "running",
         images: Split | None = None,
+        statistics: Estimate | None = None,
         adapters: Sequence[Adapter] = (),
         batch_size: int = 256,
         seed: int = 0,
@@ -95,6 +124,7 @@ class Recombination(nn.Module):
             report: What the check said of the two.
             normalisation: Policy.
             images: Unlabelled images for ``"reestimate"``.
+            statistics: What they gave before, in place of ``images``.
             adapters: What makes the features fit, where the wiring needs it.
             batch_size: Largest batch of the estimate.
             seed: Of the order of the images of the estimate.
@@ -102,12 +132,13 @@ class Recombination(nn.Module):
         Raises:
             IncompatibleError: The parts cannot be wired, or need an adapter and none is given; carries the
                 report.
-            UsageError: An unknown policy, ``"reestimate"`` without images, or images without it.
+            UsageError: An unknown policy, ``"reestimate"`` without images, or images without it; statistics that are
+                not those of these parts.
         """
         policy = check_policy(normalisation)
         if report.wiring == "refused" or (report.wiring == "needs-adapter" and not adapters):
             raise IncompatibleError(str(report), subject=report)
-        if (policy == "reestimate") != (images is not None):
+        if (policy == "reestimate") != (images is not None or statistics is not None):
             raise UsageError(
                 "normalisation='reestimate' needs images= (unlabelled images of the extractor's own data)."
                 if images is None
@@ -123,52 +154,56 @@ class Recombination(nn.Module):
             *parts,
             report=report.with_findings(notes),
             contract=_contract(extractor.manifest.contract, head.manifest.contract, adapters),
+            sources=(Source.of(extractor), Source.of(head)),
             adapters=adapters,
             normalisation=policy,
+            estimated=None if statistics is None else statistics.facts,
         ).eval()
-        if images is not None:
-            reestimate(made, made._batches(images, batch_size, seed))
+        if statistics is not None:
+            made.restore(statistics.tensors)
+        elif images is not None:
+            reestimate(made, made.normalised_batches(images, batch_size, seed))
+            data = {"name": images.name, "digest": images.digest, "images": len(images)}
+            made.estimated = {"data": data, "batch_size": batch_size, "seed": seed}
         return made
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits ``(batch, outputs)`` for normalised images ``(batch, channels, height, width)``."""
-        if self.normalisation != "batch" or self.training:
-            return self._through(images)
-        with batch_statistics(self, others="keep"):
-            return self._through(images)
+    @property
+    def statistics(self) -> dict[str, Tensor]:
+        """The stored statistics of batch normalisation, by name, such as ``"head.bn.running_mean"``."""
+        layers = {id(one) for one in norm_layers(self)}
+        return {
+            f"{path}.{name}": value
+            for path, module in self.named_modules()
+            if id(module) in layers
+            for name, value in module.named_buffers(recurse=False)
+        }
 
-    def predict(self, images: NDArray[np.uint8] | Split, *, batch_size: int = 256) -> Tensor:
-        """Return the most likely class of each image, as positions in ``labels``, int64 ``(n,)``.
+    def restore(self, statistics: Mapping[str, Tensor]) -> None:
+        """Take over statistics as ``statistics`` gave them, all of them and no others.
 
-        Args:
-            images: uint8 ``(n, height, width, channels)`` of any size; preprocessed as the extractor asks.
-            batch_size: Largest batch, in the order given; matters under ``"batch"``.
+        Raises:
+            UsageError: Names, shapes or dtypes are of other parts; nothing is changed.
         """
-        split = images if isinstance(images, Split) else _unlabelled(images)
-        found: list[Tensor] = []
-        with evaluation_mode(self), torch.no_grad():
-            for batch in self._batches(split, batch_size, None):
-                found.append(self(batch).argmax(dim=1).cpu())
-        return torch.cat(found)
+        own = self.statistics
+        other = sorted(own.keys() ^ statistics.keys()) or [
+            name
+            for name, value in own.items()
+            if (value.shape, value.dtype) != (statistics[name].shape, statistics[name].dtype)
+        ]
+        if other:
+            raise UsageError(
+                f"The statistics are not those of this recombination: {', '.join(other[:3])}. Take those that were "
+                "estimated for the same parts.",
+                subject=other,
+            )
+        with torch.no_grad():
+            for name, value in own.items():
+                value.copy_(statistics[name])
 
     def extra_repr(self) -> str:
         """Say how it was put together."""
         between = "".join(f"\n{one}" for one in self.inserted)
         return f"normalisation={self.normalisation!r}, {self.report.word}{between}"
-
-    def _through(self, images: Tensor) -> Tensor:
-        features = self.extractor(images)
-        for adapter in self.adapters:
-            features = adapter(features)
-        return self.head(features)
-
-    def _batches(self, split: Split, batch_size: int, seed: int | None) -> Iterator[Tensor]:
-        """Yield normalised batches on the module's device; in the order given where ``seed`` is None."""
-        device = next((one.device for one in (*self.parameters(), *self.buffers())), torch.device("cpu"))
-        examples = prepare(split, self.data)
-        parts = batches(len(examples), batch_size, seed)
-        for positions in parts:
-            yield normalise(examples.images[positions], self.data, device=device)
 
 
 def _contract(extractor: Contract, head: Contract, adapters: Sequence[Adapter]) -> Contract:
@@ -216,7 +251,3 @@ def _notes(policy: Policy, matters: bool, own: bool) -> list[Finding]:
 
 def _normalisation(severity: Any, expected: str, came: str, whose: str, remedy: str = "") -> Finding:
     return Finding("normalisation-needed", "protocol", severity, expected, came, whose, remedy)
-
-
-def _unlabelled(images: NDArray[np.uint8]) -> Split:
-    return Split(images, np.zeros(len(images), dtype=np.int64), ("unknown",), "images")

@@ -73,7 +73,7 @@ class Payload:
         file: The safetensors file.
         tensors: Tensor digest ``tensors:sha256:...``, whatever their order in the file.
         count: Number of tensors, buffers included.
-        parameters: Number of trained numbers, buffers not included.
+        parameters: Number of trained numbers, buffers not included; of a recombination those of all its parts.
     """
 
     file: Edge

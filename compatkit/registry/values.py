@@ -58,7 +58,7 @@ def check_contract(contract: Contract, blueprint: Blueprint, what: str) -> None:
     inside = f"{what}.contract"
     _blueprint(blueprint, f"{what}.blueprint")
     for side in ("inputs", "outputs"):
-        images = side == "inputs" and blueprint.side == "extractor"
+        images = side == "inputs" and blueprint.takes_images
         _ports(getattr(contract.structural, side), f"{inside}.structural.{side}", images)
     _data(contract.data, f"{inside}.data")
     _anchors(contract.protocol.anchors, f"{inside}.protocol.anchors")

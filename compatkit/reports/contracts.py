@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compatkit.adaptation import described
-from compatkit.contract import Dimension, Port, Scaled
+from compatkit.contract import Blueprint, Dimension, Port, Scaled
 from compatkit.registry.manifest import Manifest
 
 SHORT_DIGEST = 12
 CLASSES = 100
 """Class names that are listed."""
+POLICIES = {
+    "batch": "statistics of each batch",
+    "reestimate": "statistics estimated anew for these parts",
+    "running": "stored statistics of the parts",
+}
+"""What a recombination does with batch normalisation."""
 
 
 def dimension(value: Dimension) -> str:
@@ -51,17 +57,16 @@ def summary(manifest: Manifest) -> dict[str, str]:
     data, protocol = contract.data, contract.protocol
     rows = {
         "kind": manifest.kind.replace("_", " "),
-        "network": f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.split}"
-        if blueprint.side != "adapter"
-        else described(blueprint),
+        "network": _network(blueprint),
         "built by": blueprint.library,
         "parameters": f"{manifest.payload.parameters:,}",
         "takes": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.inputs),
         "gives": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.outputs),
         "images": f"{data.size[0]} x {data.size[1]} {data.channels}, mean {_numbers(data.mean)}, "
         f"std {_numbers(data.std)}",
-        "normalisation": "batch statistics" if protocol.normalisation == "batch" else "none needed",
+        "normalisation": _normalisation(manifest),
     }
+    rows.update({f"adapter {place}": described(one) for place, one in enumerate(contract.adapters, 1)})
     for seen in contract.statistical.features or ():
         text = f"mean {seen.mean:.4g}, std {seen.std:.4g} on {seen.samples:,} training images"
         rows["features"] = "; ".join(filter(None, (rows.get("features"), text)))
@@ -75,11 +80,32 @@ def summary(manifest: Manifest) -> dict[str, str]:
     return rows
 
 
+def _network(blueprint: Blueprint) -> str:
+    if blueprint.side == "adapter":
+        return described(blueprint)
+    if blueprint.side == "recombination":
+        return f"{blueprint.model}, put together at {blueprint.split}"
+    return f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.split}"
+
+
+def _normalisation(manifest: Manifest) -> str:
+    if manifest.contract.protocol.normalisation != "batch":
+        return "none needed"
+    if manifest.blueprint.side != "recombination":
+        return "batch statistics"
+    policy = str(manifest.blueprint.kwargs.get("normalisation"))
+    return f"{policy}: {POLICIES[policy]}" if policy in POLICIES else policy
+
+
 def _training(training: Mapping[str, object]) -> dict[str, str]:
     rows: dict[str, str] = {}
     data = training.get("data")
     if isinstance(data, Mapping):
         rows["trained on"] = str(data.get("name", ""))
+    estimated = training.get("statistics")
+    if isinstance(estimated, Mapping) and isinstance(estimated.get("data"), Mapping):
+        seen = estimated["data"]
+        rows["statistics of"] = f"{seen.get('images')} images of {seen.get('name')}"
     residual = training.get("residual")
     if isinstance(residual, float):
         rows["fitted by"] = f"{training.get('method')}, {residual:.1%} of the variance left"

@@ -17,6 +17,7 @@ ORDER: tuple[Bump, ...] = ("none", "patch", "minor", "major")
 Demand = tuple[Bump, str]
 
 _PREPROCESSING = "the same weights behind other preprocessing"
+_RECOMBINED = "other parts, adapters between them, or another policy of normalisation"
 _CONSEQUENCE = "goes with the new weights"
 
 
@@ -97,6 +98,8 @@ class Demands:
     def _blueprint(self, place: Place) -> Demand:
         if place == ("blueprint", "library"):
             return "minor", "built by another version of the library; evidence is not carried over"
+        if self.new.kind == "recombination":
+            return self._function(_RECOMBINED)  # its own payload holds no more than what its parts lack
         return (
             ("minor", _CONSEQUENCE)
             if self._new_weights

@@ -185,6 +185,21 @@ def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
     return Difference(tuple(sorted(found, key=lambda one: LEVELS.index(one.level))))
 
 
+def differing(one: Any, other: Any, place: Place = ()) -> list[str]:
+    """Return where two values, such as two contracts, differ: ``["contract.data.size[0]"]``.
+
+    Args:
+        one: Attrs classes, or JSON values.
+        other: The same.
+        place: Where they stand.
+
+    Raises:
+        FormatError: A value holds what canonical JSON cannot express.
+    """
+    left, right = (loads(dumps(unstructure(value)), what="value") for value in (one, other))
+    return [written(found) for found, _, _ in _leaves(left, right, place)]
+
+
 def shown(value: Any) -> str:
     """Return a JSON value for people: digests shortened, cut where it is long."""
     text = _HEX.sub(r"\1", json.dumps(value, ensure_ascii=False, sort_keys=True))

@@ -32,7 +32,8 @@ class Profile:
 
     Attributes:
         bytes: Of the payload file.
-        channels: Feature widths that are numbers: of the outputs of an extractor, of the inputs of anything else.
+        channels: Feature widths that are numbers: of the outputs of an extractor, of the inputs of anything else but a
+            recombination, which has none.
         classes: Every name of every class, as ``spelled`` gives them, in the order of the outputs.
         anchors: Tensor digests that the part was trained against.
         parents: Relation and manifest digest.
@@ -114,6 +115,7 @@ def _picked(value: Any, edges: Mapping[str, How]) -> Profile:
     tags = about["tags"]
     protocol, data = contract["protocol"], contract["data"]
     side = "outputs" if blueprint["side"] == "extractor" else "inputs"
+    ports = [] if blueprint["side"] == "recombination" else contract["structural"][side]
     return Profile(
         kind,
         _text(blueprint["builder"]),
@@ -125,7 +127,7 @@ def _picked(value: Any, edges: Mapping[str, How]) -> Profile:
         _text(about["description"]),
         _text(about["licence"]),
         {key: _text(tag) for key, tag in tags.items()},
-        tuple(dict.fromkeys(_widths(contract["structural"][side]))),
+        tuple(dict.fromkeys(_widths(ports))),
         tuple(_names(one) for one in data["labels"] or ()),
         tuple(_text(one["digest"]) for one in protocol["anchors"]),
         tuple((_text(one["relation"]), _digest(one["component"])) for one in value["parents"]),

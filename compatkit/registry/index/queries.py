@@ -46,6 +46,10 @@ def filters(query: Query) -> list[Filter]:
         found.append(_term("value = ?", "channels", str(query.channels)))
     if query.parent is not None:
         found.append(_term("value = ?", "parent", query.parent))
+    if query.digest is not None:
+        found.append(
+            Filter("SELECT id AS manifest FROM manifests WHERE digest = ?", "m.digest = ?", (query.digest,))
+        )
     if query.anchor is not None:  # 'g' comes after every hexadecimal digit
         found.append(_term("value >= ? AND value < ?", "anchor", query.anchor, f"{query.anchor}g"))
     if query.label is not None:

@@ -161,6 +161,7 @@ class Query:
         label: A class, by any of its names; case, spaces and underscores make no difference.
         anchor: First hexadecimal digits of the digest of an anchor.
         parent: Manifest digest of a parent, or a reference to it.
+        digest: Manifest digest, for the names that a component has.
         text: Words that all stand in the title or the description, case makes no difference.
         latest: Only the latest version of each name that is not withdrawn.
         withdrawn: Whether withdrawn versions are found too.
@@ -176,6 +177,7 @@ class Query:
     label: str | None = attrs.field(default=None, validator=_text)
     anchor: str | None = attrs.field(default=None, converter=_anchor)
     parent: str | None = attrs.field(default=None, validator=_text)
+    digest: str | None = attrs.field(default=None, validator=_text)
     text: str | None = attrs.field(default=None, validator=_words)
     latest: bool = False
     withdrawn: bool = False
@@ -187,7 +189,7 @@ class Query:
         """The words of ``text`` as they are compared."""
         return searched(self.text or "").split()
 
-    def fits(self, name: str, about: Profile) -> bool:
+    def fits(self, name: str, about: Profile, digest: str) -> bool:
         """Tell whether a version with these facts is one, whatever its number; the plain rule behind every index."""
         tests = (
             self.pattern is None or fnmatchcase(name, self.pattern),
@@ -198,6 +200,7 @@ class Query:
             self.label is None or any(spelled(self.label) in names for names in about.classes),
             self.anchor is None or any(one.startswith(self.anchor) for one in about.anchors),
             self.parent is None or any(one == self.parent for _, one in about.parents),
+            self.digest in (None, digest),
             all(word in searched(f"{about.title}\n{about.description}") for word in self.words),
         )
         return all(tests)

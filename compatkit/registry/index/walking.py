@@ -103,7 +103,7 @@ class Walk:
             for version in asked:
                 digest = self._digest(name, version)[0]
                 about = self._profile(digest)[0] if digest else None
-                if about is not None and query.fits(name, about):
+                if about is not None and query.fits(name, about, digest):
                     place = name, attrs.astuple(version)
                     yield place, found(name, str(version), digest, about, withdrawn=version in gone)
 
