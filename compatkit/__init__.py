@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compatkit.data.classes import label
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.recombination import Recombination
+    from compatkit.exports.reading import load_exported
     from compatkit.hooks import HOOK_API, effect, hookimpl, hookspec
     from compatkit.plugins import Use, use
     from compatkit.registry.changes.differences import Difference
@@ -60,6 +61,7 @@ _HOMES = {
     "effect": "compatkit.hooks",
     "hookimpl": "compatkit.hooks",
     "hookspec": "compatkit.hooks",
+    "load_exported": "compatkit.exports.reading",
     "label": "compatkit.data.classes",
     "use": "compatkit.plugins",
 }
@@ -99,6 +101,7 @@ __all__ = [
     "hooks",
     "hookspec",
     "label",
+    "load_exported",
     "match_classes",
     "use",
 ]

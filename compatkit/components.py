@@ -21,6 +21,7 @@ from compatkit.registry.tensors.channels import channel_statistics
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from compatkit.contract import Blueprint
     from compatkit.data.dataset import Split
     from compatkit.evaluation.cells import Part
     from compatkit.evaluation.matrix import LoadedPart
@@ -48,7 +49,7 @@ def load(store: Store, reference: Reference, *, verify: Verify = "auto") -> Load
     manifest = store.manifest(reference if reference.version else str(reference.digest))
     with named(pinned(reference)):
         state = store.load_state(manifest, verify=verify)
-    module = _rebuilt(manifest, state, pinned(reference), share=True)
+    module = rebuilt(manifest.blueprint, state, pinned(reference), share=True)
     fact = proof_of(manifest, str(reference.digest))
     known = fact is not None and store.memory.is_proved(fact)
     run = verify == "always" or (verify == "auto" and not known)
@@ -75,7 +76,7 @@ def registered(
     from compatkit.verification import verify
 
     to_bytes(manifest)  # values that no contract can hold are refused before anything is built
-    module = _rebuilt(manifest, state, name)
+    module = rebuilt(manifest.blueprint, state, name)
     parameters = sum(one.numel() for one in module.parameters())
     payload = attrs.evolve(manifest.payload, count=len(state), parameters=parameters)
     contract = manifest.contract
@@ -96,13 +97,13 @@ def registered(
     return reference
 
 
-def _rebuilt(
-    manifest: Manifest, state: Mapping[str, Tensor], whose: str, *, share: bool = False
+def rebuilt(
+    blueprint: Blueprint, state: Mapping[str, Tensor], whose: str, *, share: bool = False
 ) -> nn.Module:
     """Return the module that a blueprint and weights make, in eval mode.
 
     Args:
-        manifest: States the blueprint.
+        blueprint: Of the module.
         state: The weights.
         whose: Named in messages.
         share: Whether the module may keep the tensors of ``state`` themselves.
@@ -115,17 +116,17 @@ def _rebuilt(
     from compatkit.adapters.blueprints import build
     from compatkit.adapters.builders import LibraryWarning, library_note
 
-    if manifest.kind == "recombination":
+    if blueprint.side == "recombination":
         raise UsageError(
             f"{whose} is a recombination, put together from components; use load_recombination for one, or "
             "recombine and publish_recombination to make one.",
             subject=whose,
         )
-    note = library_note(manifest.blueprint) if manifest.blueprint.is_cut else None
+    note = library_note(blueprint) if blueprint.is_cut else None
     if note is not None:
         warnings.warn(f"{whose}: {note}", LibraryWarning, stacklevel=3)
     try:
-        return build(manifest.blueprint, state=state, share=share).eval()
+        return build(blueprint, state=state, share=share).eval()
     except CutError as error:
         raise IntegrityError(
             f"{whose} cannot be rebuilt: {error} {note or ''}".rstrip(), subject=whose

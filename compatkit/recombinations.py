@@ -38,18 +38,37 @@ def publish_recombination(
 ) -> Reference:
     """Keep a recombination; see ``Registry.publish_recombination``."""
     check_name(name)
-    made, own = _composition(recombination), own_state(recombination)
-    check_finite(own, name)
-    adapters = recombination.contract.adapters
-    again = Reassembly(store, name, made).put_together(adapters, own, recombination.estimated)
-    _check_unchanged(name, recombination, again)
-    manifest = _manifest(again, made, own, about or About())
-    hold_against(manifest, again, thorough=False, whose=name)
-    payload = store.put_state(own, parameters=manifest.payload.parameters)
+    manifest, again = drafted(store, name, recombination, about)
+    payload = store.put_state(own_state(again), parameters=manifest.payload.parameters)
     manifest = attrs.evolve(manifest, payload=payload)
     reference = store.publish(name, manifest, version=version)
     remember_proof(store, manifest, reference, _builders(again))
     return reference
+
+
+def drafted(
+    store: Store, whose: str, recombination: Recombination, about: About | None = None
+) -> tuple[Manifest, Recombination]:
+    """Put a recombination together anew and return it with its manifest, whose payload is not stored yet.
+
+    Args:
+        store: Holds its parts.
+        whose: Named in messages.
+        recombination: From ``recombine``.
+        about: For people.
+
+    Raises:
+        IntegrityError: A part is not in this registry, the module was changed since it was put together, or its
+            statistics are not finite.
+    """
+    made, own = _composition(recombination), own_state(recombination)
+    check_finite(own, whose)
+    adapters = recombination.contract.adapters
+    again = Reassembly(store, whose, made).put_together(adapters, own, recombination.estimated)
+    _check_unchanged(whose, recombination, again)
+    manifest = _manifest(again, made, own, about or About())
+    hold_against(manifest, again, thorough=False, whose=whose)
+    return manifest, again
 
 
 def load_recombination(store: Store, reference: str | Reference, *, verify: Verify = "auto") -> Recombination:

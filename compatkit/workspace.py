@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from compatkit.evaluation.adapter import Adapter
     from compatkit.evaluation.matrix import Adapters, LoadedPart
     from compatkit.evaluation.recombination import Recombination
+    from compatkit.exports.writing import Written
     from compatkit.registry.care import Care
     from compatkit.registry.index.search import Found
     from compatkit.reports.matrix import Matrix
@@ -371,6 +372,44 @@ class Registry:
         from compatkit.recombinations import load_recombination
 
         return load_recombination(self.store, reference, verify=verify)
+
+    def export(
+        self,
+        component: str | Recombination,
+        path: str | os.PathLike[str],
+        *,
+        names: str = "auto",
+        verify: Verify = "auto",
+    ) -> Written:
+        """Write a component as one safetensors file that ``load_exported`` runs without any registry.
+
+        Args:
+            component: Reference of a recombination, an extractor or a head; or what ``recombine`` returned.
+            path: Of the file, which is replaced if it is there.
+            names: ``"whole"`` gives the tensors of a recombination the names of the one network that its halves make,
+                so that ``timm.create_model(...).load_state_dict`` takes them strictly; ``"parts"`` puts ``extractor.``,
+                ``adapters.0.``, ``head.`` before their own; ``"auto"`` takes the former where it is possible.
+            verify: As for ``build``.
+
+        Returns:
+            Path, size and description.
+
+        Raises:
+            NotFound: Nothing has that name or version.
+            IntegrityError: A part is missing or damaged, or the recombination was changed since it was put together.
+            UsageError: The parts are not the halves of one network, whose names were asked for; a folder is named.
+            EnvironmentFailure: Disk full, no right to write; what was there before is untouched.
+        """
+        from compatkit.exports.writing import write
+
+        if not isinstance(component, str):
+            from compatkit.recombinations import drafted
+
+            manifest, made = drafted(self.store, str(path), component)
+            return write(path, made, manifest, names=names)
+        resolved = self.store.resolve(component)
+        module, manifest = self.build(component, verify=verify), self.store.manifest(resolved)
+        return write(path, module, manifest, reference=pinned(resolved), digest=resolved.digest, names=names)
 
     def matrix(
         self,

@@ -10,8 +10,12 @@ import click
 
 from compatkit.cli.options import json_option
 from compatkit.cli.output import clean, columns, emit, rows
+from compatkit.errors import FormatError
+from compatkit.exports.document import KEY
 
 if TYPE_CHECKING:
+    from compatkit.contract import Blueprint
+    from compatkit.exports.document import Description
     from compatkit.registry.tensors.header import Entry, Header
 
 FIRST, LAST = 30, 10
@@ -22,7 +26,8 @@ LONGEST_NAME, LONGEST_TEXT = 60, 300
 
 @click.command(
     "inspect",
-    help="Show what the safetensors file FILE holds; only its header is read, and strictly checked.",
+    help="Show what the safetensors file FILE holds, and of an export what network it is; only its header is read, and "
+    "strictly checked.",
 )
 @click.argument("file")
 @json_option
@@ -32,20 +37,87 @@ def inspect_command(file: str, machine: bool) -> None:
 
     path = Path(file).expanduser()
     header = read_header(path)
+    described = _description(header)
     if machine:
-        emit(_facts(file, header))
+        emit(_facts(file, header) | _exported(described))
         return
     click.echo(click.style(clean(file), bold=True))
     rows(_totals(header))
+    if described is not None:
+        click.echo("")
+        rows({"exported": described} if isinstance(described, str) else _told(described))
     if header.tensors:
         click.echo("")
         columns([("name", "dtype", "shape", "bytes", "offset"), *map(_cells, _ends(header))], right=(3, 4))
     if len(header.tensors) > FIRST + LAST:
         click.echo(f"{len(header.tensors):,} tensors, {FIRST} + {LAST} shown; --json lists all")
-    if header.metadata:
-        click.echo(f"\nmetadata ({len(header.metadata)})")
-        shown = list(header.metadata.items())[:FIRST]
+    rest = {key: text for key, text in header.metadata.items() if described is None or key != KEY}
+    if rest:
+        click.echo(f"\nmetadata ({len(rest)})")
+        shown = list(rest.items())[:FIRST]
         rows({_short(key, LONGEST_NAME): _short(text, LONGEST_TEXT) for key, text in shown})
+
+
+def _description(header: Header) -> Description | str | None:
+    """Return what an exported file says of its network, why it cannot be read, or None where it says nothing."""
+    if KEY not in header.metadata:
+        return None
+    from compatkit.exports.document import description_of
+
+    try:
+        return description_of(header)
+    except FormatError as error:
+        return f"not readable as an export: {error}"
+
+
+def _exported(found: Description | str | None) -> dict[str, Any]:
+    """Return the description as JSON values, where there is one."""
+    if found is None:
+        return {}
+    if isinstance(found, str):
+        return {"exported": None, "problem": found}
+    from compatkit.registry.structuring import unstructure
+
+    return {"exported": unstructure(found)}
+
+
+def _told(found: Description) -> dict[str, str]:
+    """Return the description in words."""
+    from compatkit.reports.contracts import port, short
+
+    contract, whole = found.contract, found.whole
+    data = contract.data
+    facts = {
+        "exported": found.kind.replace("_", " "),
+        "from": " ".join(filter(None, (found.reference, short(found.component or "")))),
+        "title": found.about.title,
+        "parts": "; ".join(_part(one.blueprint) for one in found.parts),
+        "takes": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.inputs),
+        "gives": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.outputs),
+        "images": f"{data.size[0]} x {data.size[1]} {data.channels}",
+        "normalisation": found.policy if contract.protocol.normalisation == "batch" else "none needed",
+        "classes": ", ".join(one.name for one in (data.labels or ())[:FIRST]),
+        "loads into": "" if whole is None else network_call(whole),
+    }
+    return {label: text for label, text in facts.items() if text}
+
+
+def _part(blueprint: Blueprint) -> str:
+    from compatkit.adaptation import described
+
+    if blueprint.side == "adapter":
+        return described(blueprint)
+    return f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.split}"
+
+
+def network_call(whole: Blueprint) -> str:
+    """Return the call that makes the network which takes the tensors under their names strictly."""
+    arguments = "".join(f", {key}={value!r}" for key, value in whole.kwargs.items())
+    if whole.builder == "timm":
+        return f"timm.create_model({whole.model!r}{arguments})"
+    if whole.builder == "torchvision" and whole.kwargs.keys() <= {"num_classes"}:
+        return f"torchvision.models.get_model({whole.model!r}{arguments})"
+    return f"{whole.model}{arguments} of {whole.builder}"
 
 
 def _facts(file: str, header: Header) -> dict[str, Any]:

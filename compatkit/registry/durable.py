@@ -318,18 +318,19 @@ def create_once(path: Path, data: bytes, root: Path, ready: Callable[[], object]
     raise FileNotFoundError(errno.ENOENT, f"temporary files in {root / 'tmp'} vanish; give up", str(path))
 
 
-def replace_file(path: Path, data: Buffer, *, root: Path | None = None) -> None:
+def replace_file(path: Path, data: Buffer | Sequence[Buffer], *, root: Path | None = None) -> None:
     """Put ``data`` at ``path`` atomically and durably: readers see the old content or the new, never a part.
 
     Args:
         path: Any file; its folder exists.
-        data: The new content.
+        data: The new content, in one piece or in several.
         root: Of the registry that the file is in; the temporary file is made in its ``tmp``. None takes the file's own
             folder.
 
     Raises:
         EnvironmentFailure: Disk full, no right to write, device failed; the old file is untouched.
     """
+    pieces = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
     with environment("write", path):
         for _ in range(TRIES):
             if root is None:
@@ -337,7 +338,7 @@ def replace_file(path: Path, data: Buffer, *, root: Path | None = None) -> None:
             else:
                 make_folder(root / "tmp", root)
                 draft = temporary(root / "tmp")
-            write(draft, [data], root=root)
+            write(draft, pieces, root=root)
             try:
                 if root is not None:
                     make_folder(path.parent, root)

@@ -12,7 +12,8 @@ import io
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ __all__ = [
     "check_header",
     "check_tensor_name",
     "read_header",
+    "read_whole",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -99,7 +101,40 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         raise FormatError(f"{place}: {error}", subject=place) from None
 
 
+def read_whole(path: str | os.PathLike[str]) -> bytes:
+    """Return all bytes of a safetensors file from anywhere, its header checked before the tensors are read.
+
+    Args:
+        path: Of any file; links are followed, pipes and devices are not opened.
+
+    Raises:
+        FormatError: See ``check_header``; or a folder, pipe, socket or device.
+        IntegrityError: The file changed while it was read.
+        EnvironmentFailure: No such file, no right to read, device failed.
+    """
+    place = Path(path)
+    try:
+        with environment("read", place), _opened(place) as (file, state):
+            length = _length(_exactly(file, min(SNIFFED, state.st_size), place), state.st_size)
+            file.seek(8)
+            _parsed(memoryview(_exactly(file, length, place)), state.st_size)
+            file.seek(0)
+            return _exactly(file, state.st_size, place)
+    except FormatError as error:
+        raise FormatError(f"{place}: {error}", subject=place) from None
+
+
 def _read(path: Path) -> Header:
+    with _opened(path) as (file, state):
+        length = _length(_exactly(file, min(SNIFFED, state.st_size), path), state.st_size)
+        file.seek(8)
+        raw = _exactly(file, length, path)
+    return _parsed(memoryview(raw), state.st_size)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[io.FileIO, os.stat_result]]:
+    """Open a regular file without waiting at a pipe, with its state; at the end it must be the same, unchanged."""
     try:
         before = _regular(os.stat(path))
         descriptor = os.open(path, _READ_ONLY | _NEVER_WAIT)
@@ -113,12 +148,9 @@ def _read(path: Path) -> Header:
         raise EnvironmentFailure(f"could not read {str(path)!r}: no path ({error}).", subject=path) from None
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         state = _regular(os.fstat(descriptor))
-        length = _length(_exactly(file, min(SNIFFED, state.st_size), path), state.st_size)
-        file.seek(8)
-        raw = _exactly(file, length, path)
+        yield file, state
         if _stamp(os.fstat(descriptor)) != _stamp(state) or _stamp(before) != _stamp(state):
             raise _changed(path)
-    return _parsed(memoryview(raw), state.st_size)
 
 
 def _regular(state: os.stat_result) -> os.stat_result:

@@ -1,0 +1,49 @@
+"""The command export: one file that runs where compatkit is installed and no registry is."""
+
+from __future__ import annotations
+
+import click
+
+from compatkit.cli.gc import size
+from compatkit.cli.inspect import network_call
+from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.output import clean, emit, next_step, rows
+from compatkit.cli.roots import check_outputs, registry
+
+
+@click.command(
+    "export",
+    help="Write REF, a recombination or one part, as the safetensors file FILE: all tensors, and in its metadata how "
+    "to rebuild, feed and read the network. compatkit.load_exported(FILE) runs it without a registry.",
+)
+@click.argument("reference", metavar="REF")
+@click.argument("file")
+@click.option(
+    "--names",
+    type=click.Choice(("auto", "whole", "parts")),
+    default="auto",
+    show_default=True,
+    help="Of the tensors: those of the one network that both halves make, for timm.create_model or torchvision; those "
+    "of the parts, with extractor. and head. in front; or the former where it is possible.",
+)
+@registry_option
+@json_option
+@click.pass_context
+def export_command(context: click.Context, reference: str, file: str, names: str, machine: bool) -> None:
+    """Export a component; what is at FILE is replaced."""
+    check_outputs({"FILE": file})
+    written = registry(context).export(reference, file, names=names)
+    found = written.description
+    if machine:
+        from compatkit.registry.structuring import unstructure
+
+        emit({"file": file, "bytes": written.bytes, "exported": unstructure(found)})
+        return
+    click.echo(
+        f"wrote {clean(file)} ({size(written.bytes)}): {found.kind.replace('_', ' ')} {found.reference}"
+    )
+    facts = {"runs with": f"compatkit.load_exported({file!r})"}
+    if found.whole is not None:
+        facts["loads into"] = network_call(found.whole)
+    rows(facts)
+    next_step("compatkit", "inspect", file)
