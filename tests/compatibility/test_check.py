@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-import timeit
 
 import attrs
 import pytest
@@ -37,8 +35,7 @@ def test_the_report_as_json_holds_everything() -> None:
 
 
 @pytest.mark.parametrize("classes", [10, 1000])
-def test_a_check_takes_less_than_a_tenth_of_a_millisecond(classes: int) -> None:
-    """In time of the processor; short rounds, so that some meet no other program in the caches."""
+def test_findings_of_every_level_stand_together_whatever_the_count_of_classes(classes: int) -> None:
     names = [f"class {number}" for number in range(classes)]
     anchors = (initial("one"), shared("dcc"), shared("rp", "rotation"))
     left = extractor(maps(64), anchors=anchors, normalisation="batch", features=figures(0.4, 0.8))
@@ -51,12 +48,9 @@ def test_a_check_takes_less_than_a_tenth_of_a_millisecond(classes: int) -> None:
         features=figures(0.9, 0.8),
     )
     data = attrs.evolve(GREY, labels=labels(*names[1:]))
-    assert len(check(left, right, data=data).findings) == 8
-
-    def work() -> None:
-        check(left, right, data=data)
-
-    assert min(timeit.repeat(work, timer=time.process_time, number=10, repeat=140)) / 10 < 100e-6
+    found = check(left, right, data=data).findings
+    assert len(found) == 8
+    assert {one.level for one in found} == {"structural", "data", "protocol", "statistical"}
 
 
 def test_importing_the_check_imports_no_heavy_package() -> None:

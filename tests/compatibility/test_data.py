@@ -111,10 +111,11 @@ def test_ten_thousand_classes_are_compared_at_once() -> None:
     spelling.cache_clear()
     begun = time.process_time()
     assert label_findings(one, other) == ()
-    assert time.process_time() - begun < 0.25  # 0.04 where nothing else runs
+    first = time.process_time() - begun
+    assert first < 0.25  # 0.04 where nothing else runs
     begun = time.process_time()
     assert label_findings(one, other) == ()
-    assert time.process_time() - begun < 0.001
+    assert time.process_time() - begun < first / 5  # remembered
 
 
 def test_the_first_of_many_classes_are_named_and_all_are_counted() -> None:
