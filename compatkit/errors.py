@@ -139,3 +139,15 @@ class EnvironmentFailure(CompatkitError):
 
     code = "environment"
     exit_code = 4
+
+
+class UnsafeCheckpoint(IntegrityError):
+    """A checkpoint asks for code, or for more time, memory or disk than its size explains; nothing of it was run."""
+
+    code = "unsafe-checkpoint"
+
+
+class CheckpointMismatch(UsageError):
+    """The weights in a file are not those of the network that was named."""
+
+    code = "checkpoint-mismatch"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -11,6 +12,7 @@ from compatkit.adapters.blueprints import InputSpec, build_pair, plan, prove, st
 from compatkit.adapters.rebuilding import check_rebuilt
 from compatkit.contract import Blueprint, Contract, Data, Label
 from compatkit.data.classes import label
+from compatkit.data.resizing import KERNELS
 from compatkit.errors import FormatError, UsageError
 from compatkit.evaluation.statistics import SAMPLES, feature_moments
 from compatkit.publishing import Draft, blobs_of, contract_of, remember_proof
@@ -21,10 +23,23 @@ from compatkit.registry.values import check_labels
 from compatkit.reports.contracts import port
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from compatkit.data.dataset import Split
-    from compatkit.workspace import Registry
+    from compatkit.registry.store import Store
+
+
+LARGEST_CROP = 4
+"""Share of an image that is kept: beyond 1 the border would be made up; no contract states more than this."""
+
+
+class Holder(Protocol):
+    """What parts are published in: a registry."""
+
+    @property
+    def store(self) -> Store:
+        """Its files."""
+        ...
 
 
 @attrs.frozen(eq=False)
@@ -75,6 +90,8 @@ def split(
     labels: Sequence[str] | None = None,
     data: Split | None = None,
     samples: int = SAMPLES,
+    weights: Mapping[str, Tensor] | None = None,
+    images: Mapping[str, Any] | None = None,
 ) -> dict[str, SplitPart]:
     """Cut ``model`` at ``point``, prove that the parts reproduce it bitwise, and derive their contracts.
 
@@ -90,22 +107,28 @@ def split(
         data: Images that the features are measured on (the statistical level); those that the model was trained
             on, or like them. None leaves it out.
         samples: Largest count of images that are measured.
+        weights: All tensors of the network, in place of random ones.
+        images: What is known better than the model's own configuration: ``mean`` and ``std`` per channel on the scale
+            0 to 1, ``interpolation``, ``crop_pct``, ``crop_mode``.
 
     Returns:
         ``{"extractor": ..., "head": ...}``.
 
     Raises:
         UnknownName: No such model or split point.
-        UsageError: Another count of labels than of outputs, or images that no contract can describe.
+        UsageError: Another count of labels than of outputs, images that no contract can describe, or weights beside
+            pretrained ones.
         CutError: The model cannot be cut there, the parts differ from the whole, are not rebuilt as they are, or
             give random outputs in eval mode.
     """
     named = None if labels is None else tuple(map(label, labels))
     _check_labels(named)
+    if pretrained and weights is not None:
+        raise UsageError("Give weights, or ask for pretrained ones; not both.")
     planned = plan(model, point, kwargs=dict(kwargs or {}), size=size, builder=builder)
-    images = _data(model, planned.input)
-    weights = "pretrained" if pretrained else None
-    whole, extractor, head = build_pair(planned.extractor, planned.head, seed=seed, weights=weights)
+    taken = _data(model, _corrected(planned.input, images or {}))
+    chosen = "pretrained" if pretrained else weights
+    whole, extractor, head = build_pair(planned.extractor, planned.head, seed=seed, weights=chosen)
     prove(whole, extractor, head, planned.input.size, planned.input.channels)
     extractor.eval()
     head.eval()
@@ -116,14 +139,14 @@ def split(
         raise UsageError(
             f"{model} has {classes} outputs; {len(labels)} labels were given, one for each is needed."
         )
-    seen = () if data is None else feature_moments(extractor, left.outputs, data, images, samples=samples)
+    seen = () if data is None else feature_moments(extractor, left.outputs, data, taken, samples=samples)
     parts = {
         side: SplitPart(
             blueprint, module, contract_of(module, blueprint, ports, described, moments=seen), blobs_of(seen)
         )
         for side, blueprint, module, ports, described in (
-            ("extractor", planned.extractor, extractor, left, images),
-            ("head", planned.head, head, right, attrs.evolve(images, labels=named)),
+            ("extractor", planned.extractor, extractor, left, taken),
+            ("head", planned.head, head, right, attrs.evolve(taken, labels=named)),
         )
     }
     _check_rebuilt(parts)
@@ -142,8 +165,22 @@ def _check_labels(named: tuple[Label, ...] | None) -> None:
         raise UsageError(f"{error} Names count from 0, in the order of the outputs.") from error
 
 
-def publish_split(registry: Registry, parts: Mapping[str, SplitPart], prefix: str) -> dict[str, str]:
+def publish_split(
+    registry: Holder,
+    parts: Mapping[str, SplitPart],
+    prefix: str,
+    *,
+    training: Mapping[str, Any] | None = None,
+    about: About | None = None,
+) -> dict[str, str]:
     """Publish both sides as ``<prefix>.extractor`` and ``<prefix>.head``; return their references.
+
+    Args:
+        registry: Where to.
+        parts: From ``split``.
+        prefix: Of both names.
+        training: What is known of where the weights came from, as JSON values.
+        about: Title, description, tags, licence and source of both.
 
     Raises:
         CutError: A part, rebuilt from its blueprint and its weights, is not what its contract promises; nothing is
@@ -156,7 +193,7 @@ def publish_split(registry: Registry, parts: Mapping[str, SplitPart], prefix: st
         name = check_name(f"{prefix}.{side}")
         title = f"{part.blueprint.model} {'up to' if side == 'extractor' else 'after'} {part.blueprint.split}"
         draft = Draft(side, side, title, part.blueprint, part.module, part.contract, blobs=part.blobs)  # type: ignore[arg-type]
-        manifest = draft.manifest(draft.put(store), {}, parents, About())
+        manifest = draft.manifest(draft.put(store), training or {}, parents, about or About())
         reference = store.publish(name, manifest)
         remember_proof(store, manifest, reference)
         published[side] = f"{reference.name}@{reference.version}"
@@ -168,6 +205,33 @@ def _check_rebuilt(parts: Mapping[str, SplitPart]) -> None:
     for side, part in parts.items():
         whose = f"The {side} of {part.blueprint.model} at {part.blueprint.split!r}"
         check_rebuilt(whose, part.module, part.blueprint, part.contract)
+
+
+def _corrected(given: InputSpec, images: Mapping[str, Any]) -> InputSpec:
+    """Return what a model was made for, with what the caller knows better.
+
+    Raises:
+        UsageError: A value is none that images can have, or has no meaning.
+    """
+    known = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
+    if unknown := images.keys() - set(known):
+        raise UsageError(f"{min(unknown)!r} is nothing to know about images; there are {', '.join(known)}.")
+    values = dict(images)
+    for name in ("mean", "std"):
+        if name in values:
+            values[name] = numbers = tuple(map(float, values[name]))
+            fits = all(map(isfinite, numbers)) and (name == "mean" or all(one > 0 for one in numbers))
+            if len(numbers) != given.channels or not fits:
+                what = "a number" if name == "mean" else "a number above 0"
+                raise UsageError(
+                    f"{name}: expected {what} for each of {given.channels} channels, on the scale 0 to 1, got "
+                    f"{numbers}."
+                )
+    if values.get("interpolation", "nearest") not in KERNELS:
+        raise UsageError(f"interpolation is one of {', '.join(KERNELS)}, got {values['interpolation']!r}.")
+    if not 0 < float(values.get("crop_pct", 1)) <= LARGEST_CROP:
+        raise UsageError(f"crop_pct is a share above 0, at most {LARGEST_CROP}, got {values['crop_pct']}.")
+    return attrs.evolve(given, **values)
 
 
 def _data(model: str, given: InputSpec) -> Data:

@@ -114,6 +114,72 @@ class Registry:
             remember_proof(self.store, manifest, published[draft.key])
         return {key: f"{reference.name}@{reference.version}" for key, reference in published.items()}
 
+    def adopt(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        model: str,
+        point: str,
+        builder: str = "timm",
+        kwargs: Mapping[str, Any] | None = None,
+        size: tuple[int, int] | None = None,
+        key: str | None = None,
+        labels: Sequence[str] | None = None,
+        data: Split | None = None,
+        images: Mapping[str, Any] | None = None,
+        about: About | None = None,
+    ) -> dict[str, str]:
+        """Take in a checkpoint of timm, torchvision or a plugin's network as an extractor and a head.
+
+        Safetensors are read here; what ``torch.save`` wrote is unpickled as tensors only, by a process of its own with
+        limits of time and memory. The parts reproduce the network bitwise before anything is published.
+
+        Args:
+            path: Of the file; its name, sha256, format, and what was unwrapped are recorded in both manifests.
+            name: Names become ``<name>.extractor`` and ``<name>.head``.
+            model: Network that the weights were saved from.
+            point: Where to cut it: a module path, or ``"forward_features"``.
+            builder: Who builds it.
+            kwargs: Further arguments of the network; the counts of classes and of image channels are read from the
+                weights unless they are given.
+            size: Height and width of the images; None takes the network's own.
+            key: Entry of the file that holds the state dict, such as ``"model_ema"``; None takes the usual one.
+            labels: Class names in the order of the outputs.
+            data: Images that the features are measured on.
+            images: What is known better than the network's own configuration; see ``splitting.split``.
+            about: Title, description, tags, licence and source of both parts.
+
+        Returns:
+            Pinned references ``name@version`` by ``"extractor"`` and ``"head"``.
+
+        Raises:
+            UnsafeCheckpoint: The file asks for code, or for more time, memory or disk than its size explains.
+            CheckpointMismatch: The weights are of another network; lists what is missing, unknown, of another shape.
+            FormatError: Another format, truncated or damaged.
+            IntegrityError: Weights are not finite.
+            UnknownName: No such model, builder or split point.
+            UsageError: No state dict is in the file; class names or facts about images that do not fit.
+            CutError: The network cannot be cut there.
+            EnvironmentFailure: The file cannot be read, disk full, no right to write.
+        """
+        from compatkit.adopting import adopt, check_target
+
+        check_target(name)
+        adopted = adopt(
+            path,
+            model=model,
+            point=point,
+            builder=builder,
+            kwargs=kwargs,
+            size=size,
+            key=key,
+            labels=labels,
+            data=data,
+            images=images,
+        )
+        return adopted.publish(self, name, about=about)
+
     def _released(self, fit: Fit, name: str, payload: Payload) -> Reference | None:
         """Return the release of a head that was frozen in this fit: it is the same part, not a new one."""
         head = fit.auxiliary.get(name.rsplit("shared.", 1)[-1])

@@ -50,6 +50,8 @@ class Builder:
         names: Known model names, for messages; None where they cannot be listed.
         knows: Tells whether a name is known, without listing all; None: it is among ``names``.
         barred: Keyword arguments that read files, choose other code or place tensors.
+        renamed: Brings tensors that older versions of the library saved under today's names; gives these and what was
+            done, in words. None where names never changed.
     """
 
     create: Callable[..., nn.Module]
@@ -57,6 +59,7 @@ class Builder:
     names: Callable[[], Iterable[str]] | None = None
     knows: Callable[[str], bool] | None = None
     barred: Collection[str] = ()
+    renamed: Callable[[str, Mapping[str, Any]], tuple[dict[str, Any], tuple[str, ...]]] | None = None
 
 
 def _timm() -> Builder:
@@ -69,7 +72,12 @@ def _torchvision() -> Builder:
     from compatkit.adapters import torchvision
 
     return Builder(
-        torchvision.create, torchvision.library, torchvision.names, torchvision.knows, torchvision.BARRED
+        torchvision.create,
+        torchvision.library,
+        torchvision.names,
+        torchvision.knows,
+        torchvision.BARRED,
+        torchvision.renamed,
     )
 
 

@@ -60,7 +60,7 @@ def plan(
         UsageError: The arguments do not fit the model.
         CutError: The network cannot be cut there; the message says what crosses.
     """
-    whole, given, spec = _whole(builder, model, kwargs or {}, size)
+    whole, given, spec = blank(builder, model, kwargs or {}, size)
     asked = Blueprint(builder, BUILDERS[builder].library(), model, given, split, "extractor", "", spec.size)
     blueprint, extractor, head = working_cut(whole, asked)
     parameters = tuple(
@@ -92,7 +92,7 @@ def cut_points(
     Raises:
         UnknownName: No such builder or model.
     """
-    whole, given, spec = _whole(builder, model, kwargs or {}, size)
+    whole, given, spec = blank(builder, model, kwargs or {}, size)
     asked = Blueprint(builder, BUILDERS[builder].library(), model, given, "", "extractor", "", spec.size)
     points = watched(whole, (spec.channels, *spec.size))
     found = []
@@ -123,10 +123,21 @@ def channels_of(blueprint: Blueprint) -> int:
     return int(blueprint.kwargs.get("in_chans", 3))
 
 
-def _whole(
+def blank(
     builder: str, model: str, kwargs: Mapping[str, Any], size: tuple[int, int] | None
 ) -> tuple[nn.Module, dict[str, Any], InputSpec]:
-    """Return a network without initial weights, its keyword arguments, and the images that it takes."""
+    """Return a network without initial weights, its keyword arguments, and the images that it takes.
+
+    Args:
+        builder: Key of the table of builders.
+        model: Name that the builder knows.
+        kwargs: JSON values for the builder.
+        size: Height and width of the images; None takes the network's own.
+
+    Raises:
+        UnknownName: No such builder or model.
+        UsageError: The arguments do not fit the model.
+    """
     given = json_kwargs(model, kwargs)
     with seeded(0), without_draws():
         whole = create(builder, model, given)

@@ -84,6 +84,26 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
     return network
 
 
+def renamed(model: str, state: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return tensors under today's names, without auxiliary outputs, and what was done for that, in words.
+
+    Args:
+        model: Name of the classifier.
+        state: Tensors by name, as torchvision's files hold them.
+    """
+    found = {_OLD_DENSE.sub(r"\1", name): value for name, value in state.items()}
+    changed = len(found.keys() - state.keys())
+    told = [f"renamed {changed} tensors as torchvision does"] if changed else []
+    auxiliary = (
+        [name for name in found if name.startswith(_AUXILIARY.get(model, ()))] if model in _AUXILIARY else []
+    )
+    if auxiliary:
+        told.append(
+            f"left out {len(auxiliary)} tensors of auxiliary outputs, which are used in training only"
+        )
+    return {name: value for name, value in found.items() if name not in set(auxiliary)}, tuple(told)
+
+
 def _arguments(model: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return torchvision's own keyword arguments."""
     given = dict(kwargs)
@@ -178,13 +198,12 @@ def _fetched(model: str, network: nn.Module) -> dict[str, Tensor]:
         stored = weights.get_state_dict(
             progress=False, check_hash=True, map_location="cpu", weights_only=True
         )
-        given = {_OLD_DENSE.sub(r"\1", name): value for name, value in stored.items()}
+        given, _ = renamed(model, stored)
     except Exception as error:
         raise EnvironmentFailure(
             f"The pretrained weights of {model!r} could not be fetched or read: {error}. Connect to the network, or "
             f"put {cached.name} into torch's cache first.",
             subject=model,
         ) from error
-    auxiliary = _AUXILIARY.get(model, ())
     counts = {name: value for name, value in own.items() if name.endswith("num_batches_tracked")}
-    return counts | {name: value for name, value in given.items() if not name.startswith(auxiliary)}
+    return counts | given

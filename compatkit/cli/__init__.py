@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from compatkit.verdict import Report
 
 COMMANDS = {
+    "adopt": ("compatkit.cli.adopt", "Take in a checkpoint as an extractor and a head."),
     "alias": ("compatkit.cli.moving", "Point an alias at a version, or show where it points."),
     "check": ("compatkit.cli.check", "Compare the contracts of extractors and heads."),
     "cuts": ("compatkit.cli.cuts", "List where a model can be cut and what crosses there."),

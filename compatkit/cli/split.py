@@ -88,7 +88,7 @@ def split_command(
             builder=builder,
             pretrained=pretrained,
             seed=seed,
-            labels=None if labels is None else _lines(labels),
+            labels=None if labels is None else lines(labels),
             data=images,
         )
     published = (
@@ -106,7 +106,7 @@ def split_command(
         click.echo(f"published {reference}")
 
 
-def _lines(path: Path) -> list[str]:
+def lines(path: Path) -> list[str]:
     """Return the lines of a file of class names.
 
     Raises:

@@ -83,6 +83,9 @@ class Recombination(Assembly):
         estimated: Under ``"reestimate"``, what the statistics came from; else empty.
     """
 
+    extractor: nn.Module
+    head: nn.Module
+
     def __init__(
         self,
         extractor: nn.Module,

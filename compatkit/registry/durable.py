@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from compatkit.errors import IntegrityError
 from compatkit.registry.surroundings import environment
@@ -330,7 +330,7 @@ def replace_file(path: Path, data: Buffer | Sequence[Buffer], *, root: Path | No
     Raises:
         EnvironmentFailure: Disk full, no right to write, device failed; the old file is untouched.
     """
-    pieces = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
+    pieces = data if isinstance(data, (list, tuple)) else [cast(Buffer, data)]
     with environment("write", path):
         for _ in range(TRIES):
             if root is None:

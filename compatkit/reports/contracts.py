@@ -102,6 +102,9 @@ def _training(training: Mapping[str, object]) -> dict[str, str]:
     data = training.get("data")
     if isinstance(data, Mapping):
         rows["trained on"] = str(data.get("name", ""))
+    adopted = training.get("adopted")
+    if isinstance(adopted, Mapping):
+        rows["adopted from"] = f"{adopted.get('file')} ({short(str(adopted.get('digest')))})"
     estimated = training.get("statistics")
     if isinstance(estimated, Mapping) and isinstance(estimated.get("data"), Mapping):
         seen = estimated["data"]

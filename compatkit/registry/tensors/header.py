@@ -34,6 +34,7 @@ __all__ = [
     "Header",
     "check_header",
     "check_tensor_name",
+    "opened",
     "read_header",
     "read_whole",
 ]
@@ -114,7 +115,7 @@ def read_whole(path: str | os.PathLike[str]) -> bytes:
     """
     place = Path(path)
     try:
-        with environment("read", place), _opened(place) as (file, state):
+        with environment("read", place), opened(place) as (file, state):
             length = _length(_exactly(file, min(SNIFFED, state.st_size), place), state.st_size)
             file.seek(8)
             _parsed(memoryview(_exactly(file, length, place)), state.st_size)
@@ -125,7 +126,7 @@ def read_whole(path: str | os.PathLike[str]) -> bytes:
 
 
 def _read(path: Path) -> Header:
-    with _opened(path) as (file, state):
+    with opened(path) as (file, state):
         length = _length(_exactly(file, min(SNIFFED, state.st_size), path), state.st_size)
         file.seek(8)
         raw = _exactly(file, length, path)
@@ -133,7 +134,7 @@ def _read(path: Path) -> Header:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[io.FileIO, os.stat_result]]:
+def opened(path: Path) -> Iterator[tuple[io.FileIO, os.stat_result]]:
     """Open a regular file without waiting at a pipe, with its state; at the end it must be the same, unchanged."""
     try:
         before = _regular(os.stat(path))

@@ -1,0 +1,150 @@
+"""Find the state dict in what training programs save around it; says what it took and what it left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from compatkit.errors import UsageError
+
+PLAIN = (
+    "state_dict",
+    "model_state_dict",
+    "model_state",
+    "model",
+    "module",
+    "network",
+    "net",
+    "weights",
+    "params",
+)
+"""Entries under which programs keep a network's state dict, the most usual first."""
+AVERAGED = ("model_ema", "state_dict_ema", "ema_state_dict", "ema", "params_ema")
+"""Entries with an average of the weights over training steps, taken where there is nothing else."""
+PREFIXES = ("module.", "_orig_mod.", "model.", "network.", "net.")
+"""What DistributedDataParallel, torch.compile and Lightning put before every name."""
+COUNT = "n_averaged"
+"""A counter that torch's ``AveragedModel`` keeps beside the weights."""
+DEEPEST = 8
+NAMED = 8
+"""Entries that a message lists."""
+
+
+@attrs.frozen
+class Unwrapped:
+    """A state dict, and the way to it.
+
+    Attributes:
+        tensors: By name.
+        told: What was taken and left out, one sentence each, for people and for the record.
+    """
+
+    tensors: Mapping[str, Any]
+    told: tuple[str, ...] = ()
+
+
+def unwrapped(value: Any, is_tensor: Callable[[Any], bool], *, key: str | None = None) -> Unwrapped:
+    """Return the state dict inside of what was saved.
+
+    Args:
+        value: What the file holds: a state dict, or mappings around one.
+        is_tensor: Whether a value is a tensor.
+        key: The entry to take, ``"model_ema"``, or several joined by ``/``; None takes the usual one.
+
+    Raises:
+        UsageError: There is no state dict, more than one might be meant, or no such entry.
+    """
+    told: list[str] = []
+    steps = key.split("/") if key else []
+    for depth in range(DEEPEST):
+        if not isinstance(value, Mapping):
+            break
+        step = steps.pop(0) if steps else None if key and not steps else _step(value, is_tensor, told)
+        if step is None:
+            return _cleaned(value, is_tensor, told)
+        if step not in value:
+            raise UsageError(
+                f"there is no entry {step!r:.80}; at depth {depth} there are {_listed(value)}.", subject=step
+            )
+        told.append(f"took the entry {step!r}{_rest(value, step)}")
+        value = value[step]
+    what = "mappings deeper than expected" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+    raise UsageError(
+        f"expected a state dict, a mapping from names to tensors, got {what}. Save model.state_dict()."
+    )
+
+
+def _step(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool], told: list[str]) -> str | None:
+    """Return the entry to go into; None where the mapping itself is the state dict."""
+    inner = [name for name, one in value.items() if isinstance(name, str) and _holds(one, is_tensor)]
+    for names in (PLAIN, AVERAGED):
+        found = [name for name in names if name in inner]
+        if found:
+            others = [name for name in (*PLAIN, *AVERAGED) if name in inner and name != found[0]]
+            if others:
+                told.append(f"there are also weights in {', '.join(map(repr, others))}; name one as key")
+            return found[0]
+    if any(is_tensor(one) for one in value.values()):
+        return None
+    if len(inner) == 1:
+        return inner[0]
+    if inner:
+        raise UsageError(
+            f"{len(inner)} entries may be meant: {', '.join(map(repr, inner[:NAMED]))}. Name one of them as key.",
+            subject=inner,
+        )
+    raise UsageError(f"no entry holds tensors; there are {_listed(value)}. Save model.state_dict().")
+
+
+def _holds(value: Any, is_tensor: Callable[[Any], bool], depth: int = 0) -> bool:
+    """Tell whether a value is a mapping that holds tensors, itself or through usual entries."""
+    if not isinstance(value, Mapping) or depth > DEEPEST:
+        return False
+    return any(is_tensor(one) for one in value.values()) or any(
+        _holds(value[name], is_tensor, depth + 1) for name in (*PLAIN, *AVERAGED) if name in value
+    )
+
+
+def _cleaned(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool], told: list[str]) -> Unwrapped:
+    tensors = {name: one for name, one in value.items() if isinstance(name, str) and is_tensor(one)}
+    rest = [name for name in value if name not in tensors]
+    if not tensors:
+        raise UsageError(f"no entry holds tensors; there are {_listed(value)}. Save model.state_dict().")
+    if rest:
+        told.append(f"left out what is no tensor: {_listed(rest)}")
+    return Unwrapped(tensors, tuple(told))
+
+
+def stripped(names: Mapping[str, Any], own: Mapping[str, Any]) -> Unwrapped:
+    """Return the tensors without what wrappers put before their names, as far as a network does not know these.
+
+    Args:
+        names: Tensors by name.
+        own: The network's own names.
+    """
+    found, told = dict(names), list[str]()
+    for _ in range(DEEPEST):
+        if own.keys() & found.keys():
+            break  # some fit as they are: what stands before them is part of the name
+        prefix = next((one for one in PREFIXES if any(name.startswith(one) for name in found)), None)
+        if prefix is None:
+            break
+        rest = [name for name in found if not name.startswith(prefix)]
+        found = {name[len(prefix) :]: one for name, one in found.items() if name.startswith(prefix)}
+        told.append(f"took {prefix!r} off the names")
+        if rest:
+            told.append(f"left out what does not begin so: {_listed(rest)}")
+    return Unwrapped(found, tuple(told))
+
+
+def _rest(value: Mapping[Any, Any], step: str) -> str:
+    others = [name for name in value if name != step]
+    return f", left out {_listed(others)}" if others else ""
+
+
+def _listed(names: Any) -> str:
+    shown = [f"{name!r:.60}" for name in list(names)[:NAMED]]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(shown)}{more}" if shown else "none"
