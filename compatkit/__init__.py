@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compatkit import data, errors, hooks
+    from compatkit import data, errors, hooks, signing
     from compatkit.compatibility import Finding, Report, check
     from compatkit.contract import Blueprint, Contract, Label
     from compatkit.data.classes import common as match_classes
@@ -65,7 +65,18 @@ _HOMES = {
     "label": "compatkit.data.classes",
     "use": "compatkit.plugins",
 }
-_MODULES = ("adapters", "data", "errors", "evaluation", "hooks", "networks", "plugins", "testing", "training")
+_MODULES = (
+    "adapters",
+    "data",
+    "errors",
+    "evaluation",
+    "hooks",
+    "networks",
+    "plugins",
+    "signing",
+    "testing",
+    "training",
+)
 
 __all__ = [
     "HOOK_API",
@@ -103,6 +114,7 @@ __all__ = [
     "label",
     "load_exported",
     "match_classes",
+    "signing",
     "use",
 ]
 

@@ -106,7 +106,8 @@ def own_extractor(store: Store, head: LoadedPart) -> LoadedPart:
         beside = f"{head.reference.split('@')[0].removesuffix('.head')}.extractor"
         for name in sorted(store.names(), key=lambda one: (one != beside, one)):
             try:
-                return load(store, store.resolve(Reference(name, digest=head.trained_with)))
+                found = store.resolve(Reference(name, digest=head.trained_with))
+                return load(store, found, admitted=True)  # a signature of the head is over this digest too
             except NotFound:
                 continue
         why = f"{head.trained_with} is not in this registry"

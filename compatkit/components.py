@@ -15,6 +15,7 @@ from compatkit.registry.canonical import dumps
 from compatkit.registry.manifest import Manifest, function_digest, to_bytes
 from compatkit.registry.names import Reference
 from compatkit.registry.objects import Verify
+from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store, named
 from compatkit.registry.tensors.channels import channel_statistics
 
@@ -27,7 +28,14 @@ if TYPE_CHECKING:
     from compatkit.evaluation.matrix import LoadedPart
 
 
-def load(store: Store, reference: Reference, *, verify: Verify = "auto") -> LoadedPart:
+def load(
+    store: Store,
+    reference: Reference,
+    *,
+    verify: Verify = "auto",
+    require_signature: Trust = False,
+    admitted: bool = False,
+) -> LoadedPart:
     """Rebuild a component from its blueprint, load its weights strictly and check that its contract holds.
 
     A ``LibraryWarning`` says where another version of a library builds the network than the one that was recorded.
@@ -37,8 +45,11 @@ def load(store: Store, reference: Reference, *, verify: Verify = "auto") -> Load
         reference: With name, version and digest.
         verify: ``"auto"`` hashes the weights and runs the probe once, and again when the file or a library changed;
             ``"always"`` each time; ``"never"`` trusts the disk and the libraries.
+        require_signature: Whose signature it must have; False asks for one only if the store was opened so.
+        admitted: No signature of its own is asked for: its digest stands in a manifest that has one.
 
     Raises:
+        SignatureError: It has no signature that counts.
         IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         UnknownName: The blueprint's builder or model is not known here.
     """
@@ -46,6 +57,8 @@ def load(store: Store, reference: Reference, *, verify: Verify = "auto") -> Load
     from compatkit.publishing import proof_of
     from compatkit.verification import verify as hold_against
 
+    if not admitted:
+        check_signature(store, reference, require_signature, verify)
     manifest = store.manifest(reference if reference.version else str(reference.digest))
     with named(pinned(reference)):
         state = store.load_state(manifest, verify=verify)
@@ -66,6 +79,20 @@ def load(store: Store, reference: Reference, *, verify: Verify = "auto") -> Load
         module=module,
         trained_with=trained[0] if trained else None,
     )
+
+
+def check_signature(store: Store, reference: Reference, require_signature: Trust, verify: Verify) -> None:
+    """Refuse a component without a signature that counts, where the store or the caller asks for one.
+
+    Raises:
+        SignatureError: It has no signature that counts.
+        UsageError: Its bytes would not be compared with the digest that is signed.
+    """
+    for trust in (store.trusted, require_signature):
+        if trust is not None and trust is not False:
+            from compatkit.registry.signing.vouching import admit
+
+            admit(store, reference, trust, verify)
 
 
 def registered(

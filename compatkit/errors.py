@@ -151,3 +151,102 @@ class CheckpointMismatch(UsageError):
     """The weights in a file are not those of the network that was named."""
 
     code = "checkpoint-mismatch"
+
+
+class MissingDependency(EnvironmentFailure):
+    """A library that only some users need is not installed."""
+
+    code = "missing-dependency"
+
+
+class KeyFileError(UsageError):
+    """A file or text is no key that can be used here."""
+
+    code = "key-file"
+
+
+class KeyTypeError(KeyFileError):
+    """A key, but not of the kind that is asked for: RSA, ECDSA, a private one for a public one."""
+
+    code = "key-type"
+
+
+class WrongPassphrase(KeyFileError):
+    """A private key is encrypted, and the passphrase is missing or another."""
+
+    code = "wrong-passphrase"
+
+
+class KeyExpired(KeyFileError):
+    """A private key is past its own end; nothing is signed with it any more."""
+
+    code = "signing-key-expired"
+
+
+class SignatureError(CompatkitError):
+    """A component has no signature that counts; each reason is a class of its own."""
+
+    code = "signature"
+
+
+class Unsigned(SignatureError):
+    """There is no signature at all."""
+
+    code = "unsigned"
+
+
+class MalformedSignature(SignatureError):
+    """A signature file is not what one is: damaged, too long, of another format."""
+
+    code = "signature-malformed"
+    exit_code = 3
+
+
+class OtherDigest(SignatureError):
+    """A signature is over another manifest than the one that it lies beside."""
+
+    code = "signature-other-digest"
+    exit_code = 3
+
+
+class UnknownSigner(SignatureError):
+    """The key that signed is not among those trusted."""
+
+    code = "unknown-signer"
+
+
+class BadSignature(SignatureError):
+    """The signature was not made by the key that it names, over these bytes."""
+
+    code = "bad-signature"
+    exit_code = 3
+
+
+class Distrusted(SignatureError):
+    """The key that signed is distrusted."""
+
+    code = "key-distrusted"
+
+
+class OtherName(SignatureError):
+    """The manifest was signed as another name or version than the one that it is shown as."""
+
+    code = "signature-other-name"
+
+
+class NotYetValid(SignatureError):
+    """The signature was made in the future."""
+
+    code = "signature-not-yet-valid"
+
+
+class SignatureExpired(SignatureError):
+    """The signature is past its end."""
+
+    code = "signature-expired"
+
+
+class SignerExpired(SignatureError):
+    """The key that signed is past its end."""
+
+    code = "signer-expired"

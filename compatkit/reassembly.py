@@ -108,7 +108,7 @@ class Reassembly:
 
     def _part(self, pin: Pin, places: Mapping[Pin, Reference]) -> LoadedPart:
         with self._naming(pin, places[pin]):
-            part = load(self.store, places[pin], verify=self.verify)
+            part = load(self.store, places[pin], verify=self.verify, admitted=True)  # the whole is signed, or not
         self._check(pin, part.reference, part.kind, part.function)
         return part
 
@@ -141,7 +141,7 @@ class Reassembly:
 
     def _pinned(self, pin: Pin, stated: Blueprint, place: Reference) -> Adapter:
         with self._naming(pin, place):
-            adapter = load_adapter(self.store, place, verify=self.verify)
+            adapter = load_adapter(self.store, place, verify=self.verify, admitted=True)
         self._check(pin, str(adapter.reference), "adapter", str(adapter.function))
         if adapter.blueprint != stated:
             raise UsageError(f"its contract states another adapter than {adapter.reference}.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
-from compatkit.components import pinned
+from compatkit.components import check_signature, pinned
 from compatkit.composition import ADAPTER, EXTRACTOR, HEAD, Composition, Facts, Pin, composition
 from compatkit.errors import IntegrityError, UsageError
 from compatkit.evaluation.recombination import Recombination
@@ -17,6 +17,7 @@ from compatkit.registry.changes.differences import differing
 from compatkit.registry.manifest import About, Edge, Manifest, Payload
 from compatkit.registry.names import Reference, check_name
 from compatkit.registry.objects import Verify
+from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store, named
 from compatkit.registry.tensors.tensorfile import check_finite, state_digest
 from compatkit.verification import verify as hold_against
@@ -71,9 +72,12 @@ def drafted(
     return manifest, again
 
 
-def load_recombination(store: Store, reference: str | Reference, *, verify: Verify = "auto") -> Recombination:
+def load_recombination(
+    store: Store, reference: str | Reference, *, verify: Verify = "auto", require_signature: Trust = False
+) -> Recombination:
     """Load a published recombination; see ``Registry.load_recombination``."""
     resolved = store.resolve(reference)
+    check_signature(store, resolved, require_signature, verify)
     manifest, whose = store.manifest(resolved), pinned(resolved)
     if manifest.kind != "recombination":
         raise UsageError(

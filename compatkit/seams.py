@@ -91,7 +91,9 @@ def put_in(
     return made
 
 
-def load_adapter(store: Store, reference: str | Reference, *, verify: Verify = "auto") -> Adapter:
+def load_adapter(
+    store: Store, reference: str | Reference, *, verify: Verify = "auto", admitted: bool = False
+) -> Adapter:
     """Load a published adapter; its probe is checked.
 
     Raises:
@@ -103,7 +105,7 @@ def load_adapter(store: Store, reference: str | Reference, *, verify: Verify = "
     manifest = store.manifest(resolved if resolved.version else str(resolved.digest))
     if manifest.kind != "adapter":
         raise UsageError(f"{pinned(resolved)} is of kind {manifest.kind}, where an adapter is expected.")
-    ports, part = manifest.contract.structural, load(store, resolved, verify=verify)
+    ports, part = manifest.contract.structural, load(store, resolved, verify=verify, admitted=admitted)
     return Adapter(
         manifest.blueprint,
         part.module,

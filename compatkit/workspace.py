@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -18,6 +18,7 @@ from compatkit.registry.changes.differences import Difference, diff
 from compatkit.registry.manifest import About, Manifest, Parent, Payload
 from compatkit.registry.names import Reference, check_name
 from compatkit.registry.objects import Verify
+from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from compatkit.exports.writing import Written
     from compatkit.registry.care import Care
     from compatkit.registry.index.search import Found
+    from compatkit.registry.signing.signer import SigningKey
+    from compatkit.registry.signing.verification import Verdict
+    from compatkit.registry.signing.vouching import Signed
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts
     from compatkit.training.context import AuxiliaryHead
@@ -61,13 +65,29 @@ class Registry:
         return cls(Store.init(root, exist_ok=exist_ok))
 
     @classmethod
-    def open(cls, root: str | os.PathLike[str] | None = None) -> Registry:
+    def open(
+        cls, root: str | os.PathLike[str] | None = None, *, require_signature: Trust = False
+    ) -> Registry:
         """Open the registry in ``root``; None takes COMPATKIT_REGISTRY, then the nearest folder above.
+
+        Args:
+            root: The folder.
+            require_signature: Whose signature every component must have that is built, recombined or measured here:
+                True for the keys that you trust (``compatkit keys``), a folder of public keys, a file or a key; see
+                ``compatkit.signing``. False asks for none.
 
         Raises:
             LayoutError: There is no registry, or one that this version cannot read.
+            KeyFileError: It cannot be found out whom to trust.
+            MissingDependency: Signatures are required, and ``cryptography`` is not installed.
         """
-        return cls(Store.find() if root is None else Store.open(root))
+        trusted = None
+        if require_signature is not False:
+            from compatkit.registry.signing.ed25519 import check_installed
+
+            trusted = Trusted.of(require_signature)
+            check_installed()
+        return cls(Store.find(trusted=trusted) if root is None else Store.open(root, trusted))
 
     def publish(
         self, fit: Fit, *, prefix: str, version: str | None = None, about: About | None = None
@@ -247,7 +267,9 @@ class Registry:
 
         return Care(self.store)
 
-    def build(self, reference: str, *, verify: Verify = "auto") -> nn.Module:
+    def build(
+        self, reference: str, *, verify: Verify = "auto", require_signature: Trust = False
+    ) -> nn.Module:
         """Return a component's module with its weights, in eval mode; its contract is checked in one pass.
 
         A recombination is put together from its parts: see ``load_recombination``.
@@ -258,15 +280,74 @@ class Registry:
             reference: Such as ``"digits/mnist.head@^1"``.
             verify: ``"auto"`` hashes the weights and runs the probe the first time, and again when the file or a
                 library changed; ``"always"`` each time; ``"never"`` trusts the disk and the libraries.
+            require_signature: Whose signature it must have, as in ``open``.
 
         Raises:
             NotFound: Nothing has that name or version.
+            SignatureError: It has no signature that counts; the class says why.
             IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         """
-        resolved = self.store.resolve(reference)
-        if self.store.manifest(resolved).kind == "recombination":
-            return self.load_recombination(reference, verify=verify)
-        return load(self.store, resolved, verify=verify).module
+        found = self.store.resolve(reference)
+        if self.store.manifest(found).kind == "recombination":
+            return self.load_recombination(reference, verify=verify, require_signature=require_signature)
+        return load(self.store, found, verify=verify, require_signature=require_signature).module
+
+    def sign(
+        self,
+        references: str | Iterable[str],
+        key: SigningKey | str | os.PathLike[str],
+        *,
+        expires: str | None = None,
+        named: bool = True,
+    ) -> list[Signed]:
+        """Sign components, as the names and versions that they have here; see docs/signatures.md.
+
+        Args:
+            references: One or several; a name may be a glob, which means the latest version of each. A bare digest is
+                signed without a name.
+            key: A private key, or its file (a passphrase is taken from COMPATKIT_KEY_PASSPHRASE).
+            expires: ``"365d"``, ``"2027-01-31"``; None ends with the key.
+            named: False vouches for the bytes under any name.
+
+        Returns:
+            One signature of each; one of this key that says as much and lasts as long is kept, and not made again.
+
+        Raises:
+            NotFound: A reference means nothing.
+            KeyFileError: The key cannot be used; its subclasses say why.
+            IntegrityError: A manifest is damaged.
+            EnvironmentFailure: Disk full, no right to write.
+        """
+        from compatkit.registry.signing import moments
+        from compatkit.registry.signing.signer import SigningKey
+        from compatkit.registry.signing.vouching import sign
+
+        used = key if isinstance(key, SigningKey) else SigningKey.load(key)
+        ends = None if expires is None else moments.until(expires)
+        return sign(self.store, references, used, expires=ends, named=named)
+
+    def signatures(self, reference: str) -> list[Verdict]:
+        """Return what the signatures of a component say of themselves; none is verified, and none is believed."""
+        from compatkit.registry.signing.vouching import statements
+
+        return statements(self.store, reference)
+
+    def verify_signatures(self, reference: str, trusted: Trust = True) -> list[Verdict]:
+        """Return what was found out about each signature of a component, at least one of which counts.
+
+        Args:
+            reference: A name means that it must be signed as this name and version; a bare digest means the bytes.
+            trusted: Whose signatures count, as in ``open``.
+
+        Raises:
+            Unsigned, UnknownSigner, BadSignature, SignatureExpired, ...: No signature counts; all are subclasses of
+                SignatureError, and say what to do.
+            KeyFileError: It cannot be found out whom to trust.
+            MissingDependency: ``cryptography`` is not installed.
+        """
+        from compatkit.registry.signing.vouching import verify
+
+        return verify(self.store, reference, trusted)
 
     def check(self, extractor: str, head: str, *, data: Data | None = None) -> Report:
         """Compare the contracts of an extractor and a head, and what was measured of them; reads no weights."""
@@ -420,7 +501,9 @@ class Registry:
 
         return pinned(publish_recombination(self.store, name, recombination, version=version, about=about))
 
-    def load_recombination(self, reference: str, *, verify: Verify = "auto") -> Recombination:
+    def load_recombination(
+        self, reference: str, *, verify: Verify = "auto", require_signature: Trust = False
+    ) -> Recombination:
         """Return a published recombination, in eval mode, bitwise as it was published.
 
         A part that was withdrawn is used all the same, with a ``WithdrawnWarning``.
@@ -428,16 +511,20 @@ class Registry:
         Args:
             reference: Such as ``"digits/mnist-usps@^1"``.
             verify: As for ``build``, for all parts.
+            require_signature: Whose signature it must have, as in ``open``; it covers its parts, by their digests.
 
         Raises:
             NotFound: Nothing has that name or version.
+            SignatureError: It has no signature that counts; the class says why.
             UsageError: It is no recombination.
             IntegrityError: A part is missing or damaged, or the whole is not what its manifest states.
             IncompatibleError: By the rules of this version the parts cannot be wired; carries the report.
         """
         from compatkit.recombinations import load_recombination
 
-        return load_recombination(self.store, reference, verify=verify)
+        return load_recombination(
+            self.store, reference, verify=verify, require_signature=require_signature
+        )
 
     def export(
         self,

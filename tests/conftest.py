@@ -51,9 +51,10 @@ def packs() -> Path:
 @pytest.fixture(autouse=True)
 def no_outside_influence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Keep the user's registry, data and plugin settings out of the tests, and caches inside tmp_path."""
-    for name in ("REGISTRY", "CACHE", "DATA", "PLUGINS", "DISABLE_PLUGINS"):
+    for name in ("REGISTRY", "CACHE", "DATA", "PLUGINS", "DISABLE_PLUGINS", "TRUST", "KEY_PASSPHRASE"):
         monkeypatch.delenv(f"COMPATKIT_{name}", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     yield

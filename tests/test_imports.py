@@ -23,6 +23,7 @@ import compatkit
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDERS = {"compatkit": "compatkit", "compatkit_plugins": "plugins", "compatkit_studies": "studies"}
 ONLY_IN = {
+    "cryptography": ("compatkit.registry.signing.ed25519",),
     "safetensors": ("compatkit.registry.tensors.tensorfile",),
     "timm": ("compatkit.adapters.timm",),
     "torchvision": ("compatkit.adapters.torchvision", "compatkit.data.torchvision"),

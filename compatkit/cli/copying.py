@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.gc import counted, size
-from compatkit.cli.options import given, json_option, registry_option
+from compatkit.cli.options import given, json_option, registry_option, signature_options
 from compatkit.cli.output import columns, emit, news, next_step, paragraph, progress
-from compatkit.cli.roots import destination, make
+from compatkit.cli.roots import demanded, destination, make
 
 if TYPE_CHECKING:
     from compatkit.registry.copying.importing import Imported
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--latest", is_flag=True, help="Only the latest version of each name.")
 @click.option("--aliases", is_flag=True, help="Set the aliases of the names as they are in SOURCE.")
 @click.option("--no-results", is_flag=True, help="Leave measured results of pairs behind.")
+@signature_options
 @registry_option
 @json_option
 @click.pass_context
@@ -40,10 +41,16 @@ def import_command(
 ) -> None:
     """Copy components from another registry."""
     from compatkit.registry.copying.importing import chosen, import_components
+    from compatkit.registry.signing.verification import require
     from compatkit.registry.store import Store
 
     other, versions = Store.open(Path(source).expanduser()), "latest" if latest else "all"
-    chosen(other, patterns or ("*",), versions)  # what matches nothing leaves no new registry behind
+    # what matches nothing, or is refused, leaves no new registry behind
+    wanted = chosen(other, patterns or ("*",), versions)
+    accept = None if (trusted := demanded(context)) is None else require(trusted)
+    if accept is not None:
+        for one in wanted:
+            accept(str(one.digest), other.signatures.of(str(one.digest)), str(one))
     target, fresh = make(destination(context))
     if fresh:
         news(f"made the registry {target.root}")
@@ -55,6 +62,7 @@ def import_command(
             versions=versions,
             aliases=aliases,
             evidence=not no_results,
+            accept=accept,
             progress=report,
         )
     if machine:
@@ -69,7 +77,9 @@ def import_command(
 def _show(done: Imported) -> None:
     rows = [(str(one), "new") for one in done.made]
     rows += [(str(one), "here already") for one in done.there]
-    rows += [(str(one.digest), f"a parent; {one} is another component here") for one in done.unnamed]
+    rows += [(str(one.digest), f"a parent; {one} is another one here, or not signed") for one in done.unnamed]
     columns([("component", ""), *rows])
     said = f"copied {counted(done.blobs, 'blob')} ({size(done.bytes)}) and {counted(done.results, 'result')}"
+    if done.signatures:
+        said += f", with {counted(done.signatures, 'signature')}"
     paragraph(said + (f"; set {', '.join(done.aliases)}" if done.aliases else "") + ".")

@@ -9,7 +9,7 @@ import click
 
 from compatkit.adaptation import FITTED
 from compatkit.cli.images import data_sets, fitting_images, test_images
-from compatkit.cli.options import data_options, json_option, registry_option
+from compatkit.cli.options import data_options, json_option, registry_option, signature_options
 from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, report_text, rows
 from compatkit.cli.roots import check_outputs, registry
 from compatkit.errors import IncompatibleError, IntegrityError
@@ -30,6 +30,7 @@ def measuring_options(function: Any) -> Any:
     for option in (
         json_option,
         registry_option,
+        signature_options,
         data_options,
         click.option(
             "--device", default="cpu", show_default=True, help="Where to run: cpu, cuda, ... or auto."

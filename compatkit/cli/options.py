@@ -20,10 +20,16 @@ class Given:
     Attributes:
         registry: Folder of the registry, or None.
         machine: Whether JSON is asked for.
+        signed: Whether what is loaded must be signed.
+        trusted: Whose signatures count: folders, files or keys; empty for the user's own.
+        key: Private key to sign with what is published, or None.
     """
 
     registry: str | None = None
     machine: bool = False
+    signed: bool = False
+    trusted: tuple[str, ...] = ()
+    key: str | None = None
 
 
 def given(context: click.Context) -> Given:
@@ -54,6 +60,53 @@ def json_option(function: Command) -> Command:
 
     return click.option(
         "--json", "machine", is_flag=True, callback=either, help="Print JSON for programs, and nothing else."
+    )(function)
+
+
+def trusted_option(function: Command) -> Command:
+    """Add ``--trusted``; it is kept in the context."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
+        given(context).trusted += value
+
+    return click.option(
+        "--trusted",
+        metavar="WHOM",
+        multiple=True,
+        expose_value=False,
+        callback=keep,
+        help="Whose signatures count, in place of the keys that you trust (`compatkit keys`): a folder of public keys, "
+        "a file of one, or a key; may be given more than once.",
+    )(function)
+
+
+def signature_options(function: Command) -> Command:
+    """Add ``--require-signature`` and ``--trusted``; they are kept in the context."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        given(context).signed |= value
+
+    return click.option(
+        "--require-signature",
+        is_flag=True,
+        expose_value=False,
+        callback=keep,
+        help="Refuse what no trusted key signed; so does --trusted.",
+    )(trusted_option(function))
+
+
+def sign_option(function: Command) -> Command:
+    """Add ``--sign-with``; it is kept in the context."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        given(context).key = value
+
+    return click.option(
+        "--sign-with",
+        metavar="KEY",
+        expose_value=False,
+        callback=keep,
+        help="Sign what is published: file of a private key, or the name of one that `compatkit keys new` made.",
     )(function)
 
 

@@ -14,6 +14,7 @@ from compatkit.cli.output import news
 from compatkit.errors import EnvironmentFailure, LayoutError, UsageError
 
 if TYPE_CHECKING:
+    from compatkit.registry.signing.trust import Trusted
     from compatkit.registry.store import Store
     from compatkit.workspace import Registry
 
@@ -26,8 +27,25 @@ def store(context: click.Context) -> Store:
     """
     from compatkit.registry.store import Store
 
-    root = given(context).registry
-    return Store.find() if root is None else Store.open(Path(root).expanduser())
+    root, trusted = given(context).registry, demanded(context)
+    return Store.find(trusted=trusted) if root is None else Store.open(Path(root).expanduser(), trusted)
+
+
+def demanded(context: click.Context) -> Trusted | None:
+    """Return whose signature is required, None if none is.
+
+    Raises:
+        KeyFileError: It cannot be found out whom to trust.
+        MissingDependency: ``cryptography`` is not installed.
+    """
+    asked = given(context)
+    if not (asked.signed or asked.trusted):
+        return None
+    from compatkit.registry.signing.ed25519 import check_installed
+    from compatkit.registry.signing.trust import Trusted
+
+    check_installed()
+    return Trusted.of(asked.trusted or True)
 
 
 def registry(context: click.Context) -> Registry:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.options import json_option, registry_option
-from compatkit.cli.output import emit, rows
+from compatkit.cli.output import emit, rows, warn
 from compatkit.cli.roots import store
 
 if TYPE_CHECKING:
     from compatkit.registry.manifest import Manifest
     from compatkit.registry.names import Reference
+    from compatkit.registry.signing.verification import Verdict
     from compatkit.registry.store import Store
 
 
@@ -34,7 +35,9 @@ def show_command(context: click.Context, reference: str, machine: bool) -> None:
     if machine:
         place = {"name": found.name, "version": str(found.version), "digest": found.digest}
         known = {"versions": list(map(str, held.versions(found.name))), "aliases": held.aliases(found.name)}
-        emit({**place, **known, "manifest": loads(to_bytes(manifest), what=reference)})
+        verified, found_out = _signatures(held, found)
+        signed = {"signatures": [one.to_json() for one in found_out], "signatures_verified": verified}
+        emit({**place, **known, **signed, "manifest": loads(to_bytes(manifest), what=reference)})
         return
     click.echo(click.style(f"{found.name}@{found.version}", bold=True))
     rows(_facts(held, found, manifest))
@@ -59,4 +62,41 @@ def _facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
         facts["other versions"] = ", ".join(others)
     if aliases := held.aliases(found.name):
         facts["aliases"] = ", ".join(f":{alias} is {version}" for alias, version in aliases.items())
+    if line := _signed(*_signatures(held, found)):
+        facts["signatures"] = line
     return facts
+
+
+def _signatures(held: Store, found: Reference) -> tuple[bool, list[Verdict]]:
+    """Return what is known of the signatures, and whether they were verified: only with keys that the user trusts."""
+    from compatkit.errors import CompatkitError
+    from compatkit.registry.signing.ed25519 import check_installed
+    from compatkit.registry.signing.trust import Trusted
+    from compatkit.registry.signing.verification import judge
+
+    try:
+        there = held.signatures.of(str(found.digest))
+        trusted = Trusted.of() if there else Trusted({})
+        if trusted.keys:
+            check_installed()
+    except CompatkitError as error:  # shown all the same; who asks for the signatures is told in full
+        warn(f"the signatures were not verified: {error}")
+        return False, []
+    shown = f"{found.name}@{found.version}"
+    return bool(trusted.keys), [judge(one, str(found.digest), trusted, name=shown) for one in there]
+
+
+def _signed(verified: bool, found: list[Verdict]) -> str:
+    """Return a line about signatures; nothing where there is none."""
+    from compatkit.cli.sign import in_words
+
+    good = [one for one in found if one.good]
+    if good:
+        return "; ".join(map(in_words, good))
+    said = sorted({one.statement.signer if one.statement else "damaged" for one in found})
+    if not said:
+        return ""
+    if not verified:
+        return f"{', '.join(said)}; not verified, for no key is trusted (`compatkit keys trust`)"
+    codes = sorted({one.error.code for one in found if one.error is not None})
+    return f"none counts: {', '.join(codes)}; see `compatkit signatures`"

@@ -7,10 +7,12 @@ from pathlib import Path
 import click
 
 from compatkit.cli.cuts import image_size, model_arguments, model_options
-from compatkit.cli.options import data_options, json_option, registry_option
+from compatkit.cli.options import data_options, json_option, registry_option, sign_option
 from compatkit.cli.output import emit, rows
 from compatkit.cli.roots import destination, publishing
+from compatkit.cli.signing import chosen_key, sign_published
 from compatkit.cli.weights import offline
+from compatkit.errors import UsageError
 
 
 @click.command(
@@ -28,6 +30,7 @@ from compatkit.cli.weights import offline
 )
 @model_options
 @click.option("--publish", metavar="PREFIX", help="Publish the parts as PREFIX.extractor and PREFIX.head.")
+@sign_option
 @click.option(
     "--pretrained", is_flag=True, help="Start from the library's pretrained weights, not from random ones."
 )
@@ -68,7 +71,9 @@ def split_command(
     from compatkit.registry.names import check_name
 
     settings, sides = model_arguments(kwargs), image_size(size)
-    root = None
+    root, key = None, chosen_key(context)
+    if key is not None and publish is None:
+        raise UsageError("--sign-with signs what is published: --publish PREFIX.")
     if publish is not None:
         check_name(f"{publish}.extractor")
         root = destination(context)
@@ -91,19 +96,22 @@ def split_command(
             labels=None if labels is None else lines(labels),
             data=images,
         )
-    published = (
-        publish_split(publishing(root), parts, publish) if root is not None and publish is not None else {}
-    )
+    published, signed = {}, []
+    if root is not None and publish is not None:
+        held = publishing(root)
+        published = publish_split(held, parts, publish)
+        signed = sign_published(held, published.values(), key)
     if machine:
         found = {side: part.to_json() for side, part in parts.items()}
-        emit({"model": model, "split": point, "parts": found, "published": published, "bitwise_equal": True})
+        done = {"published": published, "signed": signed, "bitwise_equal": True}
+        emit({"model": model, "split": point, "parts": found, **done})
         return
     click.echo(f"{model} cut at {point}: head(extractor(x)) equals the whole network bitwise")
     for side, part in parts.items():
         click.echo(click.style(side, bold=True))
         rows(part.describe())
     for reference in published.values():
-        click.echo(f"published {reference}")
+        click.echo(f"published {reference}{' and signed it' if signed else ''}")
 
 
 def lines(path: Path) -> list[str]:

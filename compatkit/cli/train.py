@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import data_options, given, json_option, registry_option
+from compatkit.cli.options import data_options, given, json_option, registry_option, sign_option
 from compatkit.cli.output import columns, emit, news, next_step
 from compatkit.cli.roots import check_folder, destination, publishing, registry
+from compatkit.cli.signing import chosen_key, sign_published
 from compatkit.cli.weights import offline
 from compatkit.errors import DataError, EnvironmentFailure, UsageError
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     help="Keep the state in this file, and go on from it if it exists.",
 )
 @click.option("--prefix", help="Publish under this prefix in place of the recipe's.")
+@sign_option
 @data_options
 @registry_option
 @json_option
@@ -51,7 +53,7 @@ def train_command(
     """Train and publish; the registry is tried first, so that nothing is trained in vain."""
     from compatkit.recipes import read
 
-    root = destination(context)
+    root, key = destination(context), chosen_key(context)
     overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "prefix": prefix}
     try:
         plan = read(recipe, root=data_root, download=download, **overrides)
@@ -72,13 +74,14 @@ def train_command(
             news(f"The same command goes on from the checkpoint {plan.trainer.checkpoint}.")
         raise
     parts = _publish(root, fit, plan)
+    signed = sign_published(registry(context), parts.values(), key)
     last = {row["task"]: row["losses"] for row in fit.history}
     if machine:
-        emit({"registry": str(root), "parts": parts, "losses": last, "plan": fit.plan})
+        emit({"registry": str(root), "parts": parts, "signed": signed, "losses": last, "plan": fit.plan})
         return
     _print_losses(last)
     for reference in parts.values():
-        click.echo(f"published {reference}")
+        click.echo(f"published {reference}{' and signed it' if signed else ''}")
     where = ("--registry", named) if (named := given(context).registry) else ()
     data = ("--data-root", data_root) if data_root else ()
     globs = f"{plan.prefix}/*.extractor", f"{plan.prefix}/*.head"

@@ -17,6 +17,7 @@ from compatkit.registry.usage import Usage, usage
 from compatkit.registry.verify.soundness import Soundness, examine
 
 if TYPE_CHECKING:
+    from compatkit.registry.signing.verification import Accept
     from compatkit.registry.store import Store
 
 
@@ -74,6 +75,7 @@ class Care:
         versions: Literal["all", "latest"] = "all",
         aliases: bool = False,
         evidence: bool = True,
+        accept: Accept | None = None,
         progress: Progress | None = None,
     ) -> Imported:
         """Copy components of another registry into this one. See ``copying.import_components``."""
@@ -84,5 +86,6 @@ class Care:
             versions=versions,
             aliases=aliases,
             evidence=evidence,
+            accept=accept,
             progress=progress,
         )

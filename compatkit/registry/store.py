@@ -20,6 +20,7 @@ from compatkit.registry.memory import Memory
 from compatkit.registry.names import Reference, Version, is_digest
 from compatkit.registry.objects import Objects, Verify
 from compatkit.registry.references import References, Tombstone
+from compatkit.registry.signing.signatures import Signatures
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from compatkit.registry.evidence import Evidence
     from compatkit.registry.index.lookup import Index
     from compatkit.registry.publish import Facts
+    from compatkit.registry.signing.trust import Trusted
 
 
 @contextmanager
@@ -53,6 +55,7 @@ class Store:
     Attributes:
         root: The folder.
         layout: What its ``compatkit.json`` says.
+        trusted: Whose signature every component must have that is loaded; None asks for no signature.
         memory: What this machine knows of it from earlier; disposable.
         objects: Its blobs.
         references: Its names and versions.
@@ -60,6 +63,7 @@ class Store:
 
     root: Path
     layout: Layout = attrs.field(repr=False)
+    trusted: Trusted | None = attrs.field(default=None, repr=False)
     memory: Memory = attrs.field(
         init=False, repr=False, default=_of(lambda store: Memory(cache.folder(store.root, store.id)))
     )
@@ -84,27 +88,31 @@ class Store:
         return cls(path, initialise(path, exist_ok=exist_ok))
 
     @classmethod
-    def open(cls, root: str | os.PathLike[str]) -> Store:
+    def open(cls, root: str | os.PathLike[str], trusted: Trusted | None = None) -> Store:
         """Open the registry in ``root``.
+
+        Args:
+            root: The folder.
+            trusted: Whose signature every component must have that is loaded.
 
         Raises:
             LayoutError: The folder is no registry, or its layout is too new.
         """
         path = Path(root).absolute()
-        return cls(path, inspect(path))
+        return cls(path, inspect(path), trusted)
 
     @classmethod
-    def find(cls, start: str | os.PathLike[str] | None = None) -> Store:
+    def find(cls, start: str | os.PathLike[str] | None = None, trusted: Trusted | None = None) -> Store:
         """Open what COMPATKIT_REGISTRY names, else the nearest registry from ``start`` upwards.
 
         Raises:
             LayoutError: There is none, or its layout is too new.
         """
-        return cls.open(locate(start))
+        return cls.open(locate(start), trusted)
 
-    def __reduce__(self) -> tuple[Callable[..., Store], tuple[Path]]:
+    def __reduce__(self) -> tuple[Callable[..., Store], tuple[Path, Trusted | None]]:
         """Let a process that is spawned open the registry for itself: connections and locks are not handed on."""
-        return Store.open, (self.root,)
+        return Store.open, (self.root, self.trusted)
 
     @property
     def id(self) -> str:
@@ -221,6 +229,11 @@ class Store:
         from compatkit.registry.evidence import Evidence
 
         return Evidence(self.root, self.objects)
+
+    @property
+    def signatures(self) -> Signatures:
+        """Signatures of manifests, unverified."""
+        return Signatures(self.root)
 
     def resolve(self, reference: str | Reference) -> Reference:
         """Return the reference with name, version and digest.

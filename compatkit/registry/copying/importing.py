@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from compatkit.errors import NotFound, UsageError, VersionExists
+from compatkit.errors import NotFound, SignatureError, UsageError, VersionExists
 from compatkit.registry import durable, resolving
 from compatkit.registry.canonical import dumps
 from compatkit.registry.copying import pairs as pairscopying
 from compatkit.registry.copying.closure import Closure
+from compatkit.registry.copying.signatures import copy_signatures
 from compatkit.registry.copying.transfer import Transfer
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.surroundings import environment
 
 if TYPE_CHECKING:
+    from compatkit.registry.signing.verification import Accept
     from compatkit.registry.store import Store
 
 Progress = Callable[[int, int, str], None]
@@ -35,10 +37,12 @@ class Imported:
     Attributes:
         made: Versions that are new here, parents included.
         there: Versions that were here already.
-        unnamed: Parents whose numbers belong to other bytes here; they are kept, and found by digest.
+        unnamed: Parents whose numbers belong to other bytes here, or that have no signature of their own where one is
+            required; they are kept, and found by digest.
         blobs: Number of blobs that were copied.
         bytes: Their bytes.
         results: Number of measured results that are new here.
+        signatures: Number of signatures that are new here.
         aliases: Aliases that were set, ``name:alias``.
     """
 
@@ -48,6 +52,7 @@ class Imported:
     blobs: int = 0
     bytes: int = 0
     results: int = 0
+    signatures: int = 0
     aliases: list[str] = attrs.field(factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -56,7 +61,7 @@ class Imported:
             name: [{"reference": str(one), "digest": one.digest} for one in getattr(self, name)]
             for name in ("made", "there", "unnamed")
         }
-        counts = {"blobs": self.blobs, "bytes": self.bytes, "results": self.results}
+        counts = {one: getattr(self, one) for one in ("blobs", "bytes", "results", "signatures")}
         return {**lists, **counts, "aliases": self.aliases}
 
 
@@ -68,9 +73,10 @@ def import_components(
     versions: Literal["all", "latest"] = "all",
     aliases: bool = False,
     evidence: bool = True,
+    accept: Accept | None = None,
     progress: Progress | None = None,
 ) -> Imported:
-    """Copy components from one registry to another.
+    """Copy components from one registry to another, with their signatures.
 
     Args:
         source: Where they are; only read.
@@ -79,6 +85,8 @@ def import_components(
         versions: ``"all"`` copies all versions of the names, withdrawn ones with tombstones; ``"latest"`` one each.
         aliases: Whether aliases of the names are set here as they are there.
         evidence: Whether measured results of pairs come along, where both parts do.
+        accept: Refuses what has no signature that counts, as ``signing.require(trusted)`` does; a parent needs none,
+            for its digest stands in what is signed, but gets its name here only if it has one.
         progress: Called with done, total and what is being done.
 
     Returns:
@@ -86,6 +94,7 @@ def import_components(
 
     Raises:
         NotFound: A pattern matches nothing.
+        SignatureError: What was asked for has no signature that counts; nothing was copied.
         VersionExists: A number belongs to other bytes here; nothing was linked.
         IntegrityError: Something in the source is missing, damaged or refused.
         FormatError: A manifest is not strict, or weights are no strict safetensors file.
@@ -97,7 +106,9 @@ def import_components(
             f"{source.root} would be imported into itself; name another registry.", subject=source.root
         )
     wanted = chosen(source, patterns, versions)
-    return _Import(source, target, wanted, progress or _silent).run(aliases=aliases, evidence=evidence)
+    return _Import(source, target, wanted, progress or _silent, accept).run(
+        aliases=aliases, evidence=evidence
+    )
 
 
 def chosen(source: Store, patterns: Iterable[str], versions: Literal["all", "latest"]) -> list[Reference]:
@@ -144,28 +155,45 @@ class _Import:
     target: Store
     wanted: list[Reference]
     progress: Progress
+    accept: Accept | None = None
     done: Imported = attrs.field(factory=Imported)
 
     def run(self, *, aliases: bool, evidence: bool) -> Imported:
         """Copy bytes, then names, then results, then aliases."""
         self._check_free()
+        for one in self.wanted:
+            self._check_signed(one)
         transfer = Transfer(self.source.root, self.target.objects)
         closure = Closure(self.source, transfer)
         for place, one in enumerate(self.wanted):
             self.progress(place, len(self.wanted), f"reading {one}")
             closure.add(one)
-        versions = [*closure.parents(), *self.wanted]
+        versions = [*filter(self._may_be_named, closure.parents()), *self.wanted]
         self._copy(closure)
         self._check_free()
         for place, one in enumerate(versions):
             self.progress(place, len(versions), f"naming {one}")
             self._link(one, closure, asked=place >= len(versions) - len(self.wanted))
+        self.done.signatures = copy_signatures(self.source, self.target, closure)
         if evidence:
             self.done.results = pairscopying.copy_results(self.source, self.target, closure, self.progress)
         if aliases:
             self._set_aliases()
         self.done.blobs, self.done.bytes = transfer.copied, transfer.bytes
         return self.done
+
+    def _check_signed(self, one: Reference) -> None:
+        if self.accept is not None and one.digest is not None:
+            self.accept(one.digest, self.source.signatures.of(one.digest), str(one))
+
+    def _may_be_named(self, one: Reference) -> bool:
+        """Tell whether a parent gets its name here: its bytes are vouched for by what was asked for, its name not."""
+        try:
+            self._check_signed(one)
+        except SignatureError:
+            self.done.unnamed.append(one)
+            return False
+        return True
 
     def _check_free(self) -> None:
         """Refuse numbers that belong to other bytes, all at once."""

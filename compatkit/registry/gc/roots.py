@@ -1,8 +1,8 @@
 """Where keeping begins: every file of a registry that names a digest, read without following a link.
 
 Versions and results are references. A draft in ``tmp`` with the content of one is what somebody is about to refer to.
-Any other file that names digests, in its name or content, keeps what it names: policies, signatures, keys, and whatever
-other programs put there.
+Any other file that names digests, in its name or content, keeps what it names: policies, keys, and whatever other
+programs put there. Signatures keep nothing: they point at what is kept, or not.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from compatkit.registry.gc.peeking import LINE_BYTES, LOOSE, digits, entries, he
 from compatkit.registry.layout import MARKER
 from compatkit.registry.names import Version, check_segment
 from compatkit.registry.references import References
+from compatkit.registry.signing.signatures import FILE, FOLDER
 
 INSIDE = ("@versions", "@tombstones", "@aliases", "@log")
 """Folders that a name's folder holds."""
@@ -74,12 +75,13 @@ class Roots:
             OSError: A folder or file cannot be read.
         """
         yield from self._drafts(intent)
-        known = {MARKER, "blobs", "refs", "evidence", "tmp", "trash", "quarantine"}
+        known = {MARKER, "blobs", "refs", "evidence", FOLDER, "tmp", "trash", "quarantine"}
         for name in ("refs", "evidence", "blobs", "quarantine"):
             durable.check_folders(self.root / name, self.root)
         yield from self._names(str(self.root / "refs"), ())
         yield from self._results(str(self.root / "evidence"), 0)
         yield from self._strays()
+        yield from self._beside_signatures()
         for entry in entries(str(self.root / "quarantine")):
             if is_small(entry):
                 yield from self._named(entry, names=False)
@@ -200,6 +202,16 @@ class Roots:
                 for blob in entries(shard.path):
                     if not HEXADECIMAL.fullmatch(blob.name):
                         yield from self._named(blob)
+
+    def _beside_signatures(self) -> Iterator[Root]:
+        """Yield what files name that are no signatures, below ``signatures``."""
+        for above in entries(str(self.root / FOLDER)):
+            if not HEXADECIMAL.fullmatch(above.name) or not above.is_dir(follow_symlinks=False):
+                yield from self._named(above)
+                continue
+            for entry in entries(above.path):
+                if not FILE.fullmatch(entry.name):
+                    yield from self._named(entry)
 
     def _named(self, entry: os.DirEntry[str], *, names: bool = True) -> Iterator[Root]:
         """Yield what a file or folder of unknown meaning names."""

@@ -27,6 +27,7 @@ from compatkit.registry.verify.pointers import (
     is_tombstone,
     read_json,
 )
+from compatkit.registry.verify.signatures import fault as signature_fault
 
 REASON = "tombstone was damaged"
 """Why a version is withdrawn whose tombstone could not be read."""
@@ -37,6 +38,7 @@ _VERSION = re.compile("refs/(.+)/@versions/([^/]+)")
 _ALIAS = re.compile("refs/(.+)/@aliases/([^/]+)")
 _TOMBSTONE = re.compile("refs/(.+)/@tombstones/([^/]+)")
 _RESULT = re.compile("evidence/[0-9a-f]{64}/[0-9a-f]{64}/[0-9a-f]{64}/([0-9a-f]{64})")
+_SIGNATURE = re.compile(r"signatures/([0-9a-f]{64})/([0-9a-f]{16}-[0-9a-f]{64}\.json)")
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NUMBERS = re.compile(rb'"(?:layout|min_reader|min_writer)"\s*:\s*([0-9]{1,9})')
 
@@ -77,6 +79,8 @@ class FileRepair:
                 return self.bring_version(fault, match[1], match[2])
         elif (match := _RESULT.fullmatch(fault.path)) and fault.code in {"evidence-damaged", *_IN_PLACE}:
             return self._result(fault, match[1])
+        elif (match := _SIGNATURE.fullmatch(fault.path)) and fault.code in {"signature-damaged", *_IN_PLACE}:
+            return self._signature(fault, f"sha256:{match[1]}", match[2])
         return False
 
     def _marker(self, fault: Fault) -> bool:
@@ -172,6 +176,15 @@ class FileRepair:
             work = partial(mender.set_aside, fault.path, damaged)
             words = f"move {fault.path} to quarantine/; measure again"
         return self.planned.act(fault, REFER, words, work)
+
+    def _signature(self, fault: Fault, digest: str, name: str) -> bool:
+        def damaged(path: Path) -> bool:
+            content = self.planned.content(path)
+            return content is None or signature_fault(content, digest, name) is not None
+
+        words = f"move {fault.path} to quarantine/; whoever signed it can do so again"
+        work = partial(self.planned.mender.set_aside, fault.path, damaged)
+        return self.planned.act(fault, ASIDE, words, work)
 
     def _mentions(self, name: str, version: str) -> str | None:
         """Return what shows that a version was published once: a tombstone, an alias or its log."""

@@ -102,6 +102,12 @@ CODES: Mapping[str, Kind] = {
     ),
     "result-missing": Kind("error", "a measured result is not there", "--repair moves the pointer away"),
     "result-format": Kind("error", "a measured result is no JSON object", "--repair moves the pointer away"),
+    "signature-damaged": Kind(
+        "error",
+        "a signature that cannot be read, or is over something else",
+        "--repair moves it away; sign again",
+    ),
+    "signature-orphan": Kind("info", "signatures of a manifest that is not here", "nothing needs doing"),
     "misnamed": Kind("warning", "a name that means nothing here; it is never read", "rename or remove it"),
     "case-twins": Kind(
         "warning", "names that some file systems take for one", "rename or remove the odd one"

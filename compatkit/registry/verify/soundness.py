@@ -21,6 +21,7 @@ from compatkit.registry.verify.blobchecks import BlobChecks
 from compatkit.registry.verify.faults import CODES, Fault, Findings, answer
 from compatkit.registry.verify.pointers import check_results, check_tombstones, read_json, read_versions
 from compatkit.registry.verify.selection import Wanted, Withdrawn
+from compatkit.registry.verify.signatures import check_signatures, survey_signatures, survey_signed
 from compatkit.registry.verify.survey import Survey
 from compatkit.registry.verify.surveying import (
     survey_aside,
@@ -131,6 +132,10 @@ def examine(
         survey_evidence(survey, frozenset(reach.functions))
     results = check_results(survey, reach.label)
     reach.follow_results(results)
+    if wanted.patterns:
+        for one in dict.fromkeys(version.digest for version in versions):
+            survey_signed(survey, one.removeprefix("sha256:"))
+    check_signatures(survey, reach, None if wanted.patterns else survey.blobs)
     blobs.check_all({*reach.uses, *survey.blobs, *survey.odd})
     survey.tell_rights()
     _tell_leftovers(survey)
@@ -157,6 +162,7 @@ def _look_around(survey: Survey, wanted: Wanted) -> None:
     wanted.check(survey, survey.root)
     if not wanted.patterns:
         survey_evidence(survey)
+        survey_signatures(survey)
         survey_blobs(survey)
 
 

@@ -37,6 +37,7 @@ class Survey:
         aliases: Aliases with a pointer, by name.
         logs: Numbers of the moves of each alias, by name and alias.
         results: Extractor, head, conditions and result of each pointer below ``evidence``.
+        signatures: Manifest (64 hex digits) and file of each signature.
         aside: Names in ``tmp``, ``trash`` and ``quarantine``, with their states.
         narrow: Folders that others cannot write to, though they can to the root.
         blocked: Folders that could not be looked into, and what their fault says.
@@ -52,6 +53,7 @@ class Survey:
     aliases: dict[str, set[str]] = attrs.field(factory=lambda: defaultdict(set))
     logs: dict[str, dict[str, list[int]]] = attrs.field(factory=lambda: defaultdict(dict))
     results: list[tuple[str, str, str, str]] = attrs.field(factory=list)
+    signatures: list[tuple[str, str]] = attrs.field(factory=list)
     aside: dict[str, dict[str, os.stat_result]] = attrs.field(factory=dict)
     blocked: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     narrow: list[str] = attrs.field(factory=list)

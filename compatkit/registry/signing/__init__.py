@@ -1,0 +1,1 @@
+"""Signatures of manifests: keys, statements in DSSE envelopes, whom a user trusts, and where signatures are kept."""

@@ -1,0 +1,25 @@
+"""Keys, and whom to trust, in Python; ``Registry.sign`` and ``require_signature=`` use them.
+
+key = ck.signing.SigningKey.new("alice")
+public = key.save("alice.pem")
+registry.sign("digits/*", key)
+production = ck.Registry.open("parts", require_signature=public)
+"""
+
+from compatkit.registry.signing.keyfiles import PublicKey
+from compatkit.registry.signing.signer import KeyWarning, SigningKey
+from compatkit.registry.signing.trust import Distrust, Folder, Trusted, TrustWarning
+from compatkit.registry.signing.verification import Accept, Verdict, require
+
+__all__ = [
+    "Accept",
+    "Distrust",
+    "Folder",
+    "KeyWarning",
+    "PublicKey",
+    "SigningKey",
+    "TrustWarning",
+    "Trusted",
+    "Verdict",
+    "require",
+]
