@@ -65,7 +65,8 @@ def new(
             {**_row(key.public, None), "private": str(file), "public": str(public), "encrypted": bool(secret)}
         )
         return
-    click.echo(f"made the key {key.public}" + (f", until {moments.written(ends)}" if ends else ""))
+    click.echo(f"made the key {name}" + (f", until {moments.written(ends)}" if ends else ""))
+    click.echo(key.public.id)
     click.echo(f"private, keep it to yourself: {clean(str(file))}{' (encrypted)' if secret else ''}")
     click.echo(f"public, hand it on:           {clean(str(public))}")
     next_step("compatkit", "keys", "trust", str(public))
@@ -110,7 +111,8 @@ def trust(
     if machine:
         emit({**_row(kept, None), "folder": str(place.path)})
         return
-    click.echo(f"trusted {kept}" + (f", until {moments.written(kept.expires)}" if kept.expires else ""))
+    click.echo(f"trusted {kept.name}" + (f", until {moments.written(kept.expires)}" if kept.expires else ""))
+    click.echo(kept.id)
     news("Compare these digits with those that its owner tells you.")
 
 

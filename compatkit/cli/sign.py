@@ -128,4 +128,4 @@ def in_words(found: Verdict) -> str:
     said = found.to_json()
     ends = f" until {said['expires']}" if said["expires"] else ""
     bare = "" if said["signed_as"] else ", under any name"
-    return f"{found.key or said['signer']}, signed {said['signed']}{ends}{bare}"
+    return f"{found.key}, signed {said['signed']}{ends}{bare}"

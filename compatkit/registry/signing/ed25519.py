@@ -70,11 +70,11 @@ def to_pem(private: Ed25519PrivateKey, passphrase: bytes | None) -> bytes:
     return private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
 
 
-def from_pem(pem: bytes, passphrase: bytes | None, *, what: str) -> Ed25519PrivateKey:
+def from_der(der: bytes, passphrase: bytes | None, *, what: str) -> Ed25519PrivateKey:
     """Return the private key in PKCS #8.
 
     Args:
-        pem: One block, and nothing else.
+        der: The bytes in a PEM block.
         passphrase: None for a key that is not encrypted.
         what: For messages.
 
@@ -86,15 +86,15 @@ def from_pem(pem: bytes, passphrase: bytes | None, *, what: str) -> Ed25519Priva
     with installed():
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+        from cryptography.hazmat.primitives.serialization import load_der_private_key
     try:
-        found = load_pem_private_key(pem, passphrase)
+        found = load_der_private_key(der, passphrase)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         if passphrase is not None and "passw" in str(error).lower():
             raise WrongPassphrase(f"{what}: the passphrase does not open this key.", subject=what) from None
         raise KeyFileError(f"{what} is no private key that can be read: {error}", subject=what) from None
     if not isinstance(found, Ed25519PrivateKey):
-        kind = type(found).__name__.removesuffix("PrivateKey")
+        kind = type(found).__name__.strip("_").removesuffix("PrivateKey")
         raise KeyTypeError(
             f"{what} holds a private key of the kind {kind}; Ed25519 is expected. `compatkit keys new NAME` makes one.",
             subject=what,

@@ -28,11 +28,13 @@ from compatkit.registry.signing import moments
 from compatkit.registry.signing.envelope import KEY_ID
 from compatkit.registry.surroundings import environment
 
+SHOWN = len("ed25519:") + 16
+"""Characters of a key that messages show; where it is to be trusted, they show all."""
 LIMIT = 2**14
 """Bytes; no key file is longer."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@+-]{0,62}[A-Za-z0-9])?")
 _BLOCK = re.compile(
-    r"-----BEGIN ([A-Z0-9 ]{1,40})-----\n([A-Za-z0-9+/=\n:,. -]*?)-----END \1-----\s*\Z", re.ASCII
+    r"-----BEGIN ([A-Z0-9 ]{1,40})-----\n((?:(?!-----)[^\n]*\n)+)-----END \1-----\s*", re.ASCII
 )
 _SUBJECT = bytes.fromhex("302a300506032b6570032100")
 """What RFC 8410 puts before the 32 bytes of a public key."""
@@ -63,7 +65,7 @@ class PublicKey:
     expires: datetime | None = None
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.id})" if self.name else self.id
+        return f"{self.name} ({self.id[:SHOWN]})" if self.name else self.id[:SHOWN]
 
     def to_bytes(self) -> bytes:
         """Return the key file."""

@@ -92,7 +92,7 @@ class SigningKey:
             )
         _warn_of_rights(file)
         secret = _passphrase(passphrase, what) if block.label == ENCRYPTED else None
-        private = ed25519.from_pem(block.pem, secret, what=what)
+        private = ed25519.from_der(block.content(what), secret, what=what)
         return cls(PublicKey(ed25519.identity(private), block.name, block.expires), private)
 
     def save(self, path: str | os.PathLike[str], *, passphrase: str | None = None) -> Path:

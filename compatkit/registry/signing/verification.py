@@ -92,7 +92,7 @@ class Verdict:
             "code": None if self.error is None else self.error.code,
             "message": None if self.error is None else str(self.error),
             "signer": None if said is None else said.signer,
-            "name": None if self.key is None else self.key.name,
+            "signer_name": None if self.key is None else self.key.name,
             "signed_as": None if said is None else said.name,
             "signed": None if said is None else moments.written(said.signed),
             "expires": ends,
@@ -188,7 +188,7 @@ def _wrong(
             f"another way than this registry: compatkit keys trust {envelope.key} --as NAME",
             subject=envelope.key,
         )
-    whose = str(key or envelope.key)
+    whose = str(key or PublicKey(envelope.key))
     if not ed25519.verify(envelope.key, envelope.signature, envelope.signed):
         return BadSignature(
             f"the key {whose} did not sign this: the signature does not verify. It was forged, or the file is damaged.",
