@@ -17,6 +17,7 @@ import pytest
 from compatkit.contract import Blueprint, Contract, Data, Port, Protocol, Structural
 from compatkit.registry.canonical import dumps
 from compatkit.registry.manifest import Manifest, Parent, Payload, function_digest
+from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.store import Store
 from compatkit.registry.tensors.tensorfile import tensor_digest
 
@@ -68,6 +69,9 @@ class Parts:
             folder = self.root / "evidence"
             (pointer,) = (one for one in folder.rglob("*") if len(one.name) == 64 and not one.is_dir())
             return pointer.relative_to(self.root).as_posix()
+        if what == "signature":
+            (found,) = (one for one in (self.root / "signatures").glob("*/*"))
+            return found.relative_to(self.root).as_posix()
         return {
             "marker": "compatkit.json",
             "new": f"refs/{EXTRACTOR}/@versions/2.0.0",
@@ -109,7 +113,7 @@ def manifest_of(payload: Payload, **changes: Any) -> Manifest:
 
 
 def build(root: Path) -> Parts:
-    """Make the registry: two versions of an extractor, one withdrawn; two of a head; an alias; a result."""
+    """Make the registry: two versions of an extractor, one withdrawn; two of a head; alias, result and signature."""
     store = Store.init(root)
     old = store.publish(EXTRACTOR, manifest_of(put(store, weights(1))))
     new = store.publish(EXTRACTOR, manifest_of(put(store, weights(2))))
@@ -124,6 +128,7 @@ def build(root: Path) -> Parts:
     store.withdraw(EXTRACTOR, "1.0.0", REASON)
     left, right = (function_digest(store.manifest(name)) for name in (NEW, TOP))
     result = store.evidence.record(left, right, {"seed": 0}, dumps({"accuracy": 0.5}))
+    store.signatures.add(str(top.digest), SigningKey.new("alice").sign(str(top.digest), TOP).to_bytes())
     blobs = {
         "old manifest": str(old.digest),
         "old weights": store.manifest(f"{EXTRACTOR}@{old.digest}").payload.file.blob,
@@ -267,6 +272,7 @@ USERS = {
     "alias": ALIAS,
     "log": ALIAS,
     "pointer": RESULTS,
+    "signature": TOP,
 }
 """Who is affected by a damage to a file."""
 
@@ -303,6 +309,10 @@ def rows() -> Iterator[tuple[str, Damage]]:
     for name, do in whole.items():
         yield f"blob: {name}", Damage(NO_RESULT, do, "blob-digest", "copy", "to quarantine/")
         yield f"result: {name}", Damage(("result",), do, "blob-digest", "alone", "measure again")
+        yield (
+            f"signature: {name}",
+            Damage(("signature",), do, "signature-damaged", "alone", "can do so again"),
+        )
     page = changed(lambda data: data[:4096] + bytes(4096) + data[8192:])
     yield (
         "blob: a zeroed page",
@@ -363,6 +373,8 @@ def _odd() -> Iterator[tuple[str, Damage]]:
         yield f"alias: {name}", Damage(("alias",), do, code, "alone", "as move 3 of its log says")
         yield f"log: {name}", Damage(("log/1", "log/2", "log/3"), do, code, "alone", "as its neighbours tell")
         yield f"pointer: {name}", Damage(("pointer",), do, code, "alone", "anew from its name")
+        if do is not as_socket:  # whose name may not be so long
+            yield f"signature: {name}", Damage(("signature",), do, code, "alone", "can do so again")
         mended = "no" if code == "folder-for-file" else "alone"
         words = "remove it" if code == "folder-for-file" else "stays withdrawn"
         yield f"tombstone: {name}", Damage(("tombstone",), do, code, mended, words)

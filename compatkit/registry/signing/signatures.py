@@ -48,13 +48,20 @@ class Signatures:
             data: An envelope; its form and subject are looked at, no key is needed.
 
         Raises:
-            MalformedSignature: It is none.
+            MalformedSignature: It is none, or a damaged one has its name.
             OtherDigest: It is over another manifest.
             EnvironmentFailure: Disk full, no right to write.
         """
         path = self.folder(digest) / file_name(data, digest)
         with environment("create", path):
-            return durable.create_once(path, data, self.root)
+            made = durable.create_once(path, data, self.root)
+        if not made and self.read(path) != data:
+            raise MalformedSignature(
+                f"{path} is there already, but holds other bytes than its name says. `compatkit verify --repair` moves "
+                "it to quarantine; then it can be made again.",
+                subject=path,
+            )
+        return made
 
     def files(self, digest: str) -> list[Path]:
         """Return the files that are named as signatures of a manifest, sorted.

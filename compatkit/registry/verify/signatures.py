@@ -38,7 +38,7 @@ def survey_signed(survey: Survey, signed: str) -> None:
 
 
 def check_signatures(survey: Survey, reach: Reach, here: Collection[str] | None) -> None:
-    """Report signatures that are damaged, or of manifests that are not here.
+    """Report signatures that are damaged, or of manifests that are not here and that nobody misses.
 
     Args:
         survey: What is there.
@@ -53,7 +53,7 @@ def check_signatures(survey: Survey, reach: Reach, here: Collection[str] | None)
             continue
         if (wrong := fault(content, digest, name)) is not None:
             survey.findings.add("signature-damaged", path, wrong, reach.users(digest))
-        elif here is not None and digest not in here:
+        elif here is not None and digest not in here and digest not in reach.uses:
             orphans[signed] = orphans.get(signed, 0) + 1
     for signed, count in orphans.items():
         what = f"{count} of a manifest that is not here; good again if it comes"

@@ -1,0 +1,559 @@
+"""Signatures in a registry: made, kept, carried along; and each reason for which one does not count."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from compatkit.errors import (
+    BadSignature,
+    Distrusted,
+    EnvironmentFailure,
+    IntegrityError,
+    InvalidName,
+    MalformedSignature,
+    NotFound,
+    NotYetValid,
+    OtherDigest,
+    OtherName,
+    SignatureError,
+    SignatureExpired,
+    SignerExpired,
+    UnknownSigner,
+    Unsigned,
+    UsageError,
+)
+from compatkit.registry import durable
+from compatkit.registry.copying.importing import import_components
+from compatkit.registry.copying.signatures import SignatureWarning
+from compatkit.registry.gc.collecting import plan
+from compatkit.registry.manifest import Parent
+from compatkit.registry.repair.plans import plan as repair
+from compatkit.registry.signing.envelope import LIMIT, Envelope
+from compatkit.registry.signing.signatures import Signatures, file_name
+from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.trust import Distrust, Trusted
+from compatkit.registry.signing.verification import SKEW, require
+from compatkit.registry.signing.vouching import Subject, sign, statements, subjects, verify
+from compatkit.registry.store import Store
+from compatkit.registry.verify.soundness import examine
+
+Publish = Callable[..., Any]
+NOW = datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC)
+HEAD = "digits/mnist.head"
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture(scope="module")
+def key() -> SigningKey:
+    return SigningKey.new("alice")
+
+
+@pytest.fixture
+def trusted(key: SigningKey) -> Trusted:
+    return Trusted({key.public.id: key.public}, source="the test's folder")
+
+
+@pytest.fixture
+def head(store: Store, publish: Publish) -> Any:
+    return publish(store, HEAD, 1)
+
+
+def test_what_is_signed_lies_in_one_small_file_and_verifies(
+    store: Store, head: Any, key: SigningKey, trusted: Trusted
+) -> None:
+    (done,) = sign(store, HEAD, key, now=NOW)
+    assert done.made and done.subject == Subject(head.digest, f"{HEAD}@1.0.0")
+    (path,) = (one for one in (store.root / "signatures").rglob("*") if one.is_file())
+    assert path.parent.name == head.digest.removeprefix("sha256:")
+    assert path.name == file_name(path.read_bytes(), head.digest)
+    assert path.name.startswith(key.public.id.removeprefix("ed25519:")[:16]) and path.stat().st_size < 1000
+    assert path.stat().st_mode & 0o222 == 0
+    (found,) = verify(store, HEAD, trusted, now=NOW)
+    assert found.good and found.key == key.public and found.statement == done.statement
+    assert examine(store).faults == ()
+
+
+def test_signing_again_makes_a_file_only_where_it_says_more(
+    store: Store, head: Any, key: SigningKey, trusted: Trusted
+) -> None:
+    def made(**settings: Any) -> bool:
+        return sign(store, HEAD, key, **{"now": NOW, **settings})[0].made
+
+    assert made(expires=NOW + timedelta(days=1)) and not made(expires=NOW + timedelta(days=1))
+    assert not made(expires=NOW + timedelta(hours=1), now=NOW + SECOND)
+    assert (
+        made(expires=NOW + timedelta(days=2))
+        and made()
+        and not made()
+        and not made(now=NOW + timedelta(days=99))
+    )
+    assert made(named=False) and not made(named=False)
+    other = SigningKey.new("bob")
+    assert sign(store, HEAD, other, now=NOW)[0].made
+    assert len(store.signatures.files(head.digest)) == 5
+    assert sum(one.good for one in verify(store, HEAD, trusted, now=NOW)) == 4
+
+
+def test_a_signature_that_does_not_count_any_more_is_made_again(
+    store: Store, head: Any, key: SigningKey
+) -> None:
+    assert sign(store, HEAD, key, expires=NOW + timedelta(days=1), now=NOW)[0].made
+    assert (
+        sign(store, HEAD, key, expires=NOW + timedelta(days=1), now=NOW + timedelta(days=0.9))[0].made
+        is False
+    )
+    later = NOW + timedelta(days=2)
+    assert sign(store, HEAD, key, expires=later + timedelta(days=1), now=later)[0].made
+
+
+def test_patterns_mean_what_they_mean_elsewhere(store: Store, publish: Publish, key: SigningKey) -> None:
+    first = publish(store, "digits/a.head", 1)
+    second = publish(store, "digits/a.head", 2)
+    other = publish(store, "digits/b.head", 3)
+    assert subjects(store, "digits/*") == [
+        Subject(second.digest, "digits/a.head@2.0.0"),
+        Subject(other.digest, "digits/b.head@1.0.0"),
+    ]
+    assert subjects(store, ["digits/a.head@1.0.0", first.digest]) == [
+        Subject(first.digest, "digits/a.head@1.0.0"),
+        Subject(first.digest),
+    ]
+    assert [one.statement.name for one in sign(store, first.digest, key)] == [None]
+    with pytest.raises(NotFound):
+        sign(store, "none/*", key)
+    with pytest.raises(UsageError, match="means 2 components"):
+        verify(store, "digits/*", Trusted({}))
+
+
+def test_nobody_vouches_for_what_is_missing_or_damaged(store: Store, head: Any, key: SigningKey) -> None:
+    with pytest.raises(IntegrityError):
+        sign(store, "sha256:" + "ab" * 32, key)
+    path = store.objects.path(head.digest)
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes().replace(b"extractor", b"extractoR", 1))
+    with pytest.raises(IntegrityError):
+        sign(Store.open(store.root), HEAD, key)
+    assert store.signatures.files(head.digest) == []
+
+
+Stage = Callable[[Store, Any, SigningKey, Trusted], Trusted | None]
+
+
+def unsigned(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    """Nothing lies beside the component."""
+
+
+def by_a_stranger(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    sign(store, HEAD, SigningKey.new("alice"), now=NOW)  # calls itself as the trusted one
+
+
+def forged(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    good = key.sign(head.digest, f"{HEAD}@1.0.0", now=NOW)
+    strangers = SigningKey.new("mallory").sign(head.digest, f"{HEAD}@1.0.0", now=NOW).signature
+    store.signatures.add(head.digest, attrs.evolve(good, signature=strangers).to_bytes())
+
+
+def of_another_component(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    other = "sha256:" + "cd" * 32
+    data = key.sign(other, f"{HEAD}@1.0.0", now=NOW).to_bytes()
+    with pytest.raises(OtherDigest):
+        store.signatures.add(head.digest, data)
+    folder = store.signatures.folder(head.digest)
+    folder.mkdir()
+    (folder / file_name(data, other)).write_bytes(data)
+
+
+def signed_as_another_version(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    store.signatures.add(head.digest, key.sign(head.digest, f"{HEAD}@0.9.0", now=NOW).to_bytes())
+
+
+def signed_as_another_name(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    store.signatures.add(head.digest, key.sign(head.digest, "digits/usps.head@1.0.0", now=NOW).to_bytes())
+
+
+def ended(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    sign(store, HEAD, key, expires=NOW - SKEW - SECOND, now=NOW - timedelta(days=1))
+
+
+def by_a_key_that_ended(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> Trusted:
+    sign(store, HEAD, key, now=NOW - timedelta(days=1))
+    public = attrs.evolve(key.public, expires=NOW - SKEW - SECOND)
+    return attrs.evolve(trusted, keys={public.id: public})
+
+
+def from_the_future(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    sign(store, HEAD, key, now=NOW + SKEW + 2 * SECOND)
+
+
+def by_a_distrusted_key(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> Trusted:
+    sign(store, HEAD, key, now=NOW)
+    return attrs.evolve(
+        trusted, distrusted={key.public.id: Distrust("2026-05-01T00:00:00Z", "laptop stolen")}
+    )
+
+
+def by_a_key_that_is_only_known_as_distrusted(
+    store: Store, head: Any, key: SigningKey, trusted: Trusted
+) -> Trusted:
+    return attrs.evolve(by_a_distrusted_key(store, head, key, trusted), keys={})
+
+
+def damaged(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    sign(store, HEAD, key, now=NOW)
+    (path,) = store.signatures.files(head.digest)
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def too_long(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    sign(store, HEAD, key, now=NOW)
+    (path,) = store.signatures.files(head.digest)
+    path.chmod(0o644)
+    with path.open("ab") as file:
+        file.truncate(2**40)  # sparse: nobody reads so much
+
+
+def a_link_to_a_good_one(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    sign(store, HEAD, key, now=NOW)
+    (path,) = store.signatures.files(head.digest)
+    path.rename(store.root.parent / "outside")
+    path.symlink_to(store.root.parent / "outside")
+
+
+REASONS: list[tuple[Stage, type[SignatureError], int, str, str]] = [
+    (unsigned, Unsigned, 1, "unsigned", r"is not signed.*compatkit sign digits/mnist.head@1\.0\.0"),
+    (
+        by_a_stranger,
+        UnknownSigner,
+        1,
+        "unknown-signer",
+        r"one trusted key of the test's folder.*keys trust ed25519:",
+    ),
+    (forged, BadSignature, 3, "bad-signature", r"alice \(ed25519:\w{16}\) did not sign this.*forged"),
+    (
+        of_another_component,
+        OtherDigest,
+        3,
+        "signature-other-digest",
+        r"over sha256:cdcd\w+, not over sha256:",
+    ),
+    (
+        signed_as_another_version,
+        OtherName,
+        1,
+        "signature-other-name",
+        r"as digits/mnist.head@0\.9\.0, but shown as",
+    ),
+    (
+        signed_as_another_name,
+        OtherName,
+        1,
+        "signature-other-name",
+        r"as digits/usps.head@1\.0\.0, but shown as",
+    ),
+    (ended, SignatureExpired, 1, "signature-expired", r"ended on 2026-06-01T11:54:59Z .*signed again"),
+    (
+        by_a_key_that_ended,
+        SignerExpired,
+        1,
+        "signer-expired",
+        r"key alice .*ended on 2026-06-01T11:54:59Z .*new key",
+    ),
+    (from_the_future, NotYetValid, 1, "signature-not-yet-valid", r"lies ahead.*5 minutes.*clocks"),
+    (
+        by_a_distrusted_key,
+        Distrusted,
+        1,
+        "key-distrusted",
+        r"distrusted on 2026-05-01T00:00:00Z: laptop stolen",
+    ),
+    (by_a_key_that_is_only_known_as_distrusted, Distrusted, 1, "key-distrusted", "laptop stolen"),
+    (damaged, MalformedSignature, 3, "signature-malformed", "JSON"),
+    (too_long, MalformedSignature, 3, "signature-malformed", f"at most {LIMIT} bytes"),
+    (a_link_to_a_good_one, MalformedSignature, 3, "signature-malformed", "empty"),
+]
+
+
+@pytest.mark.parametrize(
+    ("stage", "error", "exit_code", "code", "words"), REASONS, ids=lambda one: getattr(one, "__name__", "")
+)
+def test_each_reason_has_its_own_error_code_and_words(
+    store: Store,
+    head: Any,
+    key: SigningKey,
+    trusted: Trusted,
+    stage: Stage,
+    error: type[SignatureError],
+    exit_code: int,
+    code: str,
+    words: str,
+) -> None:
+    whom = stage(store, head, key, trusted) or trusted
+    with pytest.raises(error, match=f"(?s){HEAD}@1.0.0.*{words}") as refused:
+        verify(store, HEAD, whom, now=NOW)
+    assert type(refused.value) is error and (refused.value.code, refused.value.exit_code) == (code, exit_code)
+    accept = require(whom, now=lambda: NOW)
+    with pytest.raises(error):
+        accept(head.digest, store.signatures.of(head.digest), f"{HEAD}@1.0.0")
+    # a good one beside it counts, unless it is the key that does not
+    sign(store, HEAD, key, now=NOW + SECOND)
+    if stage not in (
+        by_a_key_that_ended,
+        by_a_distrusted_key,
+        by_a_key_that_is_only_known_as_distrusted,
+    ):
+        assert sum(one.good for one in verify(store, HEAD, whom, now=NOW)) == 1
+        accept(head.digest, store.signatures.of(head.digest), f"{HEAD}@1.0.0")
+
+
+def test_every_reason_is_a_class_of_its_own() -> None:
+    shown = {error for _, error, *_ in REASONS}
+    assert shown == set(SignatureError.__subclasses__())
+    assert len({one.code for one in shown}) == len(shown)
+
+
+def test_clocks_may_be_five_minutes_apart(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    sign(store, HEAD, key, expires=NOW + timedelta(hours=1), now=NOW)
+    assert verify(store, HEAD, trusted, now=NOW - SKEW)
+    assert verify(store, HEAD, trusted, now=NOW + timedelta(hours=1) + SKEW)
+    assert timedelta(minutes=5) == SKEW
+
+
+def test_a_name_is_compared_only_where_one_is_shown_and_one_was_signed(
+    store: Store, head: Any, key: SigningKey, trusted: Trusted
+) -> None:
+    sign(store, HEAD, key, now=NOW)
+    store.publish("stolen/name", store.manifest(HEAD))
+    with pytest.raises(OtherName, match=r"shown as stolen/name@1\.0\.0"):
+        verify(store, "stolen/name", trusted, now=NOW)
+    assert verify(store, head.digest, trusted, now=NOW)  # the bytes, whatever they are called
+    require(trusted, now=lambda: NOW)(head.digest, store.signatures.of(head.digest))
+    sign(store, HEAD, key, named=False, now=NOW)
+    assert verify(store, "stolen/name", trusted, now=NOW)  # this the signer allowed
+
+
+def test_an_older_signed_version_is_found_out_where_a_version_is_pinned(
+    store: Store, publish: Publish, key: SigningKey, trusted: Trusted
+) -> None:
+    old, new = publish(store, HEAD, 1), publish(store, HEAD, 2)
+    sign(store, [f"{HEAD}@1.0.0", f"{HEAD}@2.0.0"], key, now=NOW)
+    path = store.references.folder(HEAD) / "@versions" / "2.0.0"
+    path.chmod(0o644)
+    path.write_text(f"{old.digest}\n")
+    with pytest.raises(
+        OtherName, match=r"as digits/mnist.head@1\.0\.0, but shown as digits/mnist.head@2\.0\.0"
+    ):
+        verify(Store.open(store.root), f"{HEAD}@2.0.0", trusted, now=NOW)
+    path.unlink()
+    # what is not promised: a range finds the older version, which is signed as what it is
+    assert verify(Store.open(store.root), f"{HEAD}@^1", trusted, now=NOW) and new
+
+
+def test_statements_are_told_without_any_key(store: Store, head: Any, key: SigningKey) -> None:
+    sign(store, HEAD, key, now=NOW)
+    (found,) = statements(store, HEAD)
+    assert not found.good and found.statement is not None and found.statement.signer == key.public.id
+    assert found.to_json()["signed_as"] == f"{HEAD}@1.0.0"
+
+
+def test_unknown_files_are_left_alone(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
+    sign(store, HEAD, key, now=NOW)
+    folder = store.signatures.folder(head.digest)
+    (folder / "README").write_text("notes")
+    (folder / f"{'0' * 16}-{'0' * 64}.json.orig").write_text("")
+    (folder / "deep").mkdir()
+    assert len(verify(store, HEAD, trusted, now=NOW)) == 1
+    assert {one.code for one in examine(store).faults} == {"stray"}
+
+
+def test_a_folder_that_is_a_link_is_not_followed(
+    store: Store, head: Any, key: SigningKey, trusted: Trusted
+) -> None:
+    sign(store, HEAD, key, now=NOW)
+    shutil.move(store.root / "signatures", store.root.parent / "away")
+    (store.root / "signatures").symlink_to(store.root.parent / "away")
+    with pytest.raises(IntegrityError, match="symbolic link"):
+        verify(store, HEAD, trusted, now=NOW)
+    with pytest.raises(IntegrityError, match="symbolic link"):
+        sign(store, HEAD, key)
+
+
+def test_too_many_signatures_are_refused_and_not_read(
+    store: Store, head: Any, trusted: Trusted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compatkit.registry.signing.signatures.MOST", 3)
+    folder = store.signatures.folder(head.digest)
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number:016x}-{number:064x}.json").write_bytes(b"x")
+    with pytest.raises(SignatureError, match="holds 4 signatures; at most 3"):
+        verify(store, HEAD, trusted)
+
+
+def test_only_signatures_of_this_manifest_are_kept(store: Store, head: Any, key: SigningKey) -> None:
+    signatures, other = store.signatures, "sha256:" + "cd" * 32
+    data = key.sign(head.digest, None, now=NOW).to_bytes()
+    assert signatures.add(head.digest, data) and not signatures.add(head.digest, data)
+    for wrong, error in {b"": MalformedSignature, b"\x00" * 99: MalformedSignature}.items():
+        with pytest.raises(error):
+            signatures.add(head.digest, wrong)
+    envelope = Envelope.from_bytes(data)
+    with pytest.raises(MalformedSignature, match="keyid"):
+        signatures.add(head.digest, attrs.evolve(envelope, key="ed25519:" + "00" * 32).to_bytes())
+    with pytest.raises(OtherDigest):
+        signatures.add(other, data)
+    for digest in ("../../x", "sha256:" + "AB" * 32, ""):
+        with pytest.raises(InvalidName):
+            signatures.add(digest, data)
+    assert signatures.of(head.digest) == [data] and signatures.of(other) == []
+
+
+def test_a_damaged_file_is_not_taken_for_a_signature_that_is_there(
+    store: Store, head: Any, key: SigningKey, trusted: Trusted
+) -> None:
+    damaged(store, head, key, trusted)
+    with pytest.raises(MalformedSignature, match="verify --repair"):
+        sign(store, HEAD, key, now=NOW)
+    repair(examine(store)).apply()
+    assert sign(store, HEAD, key, now=NOW)[0].made and verify(store, HEAD, trusted, now=NOW)
+
+
+def test_a_failure_at_any_step_leaves_no_half_signature_and_a_retry_makes_it(
+    store: Store, head: Any, key: SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+    for allowed in range(100):
+        left = allowed
+
+        def fail(operation: str, path: Path) -> None:
+            nonlocal left, steps
+            left, steps = left - 1, steps + 1
+            if left < 0 and operation != "unlink":
+                raise OSError(28, "No space left on device", str(path))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(durable, "step", fail)
+            try:
+                sign(store, HEAD, key, now=NOW)
+                break
+            except EnvironmentFailure:
+                pass
+        assert all(Envelope.from_bytes(one) for one in Signatures(store.root).of(head.digest))
+    assert allowed > 3 and len(store.signatures.of(head.digest)) == 1
+    assert [one.code for one in examine(store).faults if one.severity == "error"] == []
+
+
+def test_an_import_brings_signatures_along(
+    store: Store, head: Any, key: SigningKey, trusted: Trusted, tmp_path: Path
+) -> None:
+    sign(store, HEAD, key, now=NOW)
+    target = Store.init(tmp_path / "target")
+    done = import_components(store, target)
+    assert done.signatures == 1 and done.to_json()["signatures"] == 1
+    assert target.signatures.of(head.digest) == store.signatures.of(head.digest)
+    assert verify(target, HEAD, trusted, now=NOW) and examine(target).faults == ()
+    assert import_components(store, target).signatures == 0
+
+
+def test_an_import_leaves_damaged_signatures_behind_and_says_so(
+    store: Store, head: Any, key: SigningKey, trusted: Trusted, tmp_path: Path
+) -> None:
+    sign(store, HEAD, key, now=NOW)
+    folder = store.signatures.folder(head.digest)
+    (folder / f"{'0' * 16}-{'0' * 64}.json").write_bytes(b"{}")
+    target = Store.init(tmp_path / "target")
+    with pytest.warns(SignatureWarning, match="was left behind"):
+        assert import_components(store, target).signatures == 1
+    assert verify(target, HEAD, trusted, now=NOW) and examine(target).sound
+
+
+def test_an_import_that_requires_signatures_brings_nothing_else(
+    store: Store, publish: Publish, key: SigningKey, trusted: Trusted, tmp_path: Path
+) -> None:
+    extractor = publish(store, "digits/mnist.extractor", 1)
+    head = publish(store, HEAD, 2, parents=(Parent("trained_with", extractor.digest),))
+    target, accept = Store.init(tmp_path / "target"), require(trusted, now=lambda: NOW)
+    before = sorted(target.root.rglob("*"))
+    with pytest.raises(Unsigned, match=r"digits/mnist.head@1\.0\.0"):
+        import_components(store, target, [HEAD], accept=accept)
+    assert sorted(target.root.rglob("*")) == before
+    sign(store, HEAD, key, now=NOW)
+    done = import_components(store, target, [HEAD], accept=accept)
+    # the parent's bytes are vouched for, for its digest stands in what is signed; its name and number are not
+    assert [str(one) for one in done.made] == [f"{HEAD}@1.0.0"] and target.names() == [HEAD]
+    assert [one.digest for one in done.unnamed] == [extractor.digest]
+    assert target.manifest(extractor.digest) and target.resolve(HEAD).digest == head.digest
+    sign(store, "digits/mnist.extractor", key, now=NOW)
+    again = import_components(store, target, [HEAD], accept=accept)
+    assert [str(one) for one in again.made] == ["digits/mnist.extractor@1.0.0"] and not again.unnamed
+
+
+def age(store: Store) -> None:
+    for path in (store.root / "blobs").rglob("*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+
+
+def test_a_signature_keeps_nothing_alive_and_waits_for_its_manifest(
+    store: Store, head: Any, key: SigningKey, trusted: Trusted
+) -> None:
+    manifest, payload = store.manifest(HEAD), store.read_blob(store.manifest(HEAD).payload.file.blob)
+    sign(store, HEAD, key, now=NOW)
+    age(store)
+    assert plan(store).is_empty
+    (store.references.folder(HEAD) / "@versions" / "1.0.0").unlink()
+    fresh = Store.open(store.root)
+    plan(fresh).apply()
+    assert not list((store.root / "blobs/sha256").glob("*/*"))
+    (fault,) = (one for one in examine(fresh).faults if one.code != "trash")
+    assert (fault.code, fault.severity) == ("signature-orphan", "info") and head.digest[7:] in fault.path
+    fresh.put_blob(payload)
+    fresh.publish(HEAD, manifest)
+    assert verify(fresh, HEAD, trusted, now=NOW)
+
+
+def test_the_weights_of_a_withdrawn_version_may_go_though_it_is_signed(
+    store: Store, publish: Publish, key: SigningKey
+) -> None:
+    publish(store, HEAD, 1)
+    sign(store, HEAD, key, now=NOW)
+    store.withdraw(HEAD, "1.0.0", "wrong data")
+    age(store)
+    tombstone = store.references.folder(HEAD) / "@tombstones" / "1.0.0"
+    os.utime(tombstone, (1_700_000_000, 1_700_000_000))
+    assert len(plan(store, withdrawn=True).withdrawn) == 1
+
+
+def test_the_examination_looks_at_the_signatures_of_what_is_asked_for(
+    store: Store, publish: Publish, key: SigningKey, trusted: Trusted
+) -> None:
+    one, other = publish(store, "digits/a.head", 1), publish(store, "digits/b.head", 2)
+    for digest in (one.digest, other.digest):
+        store.signatures.folder(digest).mkdir()
+        (store.signatures.folder(digest) / f"{'0' * 16}-{'0' * 64}.json").write_bytes(b"{}")
+    (fault,) = examine(store, patterns=["digits/a.head"]).faults
+    assert fault.code == "signature-damaged" and fault.whose == ("digits/a.head@1.0.0",)
+    assert [one.code for one in examine(store).faults] == ["signature-damaged"] * 2
+
+
+def test_the_examination_compares_a_signature_with_its_name_and_place(
+    store: Store, publish: Publish, key: SigningKey
+) -> None:
+    one, other = publish(store, "digits/a.head", 1), publish(store, "digits/b.head", 2)
+    sign(store, "digits/a.head", key, now=NOW)
+    (path,) = store.signatures.files(one.digest)
+    store.signatures.folder(other.digest).mkdir()
+    shutil.copy(path, store.signatures.folder(other.digest) / path.name)
+    renamed = path.with_name(path.name[:20] + "0" * 61 + ".json")
+    path.rename(renamed)
+    found = {fault.path.rpartition("/")[2]: fault for fault in examine(store).faults}
+    assert {fault.code for fault in found.values()} == {"signature-damaged"} and len(found) == 2
+    assert "its name says other bytes" in found[renamed.name].what
+    assert f"not over {other.digest}" in found[path.name].what
