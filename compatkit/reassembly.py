@@ -108,7 +108,9 @@ class Reassembly:
 
     def _part(self, pin: Pin, places: Mapping[Pin, Reference]) -> LoadedPart:
         with self._naming(pin, places[pin]):
-            part = load(self.store, places[pin], verify=self.verify, admitted=True)  # the whole is signed, or not
+            part = load(
+                self.store, places[pin], verify=self.verify, admitted=True
+            )  # the whole is signed, or not
         self._check(pin, part.reference, part.kind, part.function)
         return part
 

@@ -522,9 +522,7 @@ class Registry:
         """
         from compatkit.recombinations import load_recombination
 
-        return load_recombination(
-            self.store, reference, verify=verify, require_signature=require_signature
-        )
+        return load_recombination(self.store, reference, verify=verify, require_signature=require_signature)
 
     def export(
         self,
