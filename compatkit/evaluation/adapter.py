@@ -10,7 +10,8 @@ from torch import nn
 
 from compatkit.adaptation import described
 from compatkit.contract import Blueprint, Data, Port
-from compatkit.registry.manifest import Parent
+from compatkit.registry.manifest import Parent, function_of
+from compatkit.registry.tensors.tensorfile import serialise, tensor_digest
 
 ADAPTS = "adapts"
 """Relation to the extractor that an adapter was made for."""
@@ -46,6 +47,12 @@ class Adapter:
     reference: str | None = None
     digest: str | None = None
     function: str | None = None
+
+    @property
+    def function(self) -> str:
+        """Function digest ``value:sha256:...``: of blueprint, weights and images, published or not."""
+        tensors = tensor_digest(serialise(self.module.state_dict()))
+        return function_of(self.blueprint, tensors, self.data)
 
     def parent(self, relation: str) -> str | None:
         """Return the digest of the parent of this relation, or None."""

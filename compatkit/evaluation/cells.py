@@ -9,12 +9,13 @@ import attrs
 METRIC = "recombination_accuracy"
 METRIC_VERSION = "1"
 """Raised whenever the same parts, images and settings would give another figure."""
-CONDITIONS = ("metric", "metric_version", "policy", "batch_size", "seed", "precision", "data_digest")
-"""The settings of a cell that its figures depend on, beside the two functions."""
 ADAPTED = "adapters"
 """The setting that names what stood between the two; such a figure is no evidence of the bare pair."""
+LEFT_OUT = "left_out_by"
+"""The setting that names the filter which a pair does not fit; it is not shown, and nothing is said of it."""
 
 Grade = Literal["none", "stale", "undecided", "chance", "compatible", "perfect"]
+State = Literal["measured", "stale", "missing", "barred", "left-out"]
 
 
 @attrs.frozen
@@ -62,9 +63,10 @@ class Cell:
         recovered: (accuracy - chance) / (bound - chance); None without a bound above chance.
         difference: Paired 95 % interval of accuracy minus bound.
         common: Common classes, by the data set's names.
-        settings: What the figures depend on: data digest, policy, batch size, seed, precision, metric.
+        settings: How it was measured: metric, data, policy, batch size, seed, precision, the bound's head, device,
+            ...; ``compatkit.evaluation.keys`` says which of them the figures depend on.
         findings: Lines of the check's report, for people.
-        reason: Why there is no figure, else empty.
+        reason: Why there is no figure, or why it is stale; else empty.
     """
 
     extractor: str
@@ -82,6 +84,21 @@ class Cell:
     settings: dict[str, str | int | float] = attrs.field(factory=dict)
     findings: tuple[str, ...] = ()
     reason: str = ""
+
+    @property
+    def state(self) -> State:
+        """What is known of the pair under the conditions asked for.
+
+        ``measured``: the figures are of exactly these. ``stale``: they are of the same pair and question, but metric,
+        images or bound changed since. ``missing``: nothing is known, and measuring would tell. ``barred``: it cannot
+        be measured, as the parts cannot be wired or share no class with the images. ``left-out``: not asked for.
+        """
+        if LEFT_OUT in self.settings:
+            return "left-out"
+        if self.restricted is not None:
+            return "stale" if self.grade == "stale" else "measured"
+        wired = self.wiring == "direct" or (self.wiring == "needs-adapter" and ADAPTED in self.settings)
+        return "missing" if wired and self.common else "barred"
 
     @property
     def own(self) -> bool:

@@ -2,39 +2,95 @@
 
 ``evidence/<extractor>/<head>/<conditions>/<result>``: three digests, and one small file a result that points at
 its blob. Extractor and head stand there by function digest, so that a PATCH keeps its evidence and another
-keyword argument does not; the conditions are everything else that a figure depends on.
+keyword argument does not; the conditions are everything else that a figure depends on. What is in a document is said
+by ``compatkit.registry.results``.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compatkit.errors import IntegrityError
 from compatkit.registry import durable
 from compatkit.registry.canonical import MAX_BYTES, digest, dumps
+from compatkit.registry.index.evidence import FOLDER, Files
 from compatkit.registry.manifest import Edge
 from compatkit.registry.names import is_digest
 from compatkit.registry.objects import Objects
+from compatkit.registry.results import FUNCTION, Kept, to_bytes
 from compatkit.registry.surroundings import environment
 
-FOLDER = "evidence"
-FUNCTION = "value:sha256:"
-"""Prefix of a function digest; folders are named by what follows it."""
+if TYPE_CHECKING:
+    from compatkit.registry.index.lookup import Index
+
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
 
 
 @attrs.frozen(eq=False)
 class Evidence:
-    """The results below ``<root>/evidence``; any number a key, none ever rewritten."""
+    """The results below ``<root>/evidence``; any number a key, none ever rewritten.
+
+    Attributes:
+        root: Of the registry.
+        objects: Its blobs.
+        index: Answers for many pairs at once; None reads the files.
+    """
 
     root: Path
     objects: Objects
+    index: Index | None = None
+
+    def keep(
+        self,
+        extractor: str,
+        head: str,
+        *,
+        conditions: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        figures: Mapping[str, Any],
+        measured_as: Mapping[str, Any] | None = None,
+    ) -> Edge:
+        """Keep a result as a document that names its own key; the same result again changes nothing.
+
+        Args:
+            extractor: Function digest, ``value:sha256:...``.
+            head: The same.
+            conditions: The key: all that the figures depend on beside the two functions. JSON values.
+            settings: How it was measured. JSON values.
+            figures: What came out. JSON values.
+            measured_as: References under which the parts were known; decides nothing.
+
+        Raises:
+            EnvironmentFailure: Disk full, no right to write.
+        """
+        document = to_bytes(extractor, head, conditions, settings, figures, measured_as=measured_as)
+        return self.record(extractor, head, conditions, document)
+
+    def kept(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Kept]:
+        """Return the results of every extractor with every head, oldest first; damaged ones say so.
+
+        The one door through which checks and matrices read: a pair without results costs nothing.
+
+        Args:
+            extractors: Function digests.
+            heads: The same.
+
+        Raises:
+            IntegrityError: A folder below ``evidence`` is a symbolic link.
+            EnvironmentFailure: The files cannot be read.
+        """
+        if self.index is not None:
+            found = self.index.results(extractors, heads)
+        else:
+            with environment("read", self.root / FOLDER):
+                found = list(Files(self.root).kept(extractors, heads))
+        return sorted(found, key=lambda one: (one.written, one.digest))
 
     def record(self, extractor: str, head: str, conditions: Mapping[str, Any], result: bytes) -> Edge:
         """Keep a result durably; the same result again changes nothing.

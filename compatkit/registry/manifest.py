@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contract import Blueprint, Contract, Kind
+from compatkit.contract import Blueprint, Contract, Data, Kind
 from compatkit.errors import FormatError
 from compatkit.registry.canonical import digest, dumps, loads
 from compatkit.registry.names import is_digest
@@ -184,10 +184,21 @@ def function_digest(manifest: Manifest) -> str:
     Returns:
         ``"value:sha256:<64 hex digits>"``.
     """
-    data = unstructure(manifest.contract.data)
+    return function_of(manifest.blueprint, manifest.payload.tensors, manifest.contract.data)
+
+
+def function_of(blueprint: Blueprint, tensors: str, images: Data) -> str:
+    """Return the function digest of a part that may not have been published.
+
+    Args:
+        blueprint: Of the module.
+        tensors: Tensor digest.
+        images: Preprocessing and labels.
+    """
+    data = unstructure(images)
     decides = {
-        "blueprint": unstructure(manifest.blueprint),
-        "tensors": manifest.payload.tensors,
+        "blueprint": unstructure(blueprint),
+        "tensors": tensors,
         "preprocessing": {key: value for key, value in data.items() if key != "labels"},
         "labels": data["labels"],
     }

@@ -228,7 +228,7 @@ class Store:
         """Measured results of pairs."""
         from compatkit.registry.evidence import Evidence
 
-        return Evidence(self.root, self.objects)
+        return Evidence(self.root, self.objects, self.index)
 
     @property
     def signatures(self) -> Signatures:

@@ -6,7 +6,7 @@ else in memory, and where SQLite itself does not work the files are asked each t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +28,8 @@ from compatkit.registry.index.walking import Walk
 from compatkit.registry.names import Reference, Version, is_digest
 from compatkit.registry.objects import Objects
 from compatkit.registry.references import References
+from compatkit.registry.results import Kept
+from compatkit.registry.surroundings import environment
 
 PAGE = 1000
 """Rows of a stream that are asked for at once."""
@@ -174,6 +176,23 @@ class Index:
     def referenced(self) -> set[str]:
         """Return the digests of all that any version keeps: its manifest, and along edges what those keep."""
         return self._ask(lambda answers: answers.referenced())
+
+    def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Kept]:
+        """Return what was measured of every extractor with every head, in no order; damaged results say so.
+
+        Each row is compared with the file that points at its document before it is told. The document itself is not
+        opened again: its digest was right when it was read.
+
+        Args:
+            extractors: Function digests, ``value:sha256:...``.
+            heads: The same.
+
+        Raises:
+            IntegrityError: A folder below ``evidence`` is a symbolic link.
+            EnvironmentFailure: The files cannot be read.
+        """
+        with environment("read", self._places.references.root / "evidence"):
+            return self._ask(lambda answers: answers.results(extractors, heads), fresh=False)
 
     def refresh(self, *, everything: bool = False, progress: Progress | None = None) -> int:
         """Look at all folders below ``refs`` and read again what changed.

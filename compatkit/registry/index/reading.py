@@ -10,12 +10,15 @@ from typing import Any
 
 import attrs
 
+from compatkit.registry.index.evidence import Files
 from compatkit.registry.index.folders import UNFINISHED, WITHDRAWN
 from compatkit.registry.index.queries import SOUND, Filter, filters, glob, of_versions, together
+from compatkit.registry.index.results import Results
 from compatkit.registry.index.scanning import LINE_BYTES, Number, read_plain, stamp
 from compatkit.registry.index.search import Found, Query
 from compatkit.registry.index.tables import Tables, Unusable
 from compatkit.registry.index.writing import Writer
+from compatkit.registry.results import Kept
 
 MANY = 1000
 """Manifests: where more fit, walking along the names finds the first page sooner than sorting all that fit."""
@@ -43,12 +46,19 @@ class Reader:
         tables: Open, and refreshed as far as that is needed.
         writer: Reads again what turns out to be old.
         refs: Path of the folder of all names.
+        measured: The tables of results.
     """
 
     tables: Tables
     writer: Writer
     refs: str = attrs.field(
         init=False, default=attrs.Factory(lambda self: f"{self.writer.references.root}/refs", takes_self=True)
+    )
+    measured: Results = attrs.field(
+        init=False,
+        default=attrs.Factory(
+            lambda self: Results(self.tables.connection, Files(self.writer.references.root)), takes_self=True
+        ),
     )
 
     def names(self, pattern: str | None) -> list[str]:
@@ -118,6 +128,10 @@ class Reader:
             " UNION ALL SELECT e.digest FROM kept CROSS JOIN edges e ON e.manifest = kept.id"
         )
         return {digest for (digest,) in rows}
+
+    def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Kept]:
+        """Return what was measured of every extractor with every head, by function digest."""
+        return self.measured.find(extractors, heads)
 
     def counts(self) -> dict[str, int]:
         """Return how many names, versions, manifests and damaged ones the tables hold."""

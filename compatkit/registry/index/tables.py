@@ -15,7 +15,9 @@ from typing import Literal
 
 import attrs
 
-SCHEMA = 1
+from compatkit.registry.index import results
+
+SCHEMA = 2
 """Raised with every change of the tables or of what is put into them."""
 FILE = "index.sqlite"
 PATIENCE = 2.0
@@ -46,6 +48,7 @@ _TABLES = (
     "CREATE TABLE classes (name TEXT, list TEXT, PRIMARY KEY (name, list)) WITHOUT ROWID",
     "CREATE TABLE edges (manifest INTEGER, digest TEXT, followed INTEGER, PRIMARY KEY (manifest, digest))"
     " WITHOUT ROWID",
+    *results.TABLES,
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 import attrs
@@ -11,6 +11,7 @@ from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.registry import resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.documents import How
+from compatkit.registry.index.evidence import Files
 from compatkit.registry.index.listed import Listed
 from compatkit.registry.index.profiles import Profile, linked, profile
 from compatkit.registry.index.scanning import Number
@@ -18,6 +19,7 @@ from compatkit.registry.index.search import Found, Query, found
 from compatkit.registry.names import Version
 from compatkit.registry.objects import Objects
 from compatkit.registry.references import References
+from compatkit.registry.results import Kept
 
 
 @attrs.frozen(eq=False)
@@ -83,6 +85,10 @@ class Walk:
     def referenced(self) -> set[str]:
         """Return the digests of all that any version keeps: its manifest, and along edges what those keep."""
         return {digest for _, digest in self.roots()} | {edge for _, edge in self.edges()}
+
+    def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Kept]:
+        """Return what was measured of every extractor with every head, by function digest."""
+        return list(Files(self.references.root).kept(extractors, heads))
 
     def counts(self) -> dict[str, int]:
         """Return how many names, versions, manifests and damaged ones there are."""

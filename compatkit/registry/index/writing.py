@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit.registry import durable
+from compatkit.registry.index import results
 from compatkit.registry.index.folders import Folders, Progress
 from compatkit.registry.index.manifests import Manifests, Rows
 from compatkit.registry.index.scanning import state
@@ -102,6 +103,8 @@ class Writer:
         rows = Rows(self.connection)
         if everything:
             rows.empty()
+            for table in results.NAMES:
+                self.connection.execute(f"DELETE FROM {table}")
         work = Folders(rows, self.references, Manifests(rows, self.objects, time.time_ns()))
         with environment("read", self.references.root / "refs"):
             for digest in () if everything else retry:

@@ -1,0 +1,135 @@
+"""A measured cell as the registry keeps it, and back: conditions, settings and figures, checked without ceremony.
+
+Reading is plain code and no general structuring, because 90,000 results are read at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from compatkit.errors import FormatError
+from compatkit.evaluation.cells import Cell, Figure, Grade
+from compatkit.evaluation.keys import BOUND, conditions
+
+CLASSES = "classes"
+"""Beside the settings: the common classes, by the names of the data set."""
+WIRING = "wiring"
+_NOT_KEPT = frozenset(("own",))
+"""Settings that say how the parts are related; known from their manifests, whatever they were then."""
+_TYPES = {
+    "metric": str,
+    "metric_version": str,
+    "policy": str,
+    "batch_size": int,
+    "seed": int,
+    "precision": str,
+    "data": str,
+    "data_digest": str,
+    "images": int,
+    "normalised": bool,
+    BOUND: str,
+}
+_FIGURE = ("accuracy", "correct", "count", "low", "high")
+_GRADES = frozenset(get_args(Grade))
+SLACK = 1e-9
+"""Rounding of a Wilson end that should be exactly 0 or 1."""
+
+
+def record(cell: Cell) -> dict[str, dict[str, Any]]:
+    """Return ``conditions``, ``settings`` and ``figures`` of a measured cell as JSON values."""
+    settings: dict[str, Any] = {name: one for name, one in cell.settings.items() if name not in _NOT_KEPT}
+    return {
+        "conditions": conditions(cell.settings),
+        "settings": {**settings, CLASSES: list(cell.common), WIRING: cell.wiring},
+        "figures": {
+            "grade": cell.grade,
+            "restricted": _written(cell.restricted),
+            "unrestricted": _written(cell.unrestricted),
+            "chance": cell.chance,
+            "bound": _written(cell.bound),
+            "recovered": cell.recovered,
+            "difference": None if cell.difference is None else list(cell.difference),
+        },
+    }
+
+
+def check_settings(settings: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
+    """Refuse settings that no measured cell has, or that are not those of their key.
+
+    Args:
+        settings: As ``record`` writes them.
+        kept: The conditions beside them.
+
+    Raises:
+        FormatError: Says what is wrong.
+    """
+    classes, wiring = settings.get(CLASSES), settings.get(WIRING)
+    rest = {name: one for name, one in settings.items() if name not in (CLASSES, WIRING)}
+    if not isinstance(classes, list) or not all(isinstance(one, str) for one in classes):
+        raise FormatError(f"a result lists the common classes as texts, got {classes!r:.80}.")
+    if not all(isinstance(one, str | int | float) for one in (*rest.values(), wiring)):
+        raise FormatError("the settings of a result are texts and numbers.")
+    wrong = [name for name, kind in _TYPES.items() if type(rest.get(name)) is not kind]
+    if wrong or rest["batch_size"] < 1:
+        raise FormatError(
+            f"the settings of a result hold no usable {wrong[0] if wrong else 'batch_size'!r}, so nobody can say what "
+            "it depends on; measure again."
+        )
+    if conditions(rest) != kept:
+        raise FormatError("the settings of a result are not those of the key that it lies under.")
+
+
+def read_figures(figures: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return grade, restricted, unrestricted, chance, bound, recovered and difference, as ``Cell`` has them.
+
+    Raises:
+        FormatError: A figure is none.
+    """
+    try:
+        grade, difference = figures["grade"], figures["difference"]
+        if grade not in _GRADES or grade == "stale":
+            raise FormatError(f"a result has no grade {grade!r:.40}.")
+        between = None if difference is None else (_number(difference[0]), _number(difference[1]))
+        restricted = _read(figures["restricted"])
+        if restricted is None:
+            raise FormatError("a result without an accuracy is none.")
+        return (
+            grade,
+            restricted,
+            _read(figures["unrestricted"]),
+            _optional(figures["chance"]),
+            _read(figures["bound"]),
+            _optional(figures["recovered"]),
+            between,
+        )
+    except (LookupError, TypeError, OverflowError) as error:
+        raise FormatError(f"the figures of a result are not complete: {error!r:.120}.") from error
+
+
+def _written(figure: Figure | None) -> dict[str, Any] | None:
+    return None if figure is None else {name: getattr(figure, name) for name in _FIGURE}
+
+
+def _read(value: Any) -> Figure | None:
+    if value is None:
+        return None
+    accuracy, correct, count, low, high = (
+        value["accuracy"], value["correct"], value["count"], value["low"], value["high"]
+    )  # fmt: skip
+    if type(correct) is not int or type(count) is not int or not 0 <= correct <= count or count == 0:
+        raise FormatError(f"{correct!r:.40} right of {count!r:.40} is no figure.")
+    for one in (accuracy, low, high):
+        if not (type(one) is float or type(one) is int) or not -SLACK <= one <= 1 + SLACK:
+            raise FormatError(f"{one!r:.40} is no share from 0 to 1.")
+    return Figure(float(accuracy), correct, count, float(low), float(high))
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _number(value: Any) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise FormatError(f"expected a number, got {value!r:.40}.")
+    return float(value)
