@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityError, UsageError
-from compatkit.evaluation.cells import CONDITIONS, Cell
-from compatkit.registry.canonical import dumps
+from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityError, NotFound, UsageError
+from compatkit.evaluation.cells import Cell
+from compatkit.evaluation.records import record
 from compatkit.registry.manifest import Manifest, function_digest, to_bytes
 from compatkit.registry.names import Reference
 from compatkit.registry.objects import Verify
@@ -78,6 +78,7 @@ def load(
         manifest=manifest,
         module=module,
         trained_with=trained[0] if trained else None,
+        trained_function=function_of_parent(store, trained[0]) if trained else None,
     )
 
 
@@ -93,6 +94,14 @@ def check_signature(store: Store, reference: Reference, require_signature: Trust
             from compatkit.registry.signing.vouching import admit
 
             admit(store, reference, trust, verify)
+
+
+def function_of_parent(store: Store, digest: str) -> str | None:
+    """Return the function digest of a parent, None where it is not in this registry or damaged."""
+    try:
+        return function_digest(store.manifest(digest))
+    except (IntegrityError, NotFound):
+        return None
 
 
 def registered(
@@ -160,7 +169,21 @@ def rebuilt(
         ) from error
 
 
-def held_out(part: LoadedPart, data: Sequence[Split] | Mapping[str, Split]) -> Split:
+class Trained(Protocol):
+    """A component, loaded or not, that says what it was trained on."""
+
+    @property
+    def reference(self) -> str:
+        """``name@version``."""
+        ...
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the component."""
+        ...
+
+
+def held_out(part: Trained, data: Sequence[Split] | Mapping[str, Split]) -> Split:
     """Return the test set that an extractor is measured on.
 
     Args:
@@ -175,9 +198,7 @@ def held_out(part: LoadedPart, data: Sequence[Split] | Mapping[str, Split]) -> S
         name = part.reference.split("@")[0]
         hits = [split for pattern, split in data.items() if fnmatchcase(name, pattern)]
     else:
-        trained: Any = part.manifest.training.get("data", {})
-        family = str(trained.get("name", "")).rsplit("/", 1)[0] if isinstance(trained, Mapping) else ""
-        hits = [split for split in data if split.name.rsplit("/", 1)[0] == family]
+        hits = [split for split in data if family_of(split.name) == trained_on(part.manifest)]
     if len(hits) != 1:
         known = list(data) if isinstance(data, Mapping) else [split.name for split in data]
         raise DataError(
@@ -188,21 +209,43 @@ def held_out(part: LoadedPart, data: Sequence[Split] | Mapping[str, Split]) -> S
     return hits[0]
 
 
+def trained_on(manifest: Manifest) -> str:
+    """Return the name of the data set that a component was trained on, empty where its manifest does not tell."""
+    trained: Any = manifest.training.get("data", {})
+    return family_of(str(trained.get("name", ""))) if isinstance(trained, Mapping) else ""
+
+
+def family_of(split: str) -> str:
+    """Return ``mnist`` for ``mnist/test``."""
+    return split.rsplit("/", 1)[0]
+
+
 def keep(
     store: Store, extractors: Sequence[LoadedPart], heads: Sequence[LoadedPart], cells: Sequence[Cell]
-) -> None:
-    """Record measured cells as evidence; warn where the registry cannot be written, for the figures are there."""
+) -> bool:
+    """Record measured cells as evidence; warn where the registry cannot be written, for the figures are there.
+
+    A cell that was measured with adapters is kept under a key that names them, and so never read as one of the bare
+    pair. What was read as stale is kept already.
+
+    Returns:
+        Whether all could be kept.
+    """
     functions = {part.reference: part.function for part in (*extractors, *heads)}
     for cell in cells:
-        if cell.restricted is None:
+        if cell.restricted is None or cell.grade == "stale":
             continue
-        conditions = {name: cell.settings[name] for name in CONDITIONS}
-        result = dumps(attrs.asdict(cell))
         try:
-            store.evidence.record(functions[cell.extractor], functions[cell.head], conditions, result)
+            store.evidence.keep(
+                functions[cell.extractor],
+                functions[cell.head],
+                **record(cell),
+                measured_as={"extractor": cell.extractor, "head": cell.head},
+            )
         except EnvironmentFailure as error:
             warnings.warn(f"The figures are not kept as evidence: {error}", stacklevel=3)
-            return
+            return False
+    return True
 
 
 def described(part: LoadedPart) -> Part:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
 from compatkit.compatibility import EXTRACTORS, HEADS
-from compatkit.errors import FormatError, IntegrityError, NotFound
-from compatkit.evaluation.cells import METRIC_VERSION, Cell
+from compatkit.errors import FormatError, NotFound
+from compatkit.evaluation import cells
+from compatkit.evaluation.cells import ADAPTED, Cell
+from compatkit.evaluation.records import Cells, Damaged
 from compatkit.registry.manifest import Manifest, function_digest
 from compatkit.registry.names import Reference
 from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
 from compatkit.registry.tensors.channels import channel_statistics
-from compatkit.reports.document import parse_cell
 from compatkit.reports.verdicts import Verdicts
 from compatkit.statistical import Blobs, ChannelFigures
 from compatkit.verdicts import check_all
@@ -56,46 +56,48 @@ def measured(
 ) -> dict[tuple[str, str], list[Cell]]:
     """Return what was measured of every pair, oldest first; stale where the metric has changed since.
 
+    What was measured with adapters between is no evidence of the pair, and left out. So is a damaged result, with a
+    warning that names the pair.
+
     Args:
         store: Where they are.
         extractors: By reference.
         heads: By reference.
 
-    A result that is damaged is left out, with a warning that names the pair.
-
     Returns:
         Cells by references of extractor and head; nothing for pairs that were never measured.
     """
-    functions: dict[str, list[str]] = {}
+    lefts, rights = (_functions(side) for side in (extractors, heads))
     found: dict[tuple[str, str], list[Cell]] = {}
-    for extractor, manifest in extractors.items():
-        function = function_digest(manifest)
-        partners = store.evidence.partners(function)
-        if partners and not functions:
-            for head, one in heads.items():
-                functions.setdefault(function_digest(one), []).append(head)
-        for partner in partners & functions.keys():
-            cells = list(_cells(store, function, partner, f"{extractor} with {functions[partner][0]}"))
-            found |= {(extractor, head): cells for head in functions[partner] if cells}
+    made, damaged = Cells(), Damaged()
+    for result in store.evidence.kept(list(lefts), list(rights)):
+        first, second = lefts[result.extractor][0], rights[result.head][0]
+        try:
+            cell = made.of(result, first, second)
+        except FormatError as error:
+            damaged.add(first, second, str(error))
+            continue
+        if ADAPTED in cell.settings:
+            continue
+        for extractor in lefts[result.extractor]:
+            for head in rights[result.head]:
+                found.setdefault((extractor, head), []).append(_fresh_or_stale(cell))
+    damaged.warn(stacklevel=4)
     return found
 
 
-def _cells(store: Store, extractor: str, head: str, whose: str) -> Iterator[Cell]:
-    for pointer in store.evidence.pointers(extractor, head):
-        try:
-            yield _fresh_or_stale(parse_cell(store.evidence.result(pointer)))
-        except IntegrityError as error:
-            warnings.warn(
-                f"{whose}: a result is damaged and left out, as if it had not been measured: {error} `compatkit verify "
-                "--repair` moves it to quarantine, `compatkit matrix` measures again.",
-                stacklevel=4,
-            )
+def _functions(side: Mapping[str, Manifest]) -> dict[str, list[str]]:
+    """Return the references by function digest."""
+    found: dict[str, list[str]] = {}
+    for reference, manifest in side.items():
+        found.setdefault(function_digest(manifest), []).append(reference)
+    return found
 
 
 def _fresh_or_stale(cell: Cell) -> Cell:
-    return (
-        cell if cell.settings.get("metric_version") == METRIC_VERSION else attrs.evolve(cell, grade="stale")
-    )
+    if cell.settings["metric_version"] == cells.METRIC_VERSION:
+        return cell
+    return attrs.evolve(cell, grade="stale")
 
 
 def _chosen(store: Store, wanted: Wanted, kinds: Sequence[str], read: dict[str, Manifest]) -> Components:

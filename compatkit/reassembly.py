@@ -144,7 +144,7 @@ class Reassembly:
     def _pinned(self, pin: Pin, stated: Blueprint, place: Reference) -> Adapter:
         with self._naming(pin, place):
             adapter = load_adapter(self.store, place, verify=self.verify, admitted=True)
-        self._check(pin, str(adapter.reference), "adapter", str(adapter.function))
+        self._check(pin, str(adapter.reference), "adapter", adapter.function)
         if adapter.blueprint != stated:
             raise UsageError(f"its contract states another adapter than {adapter.reference}.")
         return adapter

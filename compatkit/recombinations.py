@@ -116,7 +116,7 @@ def _composition(recombination: Recombination) -> Composition:
         Pin(EXTRACTOR, left.digest, left.function),
         Pin(HEAD, right.digest, right.function),
         {
-            place: Pin(ADAPTER, one.digest, str(one.function))
+            place: Pin(ADAPTER, one.digest, one.function)
             for place, one in enumerate(adapters)
             if one.digest is not None
         },

@@ -116,7 +116,6 @@ def load_adapter(
         manifest.training,
         part.reference,
         part.digest,
-        part.function,
     )
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.compatibility import Report
-from compatkit.components import described, held_out, keep, load, pinned, registered
+from compatkit.components import load, pinned, registered
 from compatkit.errors import UsageError
-from compatkit.evaluation.cells import ADAPTED
 from compatkit.pairs import check_pairs
 from compatkit.registry.canonical import dumps
 from compatkit.registry.changes.differences import Difference, diff
@@ -566,63 +565,68 @@ class Registry:
         self,
         extractors: str | Sequence[str],
         heads: str | Sequence[str],
-        data: Sequence[Split] | Mapping[str, Split],
+        data: Sequence[Split] | Mapping[str, Split] | None = None,
         *,
         normalisation: str = "batch",
         batch_size: int = 256,
         seed: int = 0,
+        precision: str = "float32",
         device: str = "cpu",
+        fill: str = "missing",
+        where: str | Sequence[str] = (),
         adapters: Adapters | None = None,
         progress: Progress | None = None,
         record: bool = True,
     ) -> Matrix:
-        """Measure every extractor with every head; a cell is measured on its extractor's own test set.
+        """Return what every extractor with every head reaches, on the extractor's own test set.
 
-        Each extractor runs once over its images, and all heads run on its features.
+        Evidence comes first: a cell is taken where a result is kept under exactly the conditions asked for, and no
+        weight is read for it. What is missing is measured, each extractor running once over its images with the heads
+        that are wanted, and kept as soon as the extractor is done. ``settings["cells"]`` of the matrix says how many
+        cells were taken and how many measured.
 
         Args:
-            extractors: Pattern, or patterns, such as ``"digits/*.extractor"``.
+            extractors: Pattern, or patterns, such as ``"digits/*.extractor"``; what is of another kind is passed over.
             heads: Pattern, or patterns.
             data: Test sets; an extractor takes the one of the data set it was trained on (by the name before
-                the slash: ``mnist/train`` and ``mnist/test``), or a mapping from extractor pattern to test set.
+                the slash: ``mnist/train`` and ``mnist/test``), or a mapping from extractor pattern to test set. None,
+                with ``fill="none"`` only: the images that each extractor was last measured on, as they were then.
             normalisation: ``"batch"`` (as in the paper), ``"reestimate"`` or ``"running"``.
-            batch_size: Images in a batch; part of the result under ``"batch"``.
-            seed: Of the order of the images, part of the result under ``"batch"``.
-            device: Where to run.
+            batch_size: Images in a batch; part of the result unless under ``"running"``.
+            seed: Of the order of the images, part of the result unless under ``"running"``.
+            precision: ``"float32"``, or ``"bfloat16"`` by autocast.
+            device: Where to run, if anything runs; ``"auto"`` takes an accelerator where there is one.
+            fill: ``"missing"`` measures what nothing is known of, ``"stale"`` also what changed since (another version
+                of the metric, other images of the same name, another head that gives the bound), ``"all"`` everything
+                anew, with a warning where figures differ from those kept under the same key, ``"none"`` nothing.
+            where: Filters ``FIELD=VALUE`` of components and cells, all of which must fit: see
+                ``compatkit.matrices.where``.
             adapters: ``Recombination.inserted`` by the pinned references of extractor and head, for pairs that are
-                to be measured with adapters between; their figures are never kept.
+                to be measured with adapters between; kept under a key of their own, never as evidence of the pair.
             progress: Called with done, total and what is being done.
             record: Keep the figures in the registry as evidence, for ``check`` to read.
 
         Raises:
-            NotFound: A pattern matches nothing.
+            NotFound: A pattern matches nothing, or nothing fits the filters.
+            UsageError: A setting or a filter is not usable as given; a reference that is no pattern is of another kind.
             DataError: An extractor has no test set among ``data``, or more than one.
         """
-        from compatkit.evaluation.matrix import measure
-        from compatkit.reports.matrix import Matrix
+        from compatkit.evaluation.conditions import Conditions
+        from compatkit.matrices.filling import Request, answer, check_fill
+        from compatkit.matrices.where import parse
 
-        lefts, rights = self._select(extractors, "extractor"), self._select(heads, "head")
-        tests = {part.reference: held_out(part, data) for part in lefts}
-        cells = measure(
-            lefts,
-            rights,
-            tests,
-            policy=normalisation,
-            batch_size=batch_size,
-            seed=seed,
-            device=device,
+        request = Request(
+            extractors=extractors,
+            heads=heads,
+            data=data,
+            terms=Conditions(normalisation, batch_size, seed, precision, device),
+            where=parse(where),
+            fill=check_fill(fill),
             adapters=adapters,
+            record=record,
             progress=progress,
         )
-        if record:
-            keep(self.store, lefts, rights, [cell for cell in cells if ADAPTED not in cell.settings])
-        settings = {
-            "normalisation": normalisation,
-            "batch_size": batch_size,
-            "seed": seed,
-            "precision": "float32",
-        }
-        return Matrix(tuple(map(described, lefts)), tuple(map(described, rights)), tuple(cells), settings)
+        return answer(self.store, request)
 
     def auxiliary_heads(self, pattern: str | Sequence[str]) -> dict[str, AuxiliaryHead]:
         """Return shared heads to train new parts against: ``Trainer.fit(..., frozen=...)``.

@@ -34,7 +34,6 @@ class Adapter:
             ``samples``, ``strength`` and ``residual`` (share of the variance left); empty where nothing was fitted.
         reference: ``name@version`` where it was loaded from a registry.
         digest: Manifest digest, ``sha256:...``, where it was loaded from a registry.
-        function: Function digest, ``value:sha256:...``, where it was loaded from a registry.
     """
 
     blueprint: Blueprint
@@ -46,7 +45,6 @@ class Adapter:
     training: Mapping[str, Any] = attrs.field(factory=dict)
     reference: str | None = None
     digest: str | None = None
-    function: str | None = None
 
     @property
     def function(self) -> str:

@@ -11,8 +11,8 @@ METRIC_VERSION = "1"
 """Raised whenever the same parts, images and settings would give another figure."""
 ADAPTED = "adapters"
 """The setting that names what stood between the two; such a figure is no evidence of the bare pair."""
-LEFT_OUT = "left_out_by"
-"""The setting that names the filter which a pair does not fit; it is not shown, and nothing is said of it."""
+STATE = "state"
+"""The setting that says of a cell without a figure whether it is ``missing`` or ``left-out``; else it is barred."""
 
 Grade = Literal["none", "stale", "undecided", "chance", "compatible", "perfect"]
 State = Literal["measured", "stale", "missing", "barred", "left-out"]
@@ -93,12 +93,10 @@ class Cell:
         images or bound changed since. ``missing``: nothing is known, and measuring would tell. ``barred``: it cannot
         be measured, as the parts cannot be wired or share no class with the images. ``left-out``: not asked for.
         """
-        if LEFT_OUT in self.settings:
-            return "left-out"
         if self.restricted is not None:
             return "stale" if self.grade == "stale" else "measured"
-        wired = self.wiring == "direct" or (self.wiring == "needs-adapter" and ADAPTED in self.settings)
-        return "missing" if wired and self.common else "barred"
+        said = self.settings.get(STATE)
+        return "missing" if said == "missing" else "left-out" if said == "left-out" else "barred"
 
     @property
     def own(self) -> bool:

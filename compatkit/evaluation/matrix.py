@@ -7,28 +7,28 @@ network n_aa as upper bound and batch statistics at test time (App. C.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 import torch
 from torch import nn
 
-from compatkit.compatibility import Report, check
-from compatkit.data.classes import common, label
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError
+from compatkit.evaluation import keys
 from compatkit.evaluation.adapter import Adapter
-from compatkit.evaluation.cells import ADAPTED, METRIC, METRIC_VERSION, Cell
+from compatkit.evaluation.cells import Cell
+from compatkit.evaluation.conditions import Conditions, check_policy
 from compatkit.evaluation.figures import Tally, chance_level
-from compatkit.evaluation.normalisation import check_policy, normalised
-from compatkit.evaluation.passes import Column, Conditions, run
+from compatkit.evaluation.normalisation import normalised
+from compatkit.evaluation.passes import Column, run
+from compatkit.evaluation.planning import BROKEN, Images, Prospect, notes_of, prospect
 from compatkit.evaluation.preprocessing import prepare
 from compatkit.evidence import figure, grade, paired_interval_of_counts, recovered
 from compatkit.registry.manifest import Manifest
 
 Progress = Callable[[int, int, str], None]
 """Called with batches done, batches in all, and what is being done."""
-Settings = dict[str, str | int | float]
 Adapters = Mapping[tuple[str, str], Sequence[Adapter]]
 """What stands between an extractor and a head, by their references."""
 
@@ -43,6 +43,8 @@ class LoadedPart:
         function: Function digest, ``value:sha256:...``.
         module: With its weights.
         trained_with: For heads: manifest digest of the extractor it was trained with.
+        trained_function: Function digest of that extractor, where it is known: another release that does the same is
+            the head's own too.
     """
 
     reference: str
@@ -52,6 +54,11 @@ class LoadedPart:
     manifest: Manifest
     module: nn.Module
     trained_with: str | None = None
+    trained_function: str | None = None
+
+    def is_own(self, extractor: LoadedPart) -> bool:
+        """Tell whether this head was trained with an extractor."""
+        return self.trained_with == extractor.digest or self.trained_function == extractor.function
 
 
 @attrs.define(eq=False)
@@ -59,24 +66,22 @@ class _Pair:
     """One cell to be.
 
     Attributes:
-        classes: Common classes: index in the split, output of the head.
-        reason: Why the pair is not measured, else empty.
+        prospect: What was known of it before; its reason says why it is not measured.
         adapters: What stands between the two.
     """
 
     extractor: LoadedPart
     head: LoadedPart
-    report: Report
-    classes: list[tuple[int, int]]
-    reason: str
+    prospect: Prospect
     adapters: Sequence[Adapter] = ()
+    failure: str = ""
     tally: Tally | None = None
     bound: Tally | None = None
 
     @property
-    def own(self) -> bool:
-        """The head was trained with this extractor."""
-        return self.head.trained_with == self.extractor.digest
+    def reason(self) -> str:
+        """Why there is no figure, else empty."""
+        return self.failure or self.prospect.reason
 
     @property
     def module(self) -> nn.Module:
@@ -102,6 +107,9 @@ def measure(
     precision: str = "float32",
     device: str = "cpu",
     adapters: Adapters | None = None,
+    only: Collection[tuple[str, str]] | None = None,
+    bounds: Mapping[str, LoadedPart] | None = None,
+    each: Callable[[list[Cell]], None] | None = None,
     progress: Progress | None = None,
 ) -> list[Cell]:
     """Measure every extractor with every head on the extractor's own test images.
@@ -122,6 +130,9 @@ def measure(
         precision: ``"float32"`` (TF32 off), or ``"bfloat16"`` by autocast.
         device: Where to run; modules return to where they were.
         adapters: For pairs that need some; their cells name them in ``settings``.
+        only: Pairs of references to measure; None measures all.
+        bounds: Heads that give the bound of an extractor, by its reference, whether they are columns or not.
+        each: Called with the cells of an extractor as soon as it has run; with that of a bound that is no column, too.
         progress: Called after every batch.
 
     Returns:
@@ -137,120 +148,128 @@ def measure(
         if part.reference not in data:
             given = ", ".join(data) or "no extractor"
             raise DataError(f"{part.reference} has no test images; they were given for {given}.")
-    between = adapters or {}
-    rows = [
-        [
-            _pair(one, head, data[one.reference], between.get((one.reference, head.reference), ()))
-            for head in heads
-        ]
-        for one in extractors
-    ]
+    between, rows = adapters or {}, list[tuple[list[_Pair], _Pair | None]]()
+    for part in extractors:
+        images = Images.of(data[part.reference])
+        chosen = [one for one in heads if only is None or (part.reference, one.reference) in only]
+        pairs = [_pair(part, one, images, between.get((part.reference, one.reference), ())) for one in chosen]
+        rows.append((pairs, _own(part, heads, pairs, images, bounds or {})))
     steps = [
-        conditions.passes(len(data[part.reference])) if any(not pair.reason for pair in row) else 0
-        for part, row in zip(extractors, rows, strict=True)
+        conditions.passes(len(data[part.reference])) if any(not pair.reason for pair in pairs) else 0
+        for part, (pairs, _) in zip(extractors, rows, strict=True)
     ]
     cells: list[Cell] = []
-    for number, (part, row) in enumerate(zip(extractors, rows, strict=True)):
+    for number, (part, (pairs, own)) in enumerate(zip(extractors, rows, strict=True)):
         before, total, name = sum(steps[:number]), sum(steps), part.reference
 
         def tick(done: int, before: int = before, total: int = total, name: str = name) -> None:
             if progress is not None:
                 progress(before + done, total, name)
 
-        cells += _row(part, row, data[part.reference], conditions, tick)
+        found = _row(part, pairs, own, data[part.reference], conditions, tick)
+        if each is not None:
+            each(found)
+        cells += found[: len(pairs)]
     return cells
 
 
-def _pair(extractor: LoadedPart, head: LoadedPart, split: Split, adapters: Sequence[Adapter]) -> _Pair:
-    labels = tuple(label(name) for name in split.classes)
-    asked = attrs.evolve(extractor.manifest.contract.data, labels=labels)
-    report = check(extractor.manifest, head.manifest, data=asked)
-    report = attrs.evolve(report, extractor=extractor.reference, head=head.reference)
-    classes = common(labels, head.manifest.contract.data.labels or ())
-    reason = ""
-    if report.wiring == "refused" or (report.wiring == "needs-adapter" and not adapters):
-        barred = [one.code for one in report.findings if one.severity in ("refuses", "adaptable")]
-        reason = f"wiring {report.wiring}: {', '.join(barred)}"
-    elif not classes:
-        reason = f"no class in common with {split.name}"
-    elif not any(split.counts[own] for own, _ in classes):
-        reason = f"{split.name} holds no image of a common class"
-    return _Pair(extractor, head, report, classes, reason, adapters)
+def _own(
+    extractor: LoadedPart,
+    heads: Sequence[LoadedPart],
+    pairs: Sequence[_Pair],
+    images: Images,
+    bounds: Mapping[str, LoadedPart],
+) -> _Pair | None:
+    """Return the pair that gives the bound of a row, one of ``pairs`` where it is among them."""
+    head = bounds.get(extractor.reference) or next((one for one in heads if one.is_own(extractor)), None)
+    if head is None:
+        return None
+    same = (pair for pair in pairs if pair.head.reference == head.reference and not pair.adapters)
+    return next(same, None) or _pair(extractor, head, images, ())
+
+
+def _pair(extractor: LoadedPart, head: LoadedPart, images: Images, adapters: Sequence[Adapter]) -> _Pair:
+    known = prospect(extractor.manifest, head.manifest, images, adapted=bool(adapters))
+    report = attrs.evolve(known.report, extractor=extractor.reference, head=head.reference)
+    return _Pair(extractor, head, attrs.evolve(known, report=report), adapters)
 
 
 def _row(
     extractor: LoadedPart,
     pairs: Sequence[_Pair],
+    own: _Pair | None,
     split: Split,
     conditions: Conditions,
     tick: Callable[[int], None],
 ) -> list[Cell]:
     """Run one extractor; every head counts for its own cell, the extractor's own head for the bounds too."""
     labels = torch.from_numpy(split.labels)
-    wired = [pair for pair in pairs if not pair.reason]
-    own = next((pair for pair in wired if pair.own), None)
+    beside = [own] if own is not None and own not in pairs and any(not pair.reason for pair in pairs) else []
+    wired = [pair for pair in (*pairs, *beside) if not pair.reason]
     columns: list[Column] = []
     for pair in wired:
-        pair.tally = Tally.start(labels, pair.classes, len(split.classes))
+        pair.tally = Tally.start(labels, pair.prospect.classes, len(split.classes))
         columns.append(Column(pair.module, pair.head.reference, pair.outputs, [pair.tally]))
-    if own is not None:
+    if own is not None and own in wired:
         for pair in wired:
-            kept = {mine for mine, _ in pair.classes}
-            known = [one for one in own.classes if one[0] in kept]
+            kept = {mine for mine, _ in pair.prospect.classes}
+            known = [one for one in own.prospect.classes if one[0] in kept]
             pair.bound = Tally.start(labels, known, len(split.classes), counted=kept)
             columns[wired.index(own)].tallies.append(pair.bound)
     if wired:
         data = extractor.manifest.contract.data
         run(extractor.module, columns, prepare(split, data), data, conditions, tick)
     for pair, column in zip(wired, columns, strict=True):
-        pair.reason = column.failure
-    bounded = own is not None and not own.reason
-    return [_cell(pair, split, _settings(pair, split, conditions), bounded) for pair in pairs]
+        pair.failure = column.failure
+    return [_cell(pair, split, conditions, own) for pair in (*pairs, *beside)]
 
 
-def _settings(pair: _Pair, split: Split, conditions: Conditions) -> Settings:
-    settings: Settings = {
-        "metric": METRIC,
-        "metric_version": METRIC_VERSION,
-        **attrs.asdict(conditions),
-        "data": split.name,
-        "data_digest": split.digest,
-        "own": pair.own,
-        "normalised": normalised(pair.extractor.module, pair.head.module),
+def _settings(pair: _Pair, split: Split, conditions: Conditions, own: _Pair | None) -> keys.Settings:
+    return {
+        **keys.circumstances(
+            policy=conditions.policy,
+            batch_size=conditions.batch_size,
+            seed=conditions.seed,
+            precision=conditions.precision,
+            data=split.name,
+            data_digest=split.digest,
+            images=len(split),
+            normalised=normalised(pair.extractor.module, pair.head.module),
+            bound=own.head.function if own is not None else "",
+            adapters=[(one.function, str(one)) for one in pair.adapters],
+        ),
+        "device": conditions.device,
+        "torch": str(torch.__version__),
+        "own": pair.head.is_own(pair.extractor),
     }
-    return settings | ({ADAPTED: "; ".join(map(str, pair.adapters))} if pair.adapters else {})
 
 
-def _cell(pair: _Pair, split: Split, settings: Settings, bounded: bool) -> Cell:
-    notes = [str(one) for one in pair.report.findings]
-    if not settings["normalised"]:
-        notes.append(
-            f"No batch normalisation in either part: the policy {settings['policy']!r} changes nothing."
-        )
+def _cell(pair: _Pair, split: Split, conditions: Conditions, own: _Pair | None) -> Cell:
+    settings = _settings(pair, split, conditions, own)
     cell = Cell(
         pair.extractor.reference,
         pair.head.reference,
-        pair.report.wiring,
-        pair.report.promise,
+        pair.prospect.report.wiring,
+        pair.prospect.report.promise,
         "none",
-        common=tuple(split.classes[mine] for mine, _ in pair.classes),
+        common=pair.prospect.common,
         settings=settings,
-        findings=tuple(notes),
+        findings=notes_of(pair.prospect, settings),
         reason=pair.reason,
     )
-    tally, bound = pair.tally, pair.bound if bounded else None
+    tally, bound = pair.tally, pair.bound if own is not None and not own.reason else None
     if pair.reason or tally is None:
         return cell
-    chance = chance_level(torch.from_numpy(split.labels), [mine for mine, _ in pair.classes])
+    chance = chance_level(torch.from_numpy(split.labels), [mine for mine, _ in pair.prospect.classes])
     measured, free = (figure(correct, tally.count) for correct in tally.correct())
     limit = figure(bound.correct()[0], bound.count) if bound is not None else None
     difference = None
-    if bound is not None:
-        # On its own extractor the head is the bound itself: the difference is 0 by definition, not by count.
-        same = pair.own and torch.equal(tally.restricted, bound.restricted)
+    if own is not None and bound is not None:
+        # Where the head is the bound itself the difference is 0 by definition, not by count.
+        same = pair.head.function == own.head.function and torch.equal(tally.restricted, bound.restricted)
         difference = (0.0, 0.0) if same else paired_interval_of_counts(*tally.against(bound), tally.count)
     if tally.broken:
-        notes.append(f"{tally.broken} images gave outputs that are not finite; they count as wrong.")
+        settings[BROKEN] = tally.broken
     return attrs.evolve(
         cell,
         grade=grade(measured, chance, limit, difference),
@@ -260,5 +279,5 @@ def _cell(pair: _Pair, split: Split, settings: Settings, bounded: bool) -> Cell:
         bound=limit,
         recovered=recovered(measured.accuracy, chance, limit.accuracy if limit is not None else None),
         difference=difference,
-        findings=tuple(notes),
+        findings=notes_of(pair.prospect, settings),
     )

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,26 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.errors import CutError, DataError, UsageError
 
-Policy = Literal["batch", "reestimate", "running"]
-POLICIES: tuple[Policy, ...] = get_args(Policy)
-
 _FUNCTIONS = (F.batch_norm, torch.batch_norm)
-
-
-def check_policy(name: str) -> Policy:
-    """Return ``name`` if it is a normalisation policy.
-
-    Raises:
-        UsageError: It is none.
-    """
-    for known in POLICIES:
-        if name == known:
-            return known
-    near = get_close_matches(name, POLICIES, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise UsageError(
-        f"Unknown normalisation {name!r}; expected one of {', '.join(POLICIES)}.{hint}", subject=name
-    )
 
 
 def norm_layers(module: nn.Module) -> tuple[_BatchNorm, ...]:

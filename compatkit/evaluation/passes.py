@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from difflib import get_close_matches
-from typing import Literal, get_args
 
 import attrs
 import torch
 from torch import Tensor, nn
 
 from compatkit.contract import Data
-from compatkit.errors import DataError, EnvironmentFailure, UsageError
+from compatkit.errors import DataError, EnvironmentFailure
+from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.figures import Tally
 from compatkit.evaluation.normalisation import (
-    Policy,
     batch_statistics,
     batches,
-    check_policy,
     estimating,
     evaluation_mode,
     kept_statistics,
@@ -26,44 +23,7 @@ from compatkit.evaluation.normalisation import (
 )
 from compatkit.evaluation.preprocessing import Prepared, normalise
 
-Precision = Literal["float32", "bfloat16"]
 Features = Tensor | tuple[Tensor, ...]
-
-
-@attrs.frozen
-class Conditions:
-    """What the figures of a measurement depend on, besides parts and images.
-
-    Attributes:
-        policy: Normalisation policy.
-        batch_size: Largest batch; the images are split into equal batches up to it.
-        seed: Of the order of the images.
-        precision: ``"float32"`` (TF32 off) or ``"bfloat16"`` (autocast).
-        device: Where to run.
-
-    Raises:
-        UsageError: A value is unknown, or the batch size is below 1.
-    """
-
-    policy: Policy = attrs.field(default="batch", converter=check_policy)
-    batch_size: int = 256
-    seed: int = 0
-    precision: str = "float32"
-    device: str = "cpu"
-
-    def __attrs_post_init__(self) -> None:
-        """Check what no type checks."""
-        known = get_args(Precision)
-        if self.precision not in known:
-            near = get_close_matches(self.precision, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"Unknown precision {self.precision!r}; expected {' or '.join(known)}.{hint}")
-        if self.batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, got {self.batch_size}.")
-
-    def passes(self, count: int) -> int:
-        """Return how many batches one extractor runs over ``count`` images."""
-        return (2 if self.policy == "reestimate" else 1) * -(-count // self.batch_size)
 
 
 @attrs.define(eq=False)

@@ -17,7 +17,8 @@ from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.assembly import Assembly
-from compatkit.evaluation.normalisation import Policy, check_policy, norm_layers, normalised, reestimate
+from compatkit.evaluation.conditions import Policy, check_policy
+from compatkit.evaluation.normalisation import norm_layers, normalised, reestimate
 from compatkit.verdict import Finding
 
 if TYPE_CHECKING:

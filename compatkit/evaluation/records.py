@@ -5,13 +5,19 @@ Reading is plain code and no general structuring, because 90,000 results are rea
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, get_args
+
+import attrs
 
 from compatkit.errors import FormatError
 from compatkit.evaluation.cells import Cell, Figure, Grade
 from compatkit.evaluation.keys import BOUND, conditions
+from compatkit.registry.results import Result
 
+TOLD = 3
+"""Damaged results that are named one by one."""
 CLASSES = "classes"
 """Beside the settings: the common classes, by the names of the data set."""
 WIRING = "wiring"
@@ -54,12 +60,85 @@ def record(cell: Cell) -> dict[str, dict[str, Any]]:
     }
 
 
-def check_settings(settings: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
+@attrs.frozen(eq=False)
+class Cells:
+    """Makes cells of results again; what many have in common is checked once."""
+
+    _known: dict[tuple[int, int], tuple[Any, ...]] = attrs.field(init=False, factory=dict)
+
+    def settings(self, result: Result) -> Mapping[str, Any]:
+        """Return how a result was measured, once it is sure that the settings are whole and those of its key.
+
+        Raises:
+            FormatError: It is damaged, or holds something else than a measured cell.
+        """
+        return self._shared(result)[0]
+
+    def of(
+        self, result: Result, extractor: str, head: str, *, promise: str = "none", own: bool = False
+    ) -> Cell:
+        """Return the cell that a result was made from, for the parts as they are called now.
+
+        Args:
+            result: Settings and conditions that results share as one object save time.
+            extractor: Reference of the row.
+            head: Reference of the column.
+            promise: What both were trained against, by their contracts now.
+            own: Whether the head was trained with this extractor.
+
+        Raises:
+            FormatError: It is damaged, or holds something else than a measured cell.
+        """
+        shared = self._shared(result)
+        figures = read_figures(result.figures)
+        return Cell(extractor, head, shared[2], promise, *figures, shared[3], shared[own])
+
+    def _shared(self, result: Result) -> tuple[Any, ...]:
+        """Return the settings, those of the extractor's own head, the wiring and the common classes."""
+        if result.error:
+            raise FormatError(result.error)
+        settings, conditions = result.settings, result.conditions
+        place = id(settings), id(conditions)
+        known = self._known.get(place)
+        if known is None:
+            check_settings(settings, conditions)
+            plain = {name: one for name, one in settings.items() if name not in (CLASSES, WIRING)}
+            shared = plain | {"own": False}, plain | {"own": True}, settings[WIRING], tuple(settings[CLASSES])
+            # the two objects are kept, so that no others can have their places
+            known = self._known[place] = (*shared, settings, conditions)
+        return known
+
+
+@attrs.frozen(eq=False)
+class Damaged:
+    """Results that are left out; told together, because there may be thousands."""
+
+    _found: list[str] = attrs.field(init=False, factory=list)
+
+    def add(self, extractor: str, head: str, error: str) -> None:
+        """Note a result, with the pair that it is of."""
+        self._found.append(f"{extractor} with {head}: a result is damaged and left out: {error}")
+
+    def warn(self, *, stacklevel: int) -> None:
+        """Warn of what was noted."""
+        if not self._found:
+            return
+        more = len(self._found) - TOLD
+        lines = [*self._found[:TOLD], *([f"and {more:,} more results"] if more > 0 else [])]
+        text = "; ".join(lines)
+        warnings.warn(
+            f"{text}; as if they had not been measured. `compatkit verify --repair` moves damaged files to "
+            "quarantine, `compatkit matrix` measures again.",
+            stacklevel=stacklevel,
+        )
+
+
+def check_settings(settings: Mapping[str, Any], key: Mapping[str, Any]) -> None:
     """Refuse settings that no measured cell has, or that are not those of their key.
 
     Args:
         settings: As ``record`` writes them.
-        kept: The conditions beside them.
+        key: The conditions beside them.
 
     Raises:
         FormatError: Says what is wrong.
@@ -76,11 +155,11 @@ def check_settings(settings: Mapping[str, Any], kept: Mapping[str, Any]) -> None
             f"the settings of a result hold no usable {wrong[0] if wrong else 'batch_size'!r}, so nobody can say what "
             "it depends on; measure again."
         )
-    if conditions(rest) != kept:
+    if conditions(rest) != key:
         raise FormatError("the settings of a result are not those of the key that it lies under.")
 
 
-def read_figures(figures: Mapping[str, Any]) -> tuple[Any, ...]:
+def read_figures(figures: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
     """Return grade, restricted, unrestricted, chance, bound, recovered and difference, as ``Cell`` has them.
 
     Raises:

@@ -23,7 +23,7 @@ from compatkit.registry.index.evidence import FOLDER, Files
 from compatkit.registry.manifest import Edge
 from compatkit.registry.names import is_digest
 from compatkit.registry.objects import Objects
-from compatkit.registry.results import FUNCTION, Kept, to_bytes
+from compatkit.registry.results import FUNCTION, Result, to_bytes
 from compatkit.registry.surroundings import environment
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Evidence:
         document = to_bytes(extractor, head, conditions, settings, figures, measured_as=measured_as)
         return self.record(extractor, head, conditions, document)
 
-    def kept(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Kept]:
+    def kept(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Result]:
         """Return the results of every extractor with every head, oldest first; damaged ones say so.
 
         The one door through which checks and matrices read: a pair without results costs nothing.

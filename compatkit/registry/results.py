@@ -28,7 +28,7 @@ Values = Mapping[str, Any]
 
 
 @attrs.frozen(eq=False)
-class Kept:
+class Result:
     """One result of a pair, as it is kept.
 
     Attributes:
@@ -104,7 +104,7 @@ def from_bytes(data: bytes, extractor: str, head: str, key: str, what: str) -> t
             f"{what} is not written as this version keeps results (kind {KIND!r}, schema {SCHEMA}), so nobody can "
             "say what it depends on; measure again."
         )
-    inside = [value.get(name) for name in ("conditions", "settings", "figures")]
+    inside: list[Any] = [value.get(name) for name in ("conditions", "settings", "figures")]
     if set(value) != _FIELDS or not all(isinstance(one, dict) for one in inside):
         raise FormatError(f"{what}: expected the fields {', '.join(sorted(_FIELDS))} of a result.")
     if (value["extractor"], value["head"], key_of(inside[0])) != (extractor, head, key):

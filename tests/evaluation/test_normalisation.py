@@ -13,10 +13,10 @@ from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, fx, nn
 
 from compatkit.errors import CutError, DataError, UsageError
+from compatkit.evaluation.conditions import check_policy
 from compatkit.evaluation.normalisation import (
     batch_statistics,
     batches,
-    check_policy,
     estimating,
     evaluation_mode,
     kept_statistics,

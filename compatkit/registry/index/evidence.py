@@ -17,7 +17,7 @@ import attrs
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.registry import durable
 from compatkit.registry.index.scanning import read_plain, settled, stamp
-from compatkit.registry.results import FUNCTION, MAX_BYTES, Kept, from_bytes
+from compatkit.registry.results import FUNCTION, MAX_BYTES, Result, from_bytes
 
 FOLDER = "evidence"
 _POINTER_BYTES = 128
@@ -84,7 +84,7 @@ class Files:
             with suppress(FileNotFoundError):  # it was there a moment ago
                 yield self._row(extractor, head, key, name, now)
 
-    def kept(self, extractors: Sequence[str], heads: Sequence[str]) -> Iterator[Kept]:
+    def kept(self, extractors: Sequence[str], heads: Sequence[str]) -> Iterator[Result]:
         """Yield the results of every extractor with every head, read from the files: the plain rule.
 
         Raises:
@@ -97,9 +97,16 @@ class Files:
             for head in wanted.intersection(self.heads(extractor)):
                 for key in self.keys(extractor, head):
                     for row in self.rows(extractor, head, key, 0):
-                        texts = map(json.loads, (row.conditions, row.settings, row.figures))
-                        place = FUNCTION + extractor, FUNCTION + head, f"sha256:{row.digest}"
-                        yield Kept(*place, row.written, *texts, row.error)
+                        yield Result(
+                            FUNCTION + extractor,
+                            FUNCTION + head,
+                            f"sha256:{row.digest}",
+                            row.written,
+                            json.loads(row.conditions),
+                            json.loads(row.settings),
+                            json.loads(row.figures),
+                            row.error,
+                        )
 
     def _row(self, extractor: str, head: str, key: str, name: str, now: int) -> Row:
         path = self.folder(extractor, head, key, name)
@@ -112,8 +119,10 @@ class Files:
             found = from_bytes(data, f"{FUNCTION}{extractor}", f"{FUNCTION}{head}", key, what)
         except (CompatkitError, OSError) as error:
             return Row(key, name, known.st_mtime_ns, 0, "{}", "{}", "{}", str(error))
-        texts = (json.dumps(one, sort_keys=True, separators=(",", ":")) for one in found)
-        return Row(key, name, known.st_mtime_ns, mark, *texts, "")
+        conditions, settings, figures = (
+            json.dumps(one, sort_keys=True, separators=(",", ":")) for one in found
+        )
+        return Row(key, name, known.st_mtime_ns, mark, conditions, settings, figures, "")
 
     def _check_pointer(self, path: str, name: str) -> None:
         _, data = read_plain(path, _POINTER_BYTES)

@@ -28,7 +28,7 @@ from compatkit.registry.index.walking import Walk
 from compatkit.registry.names import Reference, Version, is_digest
 from compatkit.registry.objects import Objects
 from compatkit.registry.references import References
-from compatkit.registry.results import Kept
+from compatkit.registry.results import Result
 from compatkit.registry.surroundings import environment
 
 PAGE = 1000
@@ -177,7 +177,7 @@ class Index:
         """Return the digests of all that any version keeps: its manifest, and along edges what those keep."""
         return self._ask(lambda answers: answers.referenced())
 
-    def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Kept]:
+    def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Result]:
         """Return what was measured of every extractor with every head, in no order; damaged results say so.
 
         Each row is compared with the file that points at its document before it is told. The document itself is not

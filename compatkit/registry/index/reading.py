@@ -18,7 +18,7 @@ from compatkit.registry.index.scanning import LINE_BYTES, Number, read_plain, st
 from compatkit.registry.index.search import Found, Query
 from compatkit.registry.index.tables import Tables, Unusable
 from compatkit.registry.index.writing import Writer
-from compatkit.registry.results import Kept
+from compatkit.registry.results import Result
 
 MANY = 1000
 """Manifests: where more fit, walking along the names finds the first page sooner than sorting all that fit."""
@@ -129,7 +129,7 @@ class Reader:
         )
         return {digest for (digest,) in rows}
 
-    def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Kept]:
+    def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Result]:
         """Return what was measured of every extractor with every head, by function digest."""
         return self.measured.find(extractors, heads)
 

@@ -20,7 +20,7 @@ import attrs
 
 from compatkit.registry.index.evidence import Files
 from compatkit.registry.index.scanning import Watch, settled, stamp
-from compatkit.registry.results import FUNCTION, Kept
+from compatkit.registry.results import FUNCTION, Result
 
 NAMES = ("measured", "pairs", "texts", "results")
 TABLES = (
@@ -37,7 +37,10 @@ FEW = 16
 """Heads of an extractor that are asked for one by one; above, all its rows are read."""
 SPELL = 1.0
 """Seconds of reading after which others are let in: what was read by then is kept."""
-_ROWS = "SELECT head, key, digest, written, stamp, conditions, settings, figures, error FROM results WHERE extractor = ?"
+_ROWS = (
+    "SELECT head, key, digest, written, stamp, conditions, settings, figures, error FROM results"
+    " WHERE extractor = ?"
+)
 _INSERT = "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -55,7 +58,7 @@ class Results:
     _texts: dict[str, Any] = attrs.field(init=False, factory=dict)
     _begun: float = attrs.field(init=False, default=0.0)
 
-    def find(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Kept]:
+    def find(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Result]:
         """Return the results of every extractor with every head, by function digest.
 
         Raises:
@@ -65,7 +68,7 @@ class Results:
         """
         wanted = list(dict.fromkeys(one.removeprefix(FUNCTION) for one in heads))
         watch = Watch.take(self.files.root)
-        found: list[Kept] = []
+        found: list[Result] = []
         try:
             for extractor in dict.fromkeys(one.removeprefix(FUNCTION) for one in extractors):
                 found += self._of_extractor(extractor, wanted, watch.stamp if watch.quiet else 0)
@@ -78,7 +81,7 @@ class Results:
             raise
         return found
 
-    def _of_extractor(self, extractor: str, heads: Sequence[str], seen: int) -> list[Kept]:
+    def _of_extractor(self, extractor: str, heads: Sequence[str], seen: int) -> list[Result]:
         number = self._look(extractor, heads, seen)
         if number is None:
             return []
@@ -174,10 +177,10 @@ class Results:
         execute("INSERT OR REPLACE INTO pairs VALUES (?, ?, ?)", (number, head, state))
         return state
 
-    def _told(self, number: int, extractor: str, heads: Sequence[str]) -> tuple[list[Kept], set[str]]:
+    def _told(self, number: int, extractor: str, heads: Sequence[str]) -> tuple[list[Result], set[str]]:
         """Return the rows of the pairs asked for, and the heads whose files are not as they were."""
         folder, first, cut = self.files.folder(extractor), f"{FUNCTION}{extractor}", os.sep
-        found: list[Kept] = []
+        found: list[Result] = []
         old = set[str]()
         decode, lstat, value = json.JSONDecoder().raw_decode, os.lstat, self._value
         for head, key, name, written, mark, conditions, settings, figures, error in self._rows(
@@ -189,7 +192,7 @@ class Results:
             except OSError:
                 old.add(head)
             texts = value(conditions), value(settings), decode(figures)[0]
-            found.append(Kept(first, FUNCTION + head, f"sha256:{name}", written, *texts, error))
+            found.append(Result(first, FUNCTION + head, f"sha256:{name}", written, *texts, error))
         return found, old
 
     def _rows(self, sql: str, number: int, heads: Sequence[str]) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from compatkit.registry.index.search import Found, Query, found
 from compatkit.registry.names import Version
 from compatkit.registry.objects import Objects
 from compatkit.registry.references import References
-from compatkit.registry.results import Kept
+from compatkit.registry.results import Result
 
 
 @attrs.frozen(eq=False)
@@ -86,7 +86,7 @@ class Walk:
         """Return the digests of all that any version keeps: its manifest, and along edges what those keep."""
         return {digest for _, digest in self.roots()} | {edge for _, edge in self.edges()}
 
-    def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Kept]:
+    def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Result]:
         """Return what was measured of every extractor with every head, by function digest."""
         return list(Files(self.references.root).kept(extractors, heads))
 

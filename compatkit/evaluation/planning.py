@@ -1,0 +1,125 @@
+"""What there is to say of a pair before it runs: whether it can be measured, on which classes, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.compatibility import Report, check
+from compatkit.data.classes import common, label
+from compatkit.verdict import Promise
+
+if TYPE_CHECKING:
+    from compatkit.data.split import Split
+    from compatkit.registry.manifest import Manifest
+
+Anchors = frozenset[tuple[str, str]]
+BROKEN = "not_finite"
+"""The setting that counts images whose outputs were not finite; absent where there were none."""
+NORMALISED = "batch"
+"""What a contract's protocol says of a part with batch normalisation."""
+
+
+@attrs.frozen
+class Images:
+    """What a plan has to know of the images that an extractor is measured on.
+
+    Attributes:
+        name: Such as ``"mnist/test"``.
+        digest: ``data:sha256:...``, of exactly these images with their labels, in their order.
+        count: Of all images.
+        counts: Images of each class by its name; None where the images are not at hand.
+    """
+
+    name: str
+    digest: str
+    count: int
+    counts: Mapping[str, int] | None = None
+
+    @classmethod
+    def of(cls, split: Split) -> Images:
+        """Return what is to be known of a split."""
+        return cls(split.name, split.digest, len(split), dict(zip(split.classes, split.counts, strict=True)))
+
+
+@attrs.frozen(eq=False)
+class Prospect:
+    """A pair before it runs.
+
+    Attributes:
+        report: What the check says of the two contracts and these images' classes.
+        classes: Common classes: index in the split, output of the head.
+        common: The same by the names of the images' classes.
+        reason: Why the pair cannot be measured, else empty.
+    """
+
+    report: Report
+    classes: list[tuple[int, int]]
+    common: tuple[str, ...]
+    reason: str
+
+
+def prospect(extractor: Manifest, head: Manifest, images: Images, *, adapted: bool) -> Prospect:
+    """Compare two contracts for the images that the extractor is measured on.
+
+    Args:
+        extractor: Manifest.
+        head: Manifest.
+        images: Without counts, classes are left out of the check.
+        adapted: Whether adapters stand between, so that a need of them bars nothing.
+
+    Raises:
+        UsageError: The first is no extractor, or the second no head.
+        DataError: Two classes of the images, or of the head, have one name.
+    """
+    known = images.counts
+    labels = tuple(map(label, known)) if known is not None else None
+    report = check(extractor, head, data=attrs.evolve(extractor.contract.data, labels=labels))
+    classes = common(labels, head.contract.data.labels or ()) if labels is not None else []
+    names = tuple(list(known)[mine] for mine, _ in classes) if known is not None else ()
+    return Prospect(report, classes, names, _reason(report, images, names, adapted))
+
+
+def notes_of(known: Prospect, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the lines that a cell tells people: the check's findings, and what the settings bring to mind."""
+    notes = [str(one) for one in known.report.findings]
+    if not settings["normalised"]:
+        notes.append(
+            f"No batch normalisation in either part: the policy {settings['policy']!r} changes nothing."
+        )
+    if BROKEN in settings:
+        notes.append(f"{settings[BROKEN]} images gave outputs that are not finite; they count as wrong.")
+    return tuple(notes)
+
+
+def promise(extractor: Anchors, head: Anchors) -> Promise:
+    """Return what two parts were both trained against, as a check's report has it.
+
+    Args:
+        extractor: Kind and digest of every anchor.
+        head: The same.
+    """
+    if extractor.isdisjoint(head):
+        return "none"
+    kinds = {kind for kind, _ in extractor & head}
+    return "shared-head" if kinds != {"initial_weights"} else "shared-init"
+
+
+def is_normalised(extractor: Manifest, head: Manifest) -> bool:
+    """Tell whether a normalisation policy makes a difference to either part, as their contracts say."""
+    return NORMALISED in (extractor.contract.protocol.normalisation, head.contract.protocol.normalisation)
+
+
+def _reason(report: Report, images: Images, names: tuple[str, ...], adapted: bool) -> str:
+    if report.wiring == "refused" or (report.wiring == "needs-adapter" and not adapted):
+        barred = [one.code for one in report.findings if one.severity in ("refuses", "adaptable")]
+        return f"wiring {report.wiring}: {', '.join(barred)}"
+    if images.counts is None:
+        return ""
+    if not names:
+        return f"no class in common with {images.name}"
+    if not any(images.counts[name] for name in names):
+        return f"{images.name} holds no image of a common class"
+    return ""
