@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from measured import settings
 from torch.utils.data import Dataset  # here, so that torch is not imported while reading is watched
 
 from compatkit.contract import (
@@ -30,11 +31,10 @@ from compatkit.contract import (
 )
 from compatkit.errors import CompatkitError
 from compatkit.evaluation.cells import Cell, Figure
-from compatkit.registry.canonical import dumps
+from compatkit.evaluation.records import Cells, record
 from compatkit.registry.manifest import About, Edge, Manifest, Payload, edges, function_digest
 from compatkit.registry.store import Store
 from compatkit.registry.tensors.tensorfile import tensor_digest
-from compatkit.reports.document import parse_cell
 
 NAME = "team/one"
 HEAD = "value:sha256:" + "1" * 64
@@ -59,6 +59,7 @@ CELL = Cell(
     Figure(*SHARES),
     0.5,
     Figure(*SHARES),
+    settings=settings(),
 )
 
 
@@ -97,7 +98,7 @@ def build(root: Path) -> Store:
     store.set_alias(NAME, "prod", "2.0.0")
     store.withdraw(NAME, "1.0.0", "trained on the test images")
     function = function_digest(store.manifest(NAME))
-    store.evidence.record(function, HEAD, {"metric": "accuracy", "seed": 0}, dumps(attrs.asdict(CELL)))
+    store.evidence.keep(function, HEAD, **record(CELL))
     return store
 
 
@@ -168,9 +169,9 @@ def _read(store: Store, manifest: Manifest, attempt: Callable[..., Any]) -> None
     function = attempt(function_digest, manifest)
     for head in (attempt(store.evidence.partners, function) or ()) if function else ():
         for pointer in attempt(store.evidence.pointers, function, head) or ():
-            found = attempt(store.evidence.result, pointer)
-            if found is not None:
-                attempt(parse_cell, found)
+            attempt(store.evidence.result, pointer)
+        for result in attempt(store.evidence.kept, [function], [head]) or ():
+            attempt(Cells().of, result, NAME, head)
 
 
 def edited(data: bytes, numbers: random.Random, others: Sequence[bytes]) -> bytes:

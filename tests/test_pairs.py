@@ -10,20 +10,18 @@ import attrs
 import pytest
 import torch
 from components import extractor, head, maps, shared, vector
+from measured import cell, keep
 
 import compatkit as ck
 from compatkit.contract import FeatureStatistics
 from compatkit.errors import DataError, FormatError, NotFound, UsageError
-from compatkit.evaluation.cells import METRIC, METRIC_VERSION, Cell, Figure
-from compatkit.registry.canonical import dumps
-from compatkit.registry.manifest import Manifest, function_digest
+from compatkit.evaluation.cells import Cell
+from compatkit.registry.manifest import Manifest
 from compatkit.registry.objects import Objects
 from compatkit.registry.store import Store
 from compatkit.registry.tensors.channels import channel_bytes
 
-FIGURE = Figure(0.5, 50, 100, 0.4, 0.6)
-CELL = Cell("e", "h", "direct", "none", "compatible", FIGURE, FIGURE, 0.1, FIGURE, 1.0)
-CELL = attrs.evolve(CELL, settings={"metric": METRIC, "metric_version": METRIC_VERSION})
+CELL = cell()
 
 
 @pytest.fixture
@@ -82,14 +80,13 @@ def test_withdrawn_parts_are_compared_by_their_digest(registry: ck.Registry) -> 
     assert registry.check("a/one.extractor", f"a/one.head@{digest}").word == "promised"
 
 
-def measure(store: Store, left: str, right: str, cell: Cell) -> None:
-    functions = [function_digest(store.manifest(name)) for name in (left, right)]
-    store.evidence.record(*functions, {"seed": len(str(cell))}, dumps(attrs.asdict(cell)))
+def measure(store: Store, left: str, right: str, measured: Cell) -> None:
+    keep(store, store.manifest(left), store.manifest(right), measured)
 
 
 def test_evidence_counts_for_the_pairs_that_were_measured(registry: ck.Registry) -> None:
     measure(registry.store, "a/one.extractor", "a/one.head", CELL)
-    old = attrs.evolve(CELL, grade="perfect", settings={"metric_version": "0"})
+    old = cell("perfect", metric_version="0")
     measure(registry.store, "a/one.extractor", "a/shared.dcc", old)
     table = registry.check_all("*", "*")
     answers = [[outline.answers.evidence for outline in row] for row in table.outlines]
@@ -121,7 +118,7 @@ def test_every_manifest_is_read_once_and_no_pair_is_looked_up_alone(
     monkeypatch.setattr(Objects, "read", counting)
     registry.check_all("*", "*")
     assert set(read.values()) == {1}
-    assert len(read) == 5 + 1  # five manifests and the one result
+    assert len(read) == 5  # the manifests; the result is in the index
 
 
 def with_channels(store: Store, made: Manifest, means: list[float]) -> Manifest:

@@ -262,7 +262,9 @@ def test_a_wrong_kind_is_told_before_a_weight_is_read(
     with pytest.raises(
         UsageError, match=r"digits/left.head@1.0.0 is of kind head, where extractor is expected"
     ):
-        registry.matrix("digits/*", RIGHT, tests)
+        registry.matrix("digits/left.head", RIGHT, tests)
+    with pytest.raises(NotFound, match=r"'\*.head' matches \d+ components, none of kind extractor: .* head"):
+        registry.matrix("*.head", RIGHT, tests)
     with pytest.raises(UsageError, match="narrow the pattern"):
         registry.auxiliary_heads("digits/*.head")
     with pytest.raises(NotFound, match="matches no component"):
@@ -277,10 +279,13 @@ def test_progress_and_settings_of_a_matrix(registry: ck.Registry, tests: list[ck
     assert [done for done, _, _ in seen] == list(range(1, 7)) and {total for _, total, _ in seen} == {6}
     assert {name for _, _, name in seen} == {part.reference for part in matrix.extractors}
     assert dict(matrix.settings) == {
+        "metric": "recombination_accuracy 1",
         "normalisation": "batch",
         "batch_size": 16,
         "seed": 3,
         "precision": "float32",
+        "fill": "missing",
+        "cells": {"taken": 0, "measured": 2},
     }
 
 

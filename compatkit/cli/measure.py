@@ -12,16 +12,17 @@ from compatkit.cli.images import data_sets, fitting_images, test_images
 from compatkit.cli.options import data_options, json_option, registry_option, signature_options
 from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, report_text, rows
 from compatkit.cli.roots import check_outputs, registry
-from compatkit.errors import IncompatibleError, IntegrityError
+from compatkit.errors import IncompatibleError
 
 if TYPE_CHECKING:
     from compatkit.evaluation.cells import Cell
     from compatkit.evaluation.recombination import Recombination
-    from compatkit.registry.names import Reference
+    from compatkit.reports.matrix import Matrix
     from compatkit.verdict import Report
-    from compatkit.workspace import Registry
 
 POLICIES = ("batch", "reestimate", "running")
+PRECISIONS = ("float32", "bfloat16")
+FILLS = ("missing", "stale", "all", "none")
 WRITERS = ("html", "png", "markdown", "csv")
 
 
@@ -42,6 +43,13 @@ def measuring_options(function: Any) -> Any:
             "--batch-size", type=click.IntRange(2), default=256, show_default=True, help="Images in a batch."
         ),
         click.option(
+            "--precision",
+            type=click.Choice(PRECISIONS),
+            default="float32",
+            show_default=True,
+            help="float32, or bfloat16 by autocast.",
+        ),
+        click.option(
             "--normalisation",
             type=click.Choice(POLICIES),
             default="batch",
@@ -58,7 +66,9 @@ def measuring_options(function: Any) -> Any:
 
 
 @click.command(
-    "matrix", help="Measure every one of EXTRACTORS with every one of HEADS (globs such as 'digits/*.head')."
+    "matrix",
+    help="Report every one of EXTRACTORS with every one of HEADS (globs such as 'digits/*.head'): what was measured "
+    "before under exactly these conditions is taken, what is missing is measured and kept.",
 )
 @click.argument("extractors")
 @click.argument("heads")
@@ -72,6 +82,22 @@ def measuring_options(function: Any) -> Any:
     multiple=True,
     metavar="NAME",
     help="Test set by name or path, once for each; else those that the extractors were trained on.",
+)
+@click.option(
+    "--fill",
+    type=click.Choice(FILLS),
+    default="missing",
+    show_default=True,
+    help="Measure what nothing is known of; also what is stale, because the metric, the images or the bound changed "
+    "since; all anew; or nothing, which needs no images.",
+)
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Only components with tag:KEY=VALUE, model=GLOB, class=NAME, anchor=DIGEST, latest=yes, ... (head.model=GLOB "
+    "for one side), only cells with grade=compatible,perfect, state=stale, promise=shared-head, wiring=direct, "
+    "accuracy>=.9; may be repeated, and all must fit.",
 )
 @measuring_options
 @click.pass_context
@@ -90,16 +116,20 @@ def matrix_command(
     csv: str | None,
     **conditions: Any,
 ) -> None:
-    """Measure and report; a cell is measured on its extractor's own test set."""
+    """Report and measure; a cell is measured on its extractor's own test set."""
+    from compatkit.matrices.sides import Sides
+    from compatkit.matrices.where import parse
+
     paths = dict(zip(WRITERS, (html, png, markdown, csv), strict=True))
     check_outputs({f"--{name}": path for name, path in paths.items()})
-    conditions["device"] = _device(conditions["device"])
     held = registry(context)
-    lefts = list(map(str, held.select(extractors, "extractor")))
-    rights = list(map(str, held.select(heads, "head")))
-    data = test_images(held, lefts, recipe=recipe, names=names, root=data_root, download=download)
+    data = None
+    if conditions["fill"] != "none" or names or recipe:
+        chosen = Sides(held.store).choose(extractors, "extractor", parse(conditions["where"]))
+        lefts = [one.reference for one in chosen]
+        data = test_images(held, lefts, recipe=recipe, names=names, root=data_root, download=download)
     with progress("matrix") as report:
-        matrix = held.matrix(lefts, rights, data, progress=report, **conditions)
+        matrix = held.matrix(extractors, heads, data, progress=report, **conditions)
     for name, path in paths.items():
         if path is not None:
             getattr(matrix, f"to_{name}")(path)
@@ -109,8 +139,20 @@ def matrix_command(
         emit(json.loads(matrix.to_json()))
         return
     print_matrix(matrix)
+    _tell_cells(matrix)
     for path in filter(None, paths.values()):
         click.echo(f"wrote {clean(path)}")
+
+
+def _tell_cells(matrix: Matrix) -> None:
+    """Print how many cells were taken and how many measured, and how to fill what is not known."""
+    counts = matrix.settings["cells"]
+    click.echo()
+    told = f"{counts['taken']:,} taken from what was measured before, {counts['measured']:,} measured now"
+    for state, fill in (("stale", "stale"), ("missing", "missing")):
+        if counts.get(state):
+            told += f"; {counts[state]:,} {state}: --fill {fill} measures {'it' if counts[state] == 1 else 'them'}"
+    paragraph(f"{told}.")
 
 
 @click.command(
@@ -153,7 +195,6 @@ def recombine_command(
     report = held.check(str(left), str(right))
     _refuse(report, adapt)
     fits = any(one.severity == "adaptable" and one.remedy.split(":")[0] in FITTED for one in report.findings)
-    conditions["device"] = _device(conditions["device"])
     data = None
     if fits or not no_measure:
         where = {"recipe": recipe, "names": (name,) if name else (), "root": data_root, "download": download}
@@ -164,11 +205,12 @@ def recombine_command(
     if no_measure or data is None:
         _tell(model.report, None, model, machine)
         return
-    own = _with_own(held, left, right)
     between = {(str(left), str(right)): model.inserted}
     with progress("recombine") as done:
         tests = {left.name: data.test}
-        matrix = held.matrix(str(left), own, tests, adapters=between, progress=done, **conditions)
+        matrix = held.matrix(
+            str(left), str(right), tests, fill="stale", adapters=between, progress=done, **conditions
+        )
     cell = matrix.cell(str(left), str(right))
     # Checked again, with what was measured by now; figures with adapters are no evidence of the pair.
     after = model.report if model.inserted else held.check(str(left), str(right))
@@ -188,13 +230,6 @@ def _refuse(report: Report, adapt: bool) -> None:
     if report.wiring == "needs-adapter":
         text += f"\nTo put the adapters in: compatkit recombine {report.extractor} {report.head} --adapt."
     raise IncompatibleError(text, subject=report)
-
-
-def _device(name: str) -> str:
-    """Return the device to run on, once a tensor could be made there."""
-    from compatkit.training.precision import Precision
-
-    return Precision.choose(name, "float32", None).device
 
 
 def _tell(report: Report, cell: Cell | None, model: Recombination, machine: bool) -> None:
@@ -219,23 +254,3 @@ def _tell(report: Report, cell: Cell | None, model: Recombination, machine: bool
     click.echo()
     paragraph(f"{said.mark} {said.word}: {cell.reason or said.meaning}")
     rows(dict(evidence(cell)) | {"Measured with": settings_line(cell.settings)})
-
-
-def _with_own(held: Registry, extractor: Reference, head: Reference) -> list[str]:
-    """Return the head, and the head that the extractor was trained with, whose accuracy is the bound.
-
-    It is looked for beside the extractor first (``digits/mnist.extractor``, ``digits/mnist.head``), so that a
-    large registry is not read through, and a damaged component elsewhere does no harm.
-    """
-    beside = f"{extractor.name.removesuffix('.extractor')}.head"
-    names = sorted(held.names(), key=lambda name: (name != beside, name))
-    for name in names:
-        for version in reversed(held.store.versions(name)):
-            reference = f"{name}@{version}"
-            try:
-                parents = held.manifest(reference).parents
-            except IntegrityError:
-                continue
-            if any(one.relation == "trained_with" and one.component == extractor.digest for one in parents):
-                return [str(head), reference]
-    return [str(head)]

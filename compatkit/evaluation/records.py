@@ -117,7 +117,7 @@ class Damaged:
 
     def add(self, extractor: str, head: str, error: str) -> None:
         """Note a result, with the pair that it is of."""
-        self._found.append(f"{extractor} with {head}: a result is damaged and left out: {error}")
+        self._found.append(f"{extractor} with {head}: a result is left out: {error.rstrip('.')}")
 
     def warn(self, *, stacklevel: int) -> None:
         """Warn of what was noted."""

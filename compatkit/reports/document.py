@@ -14,7 +14,6 @@ import attrs
 
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.evaluation.cells import Cell, Part
-from compatkit.registry.canonical import loads
 
 if typing.TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
@@ -66,16 +65,6 @@ def parse(text: str | bytes) -> Matrix:
         raise
     except CompatkitError as error:
         raise FormatError(f"the JSON is no usable matrix: {error}") from error
-
-
-def parse_cell(text: str | bytes) -> Cell:
-    """Return one cell from its JSON (fields by name), as evidence keeps it.
-
-    Raises:
-        FormatError: Not the JSON of a cell; the place is named.
-    """
-    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return _structure(loads(raw, what="the result"), Cell, "cell")
 
 
 def _load(text: str | bytes) -> Any:

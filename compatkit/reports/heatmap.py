@@ -11,11 +11,11 @@ from compatkit.evaluation.cells import Cell, Part
 from compatkit.reports.ink import INK, PAPER, QUIET, printable, shade, text_at
 from compatkit.reports.wording import (
     DASH,
-    VERDICTS,
     Verdict,
     brief,
     clip,
     interval,
+    listed,
     settings_line,
     share,
     verdict,
@@ -131,6 +131,8 @@ def _draw_cells(axes: Axes, matrix: Matrix, scale: Scale) -> None:
 
 def _draw_cell(axes: Axes, cell: Cell | None, row: int, column: int, scale: Scale) -> None:
     said = verdict(cell)
+    if said.key == "left-out":
+        return
     if cell is None or cell.restricted is None:
         _box(axes, row, column, EMPTY, hatch="////" if said.key != "missing" else None)
         _lines(
@@ -143,8 +145,11 @@ def _draw_cell(axes: Axes, cell: Cell | None, row: int, column: int, scale: Scal
             scale,
         )
         return
-    fill, ink = shade(cell.restricted.accuracy)
-    _box(axes, row, column, fill, edge=OWN_EDGE if cell.own else None)
+    is_stale = (
+        cell.state == "stale"
+    )  # its figure is told, and not by a shade that could be taken for a current one
+    fill, ink = (EMPTY, QUIET) if is_stale else shade(cell.restricted.accuracy)
+    _box(axes, row, column, fill, edge=OWN_EDGE if cell.own else None, hatch=".." if is_stale else None)
     if scale.lines == 3:
         last = f"{said.mark} {said.word}"
         x, y = column + 0.5, row + 0.5
@@ -203,7 +208,7 @@ def _legend_lines(matrix: Matrix, per_line: float) -> list[str]:
     seen: set[str] = set()
     for part in matrix.extractors:
         seen |= {verdict(matrix.find(part.reference, head.reference)).key for head in matrix.heads}
-    words = [f"{one.mark} {_meaning(one)}" for one in VERDICTS.values() if one.key in seen]
+    words = [f"{one.mark} {_meaning(one)}" for one in listed(seen)]
     each = max(1, int(per_line))
     return ["     ".join(words[start : start + each]) for start in range(0, len(words), each)]
 

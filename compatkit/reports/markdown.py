@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from compatkit.evaluation.cells import Cell
 from compatkit.reports.wording import (
-    VERDICTS,
     figure_text,
     interval,
+    listed,
     settings_line,
     share,
     signed,
@@ -57,7 +57,7 @@ def render(matrix: Matrix) -> str:
     lines += _evidence(matrix)
     lines += _reasons(matrix)
     seen = {verdict(cell).key for cell in matrix.cells}
-    lines += [f"- {one.mark} **{one.word}**: {one.meaning}" for one in VERDICTS.values() if one.key in seen]
+    lines += [f"- {one.mark} **{one.word}**: {one.meaning}" for one in listed(seen)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -68,7 +68,7 @@ def _row(cells: Iterable[str]) -> list[str]:
 def _cell(cell: Cell | None) -> str:
     said = verdict(cell)
     if cell is None or cell.restricted is None:
-        return f"{said.mark} {said.word}"
+        return f"{said.mark} {said.word}" if said.mark.strip() else ""
     own = ", own pair" if cell.own and said.key != "own" else ""
     return f"**{share(cell.restricted.accuracy)}** ({interval(cell.restricted)}) {said.mark} {said.word}{own}"
 
@@ -98,9 +98,12 @@ def _evidence(matrix: Matrix) -> list[str]:
 
 
 def _reasons(matrix: Matrix) -> list[str]:
-    lines = [
-        f"- {escape(cell.extractor)} with {escape(cell.head)}, {verdict(cell).word}: {escape(cell.reason)}"
-        for cell in matrix.cells
-        if cell.restricted is None and cell.reason
-    ]
-    return ["### Not measured", "", *lines, ""] if lines else []
+    lines: list[str] = []
+    for title, states in (("Stale", ("stale",)), ("Not measured", ("missing", "barred"))):
+        found = [
+            f"- {escape(cell.extractor)} with {escape(cell.head)}, {verdict(cell).word}: {escape(cell.reason)}"
+            for cell in matrix.cells
+            if cell.state in states and cell.reason
+        ]
+        lines += [f"### {title}", "", *found, ""] if found else []
+    return lines

@@ -20,9 +20,9 @@ from markupsafe import Markup
 from compatkit.evaluation.cells import Cell, Part
 from compatkit.reports import document
 from compatkit.reports.wording import (
-    VERDICTS,
     Verdict,
     evidence,
+    listed,
     setting_name,
     setting_text,
     share,
@@ -101,12 +101,8 @@ def render(matrix: Matrix) -> str:
         ],
         heads=[_heading(part, "Head", f"head-{i}") for i, part in enumerate(matrix.heads)],
         rows=rows,
-        counts=[(one, counts[one.key]) for one in VERDICTS.values() if counts[one.key]],
-        verdicts=[
-            one
-            for one in VERDICTS.values()
-            if counts[one.key] or one.key in ("perfect", "compatible", "chance")
-        ],
+        counts=[(one, counts[one.key]) for one in listed(counts)],
+        verdicts=listed({*counts, "perfect", "compatible", "chance"}),
         many=max(len(matrix.extractors), len(matrix.heads)) > MANY,
         few=sum(map(len, rows)) <= MANY,
     )
@@ -170,7 +166,8 @@ def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
         head=visible(head.reference),
         said=said,
         own=bool(cell and cell.own),
-        level=round(min(1.0, max(0.0, figure.accuracy)) * LEVELS) if figure else None,
+        # the figure of a stale cell is told, and not by a shade that could be taken for a current one
+        level=round(min(1.0, max(0.0, figure.accuracy)) * LEVELS) if figure and said.key != "stale" else None,
         accuracy=share(figure.accuracy) if figure else "",
         low=share(figure.low) if figure else "",
         high=share(figure.high) if figure else "",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from compatkit.evaluation.cells import Cell, Part
-from compatkit.reports.wording import VERDICTS, Verdict, brief, clip, settings_line, share, verdict, visible
+from compatkit.reports.wording import Verdict, brief, clip, listed, settings_line, share, verdict, visible
 
 if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
@@ -61,7 +61,7 @@ def _name(part: Part) -> tuple[str, str, str]:
 def _cell(cell: Cell | None) -> tuple[str, str, str]:
     said = verdict(cell)
     if cell is None or cell.restricted is None:
-        return said.word, "", ""
+        return said.word if said.mark.strip() else "", "", ""
     word = f"own, {said.word}" if cell.own and said.key != "own" else said.word
     first = f"{share(cell.restricted.accuracy)} {word}"
     last = ""
@@ -90,7 +90,7 @@ def _compact(matrix: Matrix, width: int) -> list[str]:
         for row in matrix.extractors
         for head in matrix.heads
     }
-    signs = [f"{one.sign.strip() or 'no sign'} {one.word}" for one in VERDICTS.values() if one.key in seen]
+    signs = [f"{one.sign.strip() or 'no sign'} {one.word}" for one in listed(seen)]
     # Hard spaces hold a sign and its words together while the line is wrapped.
     legend = textwrap.wrap("Signs: " + ", ".join(sign.replace(" ", HARD) for sign in signs), width)
     lines += [*(line.replace(HARD, " ") for line in legend), ""]
@@ -113,7 +113,7 @@ def _short(cell: Cell | None) -> str:
 def _reasons(matrix: Matrix) -> Iterator[str]:
     groups: dict[tuple[Verdict, str], list[Cell]] = {}
     for cell in matrix.cells:
-        if cell.restricted is None and cell.reason:
+        if cell.reason and cell.state != "left-out":
             groups.setdefault((verdict(cell), cell.reason), []).append(cell)
     for (said, reason), cells in list(groups.items())[:REASONS]:
         names = (

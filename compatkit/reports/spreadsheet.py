@@ -20,6 +20,7 @@ COLUMNS = (
     "head",
     "head_digest",
     "own",
+    "state",
     "wiring",
     "promise",
     "grade",
@@ -56,10 +57,11 @@ def render(matrix: Matrix) -> str:
 def _line(part: Part, head: Part, cell: Cell | None) -> list[str]:
     names = [_text(part.reference), part.digest, _text(head.reference), head.digest]
     if cell is None:
-        return [*names, "", "", "", "", verdict(None).word, *[""] * (len(COLUMNS) - 9)]
+        return [*names, "", "missing", "", "", "", verdict(None).word, *[""] * (len(COLUMNS) - 10)]
     return [
         *names,
         "yes" if cell.own else "no",
+        cell.state,
         cell.wiring,
         cell.promise,
         cell.grade,

@@ -31,6 +31,7 @@ STYLES = {
     "refused": "magenta",
     "disjoint": "dim",
     "missing": "dim",
+    "left-out": "dim",
 }
 CELL_WIDTH = 18
 SHORT_WIDTH = 7
@@ -91,7 +92,7 @@ def _cell(cell: Cell | None, *, short: bool) -> Text:
     said = verdict(cell)
     style = STYLES[said.key]
     if cell is None or cell.restricted is None:
-        return Text(said.mark if short else f"{said.mark} {said.word}", style)
+        return Text(said.mark if short or not said.mark.strip() else f"{said.mark} {said.word}", style)
     if short:
         return Text(f"{brief(cell.restricted.accuracy)} {said.mark}", style)
     own = " (own)" if cell.own and said.key != "own" else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -88,7 +88,14 @@ _ALL = (
         "Wired directly, but not measured, and without an auxiliary head in common.",
         False,
     ),
-    Verdict("stale", "stale", "◌", "~", "Measured before the metric changed. Measure again."),
+    Verdict(
+        "stale",
+        "stale",
+        "◌",
+        "~",
+        "Measured under another version of the metric, on other images of the same name, or beside another bound; the "
+        "cell says which. Measure again.",
+    ),
     Verdict("ungraded", "not graded", "▫", " ", "Measured, but the figures were given no grade."),
     Verdict(
         "adapter",
@@ -115,6 +122,7 @@ _ALL = (
         "There is no figure for this pair; where a reason is known, the cell tells it.",
         False,
     ),
+    Verdict("left-out", "left out", " ", " ", "The pair does not fit what was asked for.", False),
 )
 VERDICTS: dict[str, Verdict] = {one.key: one for one in _ALL}
 _BY_WORD = {one.word: one for one in _ALL}
@@ -124,6 +132,8 @@ def verdict(cell: Cell | None) -> Verdict:
     """Return the word for a cell; None is a pair that was never measured."""
     if cell is None:
         return VERDICTS["missing"]
+    if cell.state == "left-out":
+        return VERDICTS["left-out"]
     if cell.restricted is not None:
         if cell.own and cell.grade in ("none", "perfect"):
             return VERDICTS["own"]
@@ -135,6 +145,11 @@ def verdict(cell: Cell | None) -> Verdict:
     said = " ".join((cell.reason, *cell.findings)).lower()
     disjoint = not cell.common and ("common" in cell.reason or "labels-disjoint" in said)
     return VERDICTS["disjoint" if disjoint else "missing"]
+
+
+def listed(keys: Collection[str]) -> list[Verdict]:
+    """Return the verdicts with these keys that a legend explains; of what is left out nothing is told."""
+    return [one for one in _ALL if one.key in keys and one.mark.strip()]
 
 
 def of_word(word: Word) -> Verdict:

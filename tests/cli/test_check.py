@@ -8,11 +8,9 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from measured import cell, keep
 from small import data_set
 
-from compatkit.evaluation.cells import METRIC, METRIC_VERSION, Cell, Figure
-from compatkit.registry.canonical import dumps
-from compatkit.registry.manifest import function_digest
 from compatkit.registry.store import Store
 
 LEFT, RIGHT = "digits/left.extractor", "digits/right.head"
@@ -71,11 +69,7 @@ def test_a_pair_at_chance_satisfies_nothing_and_a_measured_one_says_its_figures(
     run: Any, parts: Path
 ) -> None:
     store = Store.open(parts)
-    figure = Figure(0.1, 10, 100, 0.05, 0.17)
-    cell = Cell("e", "h", "direct", "shared-head", "chance", figure, figure, 0.1, figure, 0.0)
-    cell = attrs.evolve(cell, settings={"metric": METRIC, "metric_version": METRIC_VERSION})
-    functions = [function_digest(store.manifest(name)) for name in (LEFT, RIGHT)]
-    store.evidence.record(*functions, {}, dumps(attrs.asdict(cell)))
+    keep(store, store.manifest(LEFT), store.manifest(RIGHT), cell("chance", 10))
     said = run("check", "*", "*.head")
     assert (
         said.code == 1 and "4 pairs: 3 promised, 1 incompatible" in said.out and "○ incompatible" in said.out
@@ -84,7 +78,7 @@ def test_a_pair_at_chance_satisfies_nothing_and_a_measured_one_says_its_figures(
     assert (
         single.code == 1
         and single.out.startswith("incompatible: wiring direct")
-        and "0.100 [0.050, 0.170]" in single.out
+        and "0.100 [0.000, 0.200]" in single.out
     )
 
 

@@ -354,6 +354,9 @@ def test_cells_carry_settings_and_the_checks_findings() -> None:
         "device": "cpu",
         "data": "a/test",
         "data_digest": split.digest,
+        "images": 60,
+        "bound_head": "",
+        "torch": torch.__version__,
         "own": False,
         "normalised": True,
     }

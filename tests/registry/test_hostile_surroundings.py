@@ -9,13 +9,12 @@ import socket
 import sys
 from pathlib import Path
 
-import attrs
 import pytest
 import torch
 from hostile import CELL, HEAD, NAME, States, build, manifest_of, read_everything, weights
 
 from compatkit.errors import CompatkitError
-from compatkit.registry.canonical import dumps
+from compatkit.evaluation.records import record
 from compatkit.registry.manifest import function_digest
 from compatkit.registry.store import Store
 
@@ -63,9 +62,8 @@ def change_everything(store: Store) -> None:
     assert publish(store, "team/two") == "team/two@1.0.0"
     store.set_alias("team/two", "best", "1.0.0", expected=None)
     function = function_digest(store.manifest("team/two"))
-    result = dumps(attrs.asdict(CELL))
-    store.evidence.record(function, HEAD, {"seed": 1}, result)
-    assert store.evidence.results(function, HEAD) == [result]
+    edge = store.evidence.keep(function, HEAD, **record(CELL))
+    assert [one.digest for one in store.evidence.kept([function], [HEAD])] == [edge.blob]
     assert read_everything(store.root) == []
     store.withdraw("team/two", "1.0.0", "tried only")
     assert Store.open(store.root).versions("team/two") == []

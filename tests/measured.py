@@ -1,0 +1,45 @@
+"""Results made by hand: what a matrix would have kept of a pair, without measuring anything."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import attrs
+
+from compatkit.evaluation.cells import Cell, Figure, Grade
+from compatkit.evaluation.keys import Settings, circumstances
+from compatkit.evaluation.records import record
+from compatkit.registry.manifest import Edge, Manifest, function_digest
+from compatkit.registry.store import Store
+
+ASKED = {
+    "policy": "running",
+    "batch_size": 256,
+    "seed": 0,
+    "precision": "float32",
+    "data": "a/test",
+    "data_digest": "data:sha256:" + hashlib.sha256(b"a/test").hexdigest(),
+    "images": 100,
+    "normalised": True,
+    "bound": "",
+}
+
+
+def settings(**changes: Any) -> Settings:
+    """Return the settings of a cell; names of ``circumstances`` change the key, any other stand beside it."""
+    inside: dict[str, Any] = {**ASKED, **{name: one for name, one in changes.items() if name in ASKED}}
+    beside = {name: one for name, one in changes.items() if name not in ASKED}
+    return {**circumstances(**inside), "device": "cpu", "own": False, **beside}
+
+
+def cell(grade: Grade = "compatible", correct: int = 50, **changes: Any) -> Cell:
+    """Return a measured cell of 100 images, ``correct`` of them right."""
+    figure = Figure(correct / 100, correct, 100, max(0.0, correct / 100 - 0.1), min(1.0, correct / 100 + 0.1))
+    plain = Cell("e", "h", "direct", "none", grade, figure, figure, 0.1, None, None, None, ("0", "1"))
+    return attrs.evolve(plain, settings=settings(**changes))
+
+
+def keep(store: Store, extractor: Manifest, head: Manifest, measured: Cell) -> Edge:
+    """Keep a measured cell as evidence of a pair."""
+    return store.evidence.keep(function_digest(extractor), function_digest(head), **record(measured))
