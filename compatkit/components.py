@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,7 +53,6 @@ def load(
         IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         UnknownName: The blueprint's builder or model is not known here.
     """
-    from compatkit.evaluation.matrix import LoadedPart
     from compatkit.publishing import proof_of
     from compatkit.verification import verify as hold_against
 
@@ -69,10 +68,19 @@ def load(
     hold_against(manifest, module, thorough=False, run=run, state=state, whose=pinned(reference))
     if run and fact is not None:
         store.memory.prove(fact)
+    return part_of(store, pinned(reference), str(reference.digest), manifest, module)
+
+
+def part_of(
+    store: Store, reference: str, digest: str, manifest: Manifest, module: nn.Module
+) -> LoadedPart:
+    """Return a component with its module, ready to be measured."""
+    from compatkit.evaluation.matrix import LoadedPart
+
     trained = [parent.component for parent in manifest.parents if parent.relation == "trained_with"]
     return LoadedPart(
-        reference=pinned(reference),
-        digest=str(reference.digest),
+        reference=reference,
+        digest=digest,
         function=function_digest(manifest),
         kind=manifest.kind,
         manifest=manifest,
@@ -105,9 +113,21 @@ def function_of_parent(store: Store, digest: str) -> str | None:
 
 
 def registered(
-    store: Store, name: str, manifest: Manifest, state: Mapping[str, Tensor], version: str | None
+    store: Store,
+    name: str,
+    manifest: Manifest,
+    state: Mapping[str, Tensor],
+    publish: Callable[[Manifest, nn.Module], Reference],
 ) -> Reference:
-    """Publish a component whose contract its module keeps; see ``Registry.register``."""
+    """Publish a component whose contract its module keeps; see ``Registry.register``.
+
+    Args:
+        store: Where the weights are put.
+        name: For messages.
+        manifest: As it was stated.
+        state: The weights.
+        publish: Publishes the final manifest with its module.
+    """
     from compatkit.publishing import probe_of, remember_proof
     from compatkit.verification import verify
 
@@ -128,7 +148,7 @@ def registered(
         if one.per_channel is not None:
             channel_statistics(store.read_blob(one.per_channel["blob"]))
     kept = attrs.evolve(manifest, payload=store.put_state(state, parameters=parameters))
-    reference = store.publish(name, kept, version=version)
+    reference = publish(kept, module)
     remember_proof(store, kept, reference)
     return reference
 

@@ -250,3 +250,25 @@ class SignerExpired(SignatureError):
     """The key that signed is past its end."""
 
     code = "signer-expired"
+class PolicyBroken(CompatkitError):
+    """A version would break the policy of its name; ``subject`` is the outcome with its matrix."""
+
+    code = "policy-broken"
+
+
+class PolicyUndecided(UsageError):
+    """A policy asks for a measurement that nobody made."""
+
+    code = "policy-undecided"
+
+
+class PolicyDataMissing(DataError):
+    """The images that decide a policy are not at hand; publishing is refused, not skipped."""
+
+    code = "policy-data"
+
+
+class PolicyMoved(UsageError):
+    """A policy is no longer the one that the caller expected (compare-and-swap failed)."""
+
+    code = "policy-moved"

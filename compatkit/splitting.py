@@ -15,6 +15,7 @@ from compatkit.data.classes import label
 from compatkit.data.resizing import KERNELS
 from compatkit.errors import FormatError, UsageError
 from compatkit.evaluation.statistics import SAMPLES, feature_moments
+from compatkit.promises import publish
 from compatkit.publishing import Draft, blobs_of, contract_of, remember_proof
 from compatkit.registry.manifest import About, Parent
 from compatkit.registry.names import check_name
@@ -194,7 +195,7 @@ def publish_split(
         title = f"{part.blueprint.model} {'up to' if side == 'extractor' else 'after'} {part.blueprint.split}"
         draft = Draft(side, side, title, part.blueprint, part.module, part.contract, blobs=part.blobs)  # type: ignore[arg-type]
         manifest = draft.manifest(draft.put(store), training or {}, parents, about or About())
-        reference = store.publish(name, manifest)
+        reference = publish(store, name, manifest, part.module)
         remember_proof(store, manifest, reference)
         published[side] = f"{reference.name}@{reference.version}"
         parents = (Parent("trained_with", str(reference.digest)),)

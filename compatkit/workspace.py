@@ -12,9 +12,9 @@ from compatkit.compatibility import Report
 from compatkit.components import load, pinned, registered
 from compatkit.errors import UsageError
 from compatkit.pairs import check_pairs
-from compatkit.registry.canonical import dumps
+from compatkit.policing import Policing
 from compatkit.registry.changes.differences import Difference, diff
-from compatkit.registry.manifest import About, Manifest, Parent, Payload
+from compatkit.registry.manifest import About, Manifest
 from compatkit.registry.names import Reference, check_name
 from compatkit.registry.objects import Verify
 from compatkit.registry.signing.trust import Trust, Trusted
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from compatkit.evaluation.matrix import Adapters, LoadedPart
     from compatkit.evaluation.recombination import Recombination
     from compatkit.exports.writing import Written
+    from compatkit.outcomes import Outcome
+    from compatkit.promises import Given
     from compatkit.registry.care import Care
     from compatkit.registry.index.search import Found
     from compatkit.registry.signing.signer import SigningKey
     from compatkit.registry.signing.verification import Verdict
     from compatkit.registry.signing.vouching import Signed
+    from compatkit.releasing import Release
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts
     from compatkit.training.context import AuxiliaryHead
@@ -44,14 +47,12 @@ Progress = Callable[[int, int, str], None]
 
 
 @attrs.frozen(eq=False)
-class Registry:
+class Registry(Policing):
     """Components under versioned names in one folder.
 
     Attributes:
         store: The files; it stores and finds, and knows no network.
     """
-
-    store: Store
 
     @classmethod
     def init(cls, root: str | os.PathLike[str], *, exist_ok: bool = False) -> Registry:
@@ -89,49 +90,79 @@ class Registry:
         return cls(Store.find(trusted=trusted) if root is None else Store.open(root, trusted))
 
     def publish(
-        self, fit: Fit, *, prefix: str, version: str | None = None, about: About | None = None
+        self,
+        fit: Fit,
+        *,
+        prefix: str,
+        version: str | None = None,
+        major: bool = False,
+        about: About | None = None,
+        data: Given = (),
+        progress: Progress | None = None,
     ) -> dict[str, str]:
         """Store the parts of a fit: extractors, then shared auxiliary heads, then heads.
 
-        Everything is derived and proved before the first byte is written. A group publish is retryable, not
-        atomic: after a failure the same call completes it, and what is there already is left as it is.
+        Everything is derived and proved, and every policy answered, before the first version is linked. A group
+        publish is retryable, not atomic: after a failure the same call completes it, and what is there already is
+        left as it is.
 
         Args:
             fit: From ``Trainer.fit``.
             prefix: Names become ``<prefix>/<task>.extractor``, ``<prefix>/shared.<name>``, ``<prefix>/<task>.head``.
             version: For all parts; None takes the least step that the change demands, 1.0.0 for a new name.
+            major: Each part takes its next MAJOR number, which policies do not bind: a deliberate break.
             about: Title, description, tags, licence and source for all parts.
+            data: Images that policies are decided on, where they are neither the fit's own nor found by name.
+            progress: Called with done, total and what is being done, while policies are measured.
 
         Returns:
             Pinned references ``name@version`` by ``"<task>.extractor"``, ``"shared.<name>"``, ``"<task>.head"``.
 
         Raises:
+            PolicyBroken: A part does not work with a released partner; carries the outcome with its matrix.
+            PolicyDataMissing: The images that decide a policy are not at hand.
             CutError: Rebuilt parts do not reproduce the trained network.
             VersionExists: The version is taken by other bytes.
             VersionTooSmall: The version asked for is a smaller step than the change demands.
             EnvironmentFailure: Disk full, no right to write.
         """
-        from compatkit.publishing import drafts, remember_proof, training_facts
+        published = self._release(fit, prefix, about, version, major, data, progress).publish()
+        return {key: pinned(reference) for key, reference in published.items()}
 
-        check_name(f"{prefix}/x")
-        ready = list(drafts(fit))
-        run = self.store.put_blob(dumps(fit.run))
-        published: dict[str, Reference] = {}
-        for draft in ready:
-            payload = draft.put(self.store)
-            name = f"{prefix}/{draft.key}"
-            released = self._released(fit, name, payload)
-            if released is not None:
-                published[draft.key] = released
-                continue
-            parents = ()
-            if draft.parent is not None:
-                parents = (Parent("trained_with", str(published[draft.parent].digest)),)
-            task = fit.tasks.get(draft.key.rsplit(".", 1)[0])
-            manifest = draft.manifest(payload, training_facts(fit, run, task), parents, about or About())
-            published[draft.key] = self.store.publish(f"{prefix}/{draft.key}", manifest, version=version)
-            remember_proof(self.store, manifest, published[draft.key])
-        return {key: f"{reference.name}@{reference.version}" for key, reference in published.items()}
+    def rehearse(
+        self,
+        fit: Fit,
+        *,
+        prefix: str,
+        version: str | None = None,
+        major: bool = False,
+        data: Given = (),
+        progress: Progress | None = None,
+    ) -> dict[str, Outcome]:
+        """Return what policies say of the parts of a fit, without publishing them; the figures are kept.
+
+        Arguments as for ``publish``; the parts' bytes are put, and ``gc`` collects them.
+
+        Raises:
+            PolicyDataMissing: The images that decide a policy are not at hand.
+        """
+        return self._release(fit, prefix, None, version, major, data, progress).rehearse()
+
+    def _release(
+        self,
+        fit: Fit,
+        prefix: str,
+        about: About | None,
+        version: str | None,
+        major: bool,
+        data: Given,
+        progress: Progress | None,
+    ) -> Release:
+        from compatkit.releasing import Release
+
+        return Release.of(
+            self.store, fit, prefix, about=about, version=version, major=major, data=data, progress=progress
+        )
 
     def adopt(
         self,
@@ -199,19 +230,16 @@ class Registry:
         )
         return adopted.publish(self, name, about=about)
 
-    def _released(self, fit: Fit, name: str, payload: Payload) -> Reference | None:
-        """Return the release of a head that was frozen in this fit: it is the same part, not a new one."""
-        head = fit.auxiliary.get(name.rsplit("shared.", 1)[-1])
-        if head is None or not head.frozen or name not in self.store.names(name):
-            return None
-        for version in reversed(self.store.versions(name)):
-            release = self.store.resolve(Reference(name, version))
-            if self.store.manifest(release).payload.tensors == payload.tensors:
-                return release
-        return None
-
     def register(
-        self, name: str, manifest: Manifest, state: Mapping[str, Tensor], *, version: str | None = None
+        self,
+        name: str,
+        manifest: Manifest,
+        state: Mapping[str, Tensor],
+        *,
+        version: str | None = None,
+        major: bool = False,
+        data: Given = (),
+        progress: Progress | None = None,
     ) -> str:
         """Publish a component that was not trained here, once its contract is proved by its module.
 
@@ -224,11 +252,16 @@ class Registry:
                 added where it has none. Blobs and parents that it names must be in the registry.
             state: Tensors by name.
             version: None takes the least step that the change demands, 1.0.0 for a new name.
+            major: Take the next MAJOR number, which policies do not bind: a deliberate break.
+            data: Images that a policy is decided on, where they are not found by name.
+            progress: Called with done, total and what is being done, while a policy is measured.
 
         Returns:
             Pinned reference ``name@version``.
 
         Raises:
+            PolicyBroken: It does not work with a released partner; carries the outcome with its matrix.
+            PolicyDataMissing: The images that decide a policy are not at hand.
             IntegrityError: The contract does not tell the truth about its weights; lists every lie.
             FormatError: A value is none that a contract can hold.
             UnknownName: The blueprint's builder or model is not known here.
@@ -236,7 +269,16 @@ class Registry:
             VersionTooSmall: The version asked for is a smaller step than the change demands.
             EnvironmentFailure: Disk full, no right to write.
         """
-        return pinned(registered(self.store, check_name(name), manifest, state, version))
+        from compatkit import promises
+
+        check_name(name)
+
+        def publish(kept: Manifest, module: nn.Module) -> Reference:
+            return promises.publish(
+                self.store, name, kept, module, version=version, major=major, data=data, progress=progress
+            )
+
+        return pinned(registered(self.store, name, manifest, state, publish))
 
     def manifest(self, reference: str) -> Manifest:
         """Return the manifest that a reference points at; reads no weights."""

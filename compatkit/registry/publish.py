@@ -1,35 +1,57 @@
-"""Publishing: validate everything, store the manifest, choose the number, and link the version last."""
+"""Publishing: validate everything, store the manifest, choose the number, and link the version last.
+
+Whoever publishes looks at what the number rests on (the versions beside it, the policy, the partners that were
+measured) right before the version is linked, and again right after: what somebody else linked in between is decided
+on again, and a version that should not have been linked is withdrawn with the reason. So nothing needs a lock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 
 import attrs
 
-from compatkit.errors import IntegrityError, VersionExists, VersionTooSmall
-from compatkit.registry.canonical import MAX_BYTES, loads
+from compatkit.errors import CompatkitError, IntegrityError, PolicyUndecided, VersionExists, VersionTooSmall
+from compatkit.registry.canonical import MAX_BYTES
 from compatkit.registry.canonical import digest as digest_of
 from compatkit.registry.changes.differences import Difference, diff
-from compatkit.registry.manifest import Manifest, edges, from_bytes, sized_edges, to_bytes
-from compatkit.registry.names import Reference, Version, check_name, is_digest
-from compatkit.registry.objects import Objects
+from compatkit.registry.holding import Holding
+from compatkit.registry.manifest import Manifest, from_bytes, to_bytes
+from compatkit.registry.names import Reference, Version, check_name
+from compatkit.registry.questions import Asker, Question
 from compatkit.registry.references import References
 
 FIRST = Version(1, 0, 0)
 SHOWN = 8
 """Reasons that a message lists; a head may lose thousands of labels at once."""
+LONGEST = 2000
+"""Characters of the reason with which a version is withdrawn here."""
 STAY = (
     "New weights stay within a major line only if they were trained against the frozen auxiliary head of the "
     "version before, or were measured. "
 )
+Decide = Callable[[Question], object]
+"""Measures what a question asks for; raises what refuses the version."""
 
 
 @attrs.frozen
-class Facts:
-    """What a payload file was seen to hold: tensor digest and number of tensors."""
+class Basis:
+    """What a number rests on.
 
-    tensors: str
-    count: int
+    Attributes:
+        below: The version that it is compared with, with its digest; None for a first one.
+        above: Numbers above it in the same major line, in use or not.
+        question: What the policy asks of it at this number.
+    """
+
+    target: Version
+    below: tuple[Version, str | None] | None
+    above: tuple[Version, ...]
+    question: Question
+
+
+class _Moved(Exception):
+    """Somebody linked a version, or changed a policy, that the number rests on."""
 
 
 @attrs.frozen(eq=False)
@@ -37,16 +59,28 @@ class Publisher:
     """Publishes one manifest under one name.
 
     Attributes:
-        payloads: Facts about payload files by digest, filled as they are seen.
+        holding: What the manifest refers to.
         measured: The caller vouches that the measurement stated for new weights passed.
+        major: Take the next MAJOR number, whatever the change demands.
+        decide: Measures what the policy of the name asks for.
     """
 
-    objects: Objects
+    holding: Holding
     references: References
-    payloads: dict[str, Facts]
-    name: str
-    manifest: Manifest
+    asker: Asker
     measured: bool = False
+    major: bool = False
+    decide: Decide | None = None
+
+    @property
+    def name(self) -> str:
+        """That it is published under."""
+        return self.holding.name
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is published."""
+        return self.holding.manifest
 
     def publish(self, version: str | None) -> Reference:
         """See ``Store.publish``."""
@@ -54,83 +88,146 @@ class Publisher:
         asked = None if version is None else Version.parse(version)
         data = to_bytes(self.manifest)
         digest = digest_of(data)
-        needs = tuple(sized_edges(self.manifest))
-        self._hold(needs)
-        self._check_payload()
-        stored = False
+        self.holding.hold()
+        self.holding.check_payload()
+        answered: Question | None = None
         while True:
-            target = self._next(digest) if asked is None else asked
-            there = self.references.digest(self.name, target)
-            if there == digest:
-                return Reference(self.name, target, digest=digest)
-            if there is not None and asked is None:
-                continue  # another process took the number in between
+            there = self._already(asked, digest)
             if there is not None:
-                raise VersionExists(
-                    f"{self.name}@{target} exists with other content: it is {there}, this would be "
-                    f"{digest}. A version is never rewritten; publish without a version to get the next "
-                    "free number.",
-                    subject=f"{self.name}@{target}",
-                )
-            if asked is not None:
-                self._check_step(asked)
-            if not stored:
-                self.objects.put(data)
-                stored = True
-            if self.references.create(self.name, target, digest, lambda: self._hold(needs, data)):
+                return Reference(self.name, there, digest=digest)
+            question = self.asks(asked, digest)
+            if question.is_open and question != answered:
+                self._decide(question)
+                answered = question
+                continue  # that may have taken long: look again
+            passed = question.is_open
+            target = asked if asked is not None else self.least(measured=passed)
+            basis = self._basis(target, digest)
+            if basis.question.is_open and basis.question != answered:
+                continue  # something was linked between the two looks
+            if asked is not None and self.references.digest(self.name, asked) is None:
+                self._check_step(basis, passed)
+            if self._link(basis, digest, data, passed):
                 return Reference(self.name, target, digest=digest)
             # another process was faster: look again
 
-    def _alive(self) -> list[Version]:
-        return sorted(set(self.references.versions(self.name)) - self.references.withdrawn(self.name))
+    def asks(self, asked: Version | None, digest: str) -> Question:
+        """Return what the policy of the name asks; see ``Asker.ask``."""
+        return self.asker.ask(self.name, self.manifest, digest, asked, major=self.major)
 
-    def _next(self, digest: str) -> Version:
-        taken, alive = self.references.taken(self.name), self._alive()
-        if not alive:
+    def least(self, *, measured: bool) -> Version:
+        """Return the number that this would get now.
+
+        Args:
+            measured: Whether what a policy asks for was measured and passed.
+        """
+        taken, latest = self.references.taken(self.name), self.references.latest(self.name)
+        if latest is None:
             return max(taken).bumped("major") if taken else FIRST
-        latest = alive[-1]
-        if self.references.digest(self.name, latest) == digest:
-            return latest
-        bump = self._change(latest).bump
+        if self.major:
+            return max(taken).bumped("major")
+        bump = self._change(latest, measured).bump
         bump = "patch" if bump == "none" else bump  # the same, written by a program that left out defaults
         target = latest.bumped(bump)
         while target in taken:
             target = target.bumped(bump)
         return target
 
-    def _check_step(self, target: Version) -> None:
-        taken = self.references.taken(self.name)
-        above = [version for version in taken if version.major == target.major and version > target]
-        if above:
-            raise VersionTooSmall(
-                f"{self.name}@{target} would come after {max(above)} of the same major line; the numbers of "
-                "a line only rise. Publish without a version to get the next free number.",
-                subject=f"{self.name}@{target}",
-            )
-        below = [version for version in self._alive() if version < target]
-        if not below:
-            return
-        before = below[-1]
-        change = self._change(before)
-        least = before.bumped(change.bump)
-        if target < least:
-            told = [
-                f"({level}) {reason}"
-                for level, reasons in change.told().items()
-                for bump, reason in reasons
-                if target < before.bumped(bump)
-            ]
-            more = f"; and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
-            why = "; ".join(told[:SHOWN]) + more
-            stay = STAY if any(one.place == ("payload", "tensors") for one in change.changes) else ""
-            raise VersionTooSmall(
-                f"{self.name}@{target} is too small a step from {before}: at least {least} is needed, because {why}. "
-                f"{stay}Publish without a version to get the least step, or ask for {least} or more.",
-                subject=f"{self.name}@{target}",
-            )
+    def _already(self, asked: Version | None, digest: str) -> Version | None:
+        """Return the version that is this very manifest, where nothing is left to do.
 
-    def _change(self, before: Version) -> Difference:
-        return diff(self._manifest(before), self.manifest, measured=self.measured)
+        Raises:
+            VersionExists: The number that was asked for belongs to another manifest.
+        """
+        if asked is None:
+            latest = self.references.latest(self.name)
+            same = latest is not None and self.references.digest(self.name, latest) == digest
+            return latest if same else None
+        there = self.references.digest(self.name, asked)
+        if there is not None and there != digest:
+            raise VersionExists(
+                f"{self.name}@{asked} exists with other content: it is {there}, this would be "
+                f"{digest}. A version is never rewritten; publish without a version to get the next "
+                "free number.",
+                subject=f"{self.name}@{asked}",
+            )
+        return asked if there is not None else None
+
+    def _decide(self, question: Question) -> None:
+        if self.decide is None:
+            raise PolicyUndecided(undecided(question), subject=question)
+        self.decide(question)
+
+    def _basis(self, target: Version, digest: str) -> Basis:
+        below, above = self.references.neighbours(self.name, target)
+        held = None if below is None else (below, self.references.digest(self.name, below))
+        return Basis(target, held, above, self.asks(target, digest))
+
+    def _link(self, basis: Basis, digest: str, data: bytes, passed: bool) -> bool:
+        """Link the version if all is as it was when the number was chosen; False where it is not."""
+        self.holding.objects.put(data)
+
+        def ready() -> None:
+            self.holding.hold(data)
+            if self._basis(basis.target, digest) != basis:
+                raise _Moved
+
+        try:
+            if not self.references.create(self.name, basis.target, digest, ready):
+                return False
+        except _Moved:
+            return False
+        self._look_back(basis, digest, passed)
+        return True
+
+    def _look_back(self, before: Basis, digest: str, passed: bool) -> None:
+        """Decide on what others linked at the very moment of the link; withdraw the version where it does not hold."""
+        after = self._basis(before.target, digest)
+        try:
+            if after.below != before.below:
+                self._check_below(after, passed)
+            for above in sorted({*after.above} - {*before.above})[:1]:
+                self._check_above(before.target, above)
+            if not {*after.question.partners} <= {*before.question.partners}:
+                self._decide(after.question)
+        except BaseException as error:
+            reason = " ".join(
+                f"published at the same moment as something that it does not go with: {error}".split()
+            )
+            self.references.withdraw(self.name, before.target, reason[:LONGEST])
+            if not isinstance(error, CompatkitError):
+                raise
+            raise type(error)(
+                f"{self.name}@{before.target} was withdrawn again, for something else was published at the same "
+                f"moment. {error}",
+                subject=error.subject,
+            ) from error
+
+    def _check_step(self, basis: Basis, passed: bool) -> None:
+        """Refuse a number that was asked for and that the change does not allow."""
+        if basis.above:
+            raise VersionTooSmall(
+                f"{self.name}@{basis.target} would come after {basis.above[-1]} of the same major line; the numbers of "
+                "a line only rise. Publish without a version to get the next free number.",
+                subject=f"{self.name}@{basis.target}",
+            )
+        self._check_below(basis, passed)
+
+    def _check_below(self, basis: Basis, passed: bool) -> None:
+        if basis.below is not None:
+            before = basis.below[0]
+            check_step(self.name, before, basis.target, self._change(before, passed))
+
+    def _check_above(self, target: Version, above: Version) -> None:
+        """Refuse to stay below a version that was linked at the same moment and is no sufficient step from this one."""
+        if (
+            above not in self.references.withdrawn(self.name)
+            and self.references.digest(self.name, above) is not None
+        ):
+            check_step(self.name, target, above, diff(self.manifest, self._manifest(above), measured=True))
+
+    def _change(self, before: Version, passed: bool) -> Difference:
+        return diff(self._manifest(before), self.manifest, measured=self.measured or passed)
 
     def _manifest(self, version: Version) -> Manifest:
         digest = self.references.digest(self.name, version)
@@ -139,65 +236,42 @@ class Publisher:
                 f"{self.name}@{version} vanished while it was read; the registry is being changed by hand."
             )
         return from_bytes(
-            self.objects.read(digest, most=MAX_BYTES), what=f"manifest of {self.name}@{version}"
+            self.holding.objects.read(digest, most=MAX_BYTES), what=f"manifest of {self.name}@{version}"
         )
 
-    def _hold(self, needs: Sequence[tuple[str, int | None]], data: bytes | None = None) -> None:
-        """See that everything that the manifest refers to is there, and will stay until the version is linked.
 
-        Args:
-            needs: What it refers to, with the sizes that it states.
-            data: The manifest itself, if it is to be there too.
-        """
-        if data is not None and not self.objects.hold(digest_of(data)):
-            self.objects.put(data)
-        for edge, size in needs:
-            if not self.objects.hold(edge):
-                raise IntegrityError(
-                    f"{self.name}: the manifest refers to {edge}, which this registry does not hold. Put "
-                    "the blob, or publish the parent, first; then publish again.",
-                    subject=edge,
-                )
-            held = self.objects.size(edge)
-            if size is not None and held is not None and size != held:
-                raise IntegrityError(
-                    f"{self.name}: the manifest gives {edge} {size} bytes, the blob has {held}.", subject=edge
-                )
-        for digest in self._kin({edge for edge, _ in needs}):
-            self.objects.hold(
-                digest
-            )  # what a parent refers to may be gone for good reasons; what is there stays
+def check_step(name: str, before: Version, target: Version, change: Difference) -> None:
+    """Refuse a number that is too small a step.
 
-    def _kin(self, known: set[str]) -> Iterator[str]:
-        """Yield every digest that the manifests of the parents, and of theirs, refer to and that is not ``known``."""
-        ahead = {parent.component for parent in self.manifest.parents}
-        walked: set[str] = set()
-        while ahead:
-            component = ahead.pop()
-            walked.add(component)
-            if self.objects.size(component) is None:
-                continue
-            value = loads(self.objects.read(component, most=MAX_BYTES), what=f"parent {component}")
-            further = set(edges(value)) - known
-            yield from further
-            known = known | further
-            parents = value.get("parents") if isinstance(value, dict) else None
-            listed = [one for one in parents if isinstance(one, dict)] if isinstance(parents, list) else []
-            ahead |= {one["component"] for one in listed if is_digest(one.get("component"))} - walked
+    Raises:
+        VersionTooSmall: Says why, level by level.
+    """
+    least = before.bumped(change.bump)
+    if target >= least:
+        return
+    told = [
+        f"({level}) {reason}"
+        for level, reasons in change.told().items()
+        for bump, reason in reasons
+        if target < before.bumped(bump)
+    ]
+    more = f"; and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
+    why = "; ".join(told[:SHOWN]) + more
+    stay = STAY if any(one.place == ("payload", "tensors") for one in change.changes) else ""
+    raise VersionTooSmall(
+        f"{name}@{target} is too small a step from {before}: at least {least} is needed, because {why}. "
+        f"{stay}Publish without a version to get the least step, or ask for {least} or more.",
+        subject=f"{name}@{target}",
+    )
 
-    def _check_payload(self) -> None:
-        payload = self.manifest.payload
-        facts = self.payloads.get(payload.file.blob)
-        if facts is None:
-            from compatkit.registry.tensors.tensorfile import check_header, tensor_digest
 
-            data = memoryview(self.objects.view(payload.file.blob))
-            header = check_header(data)
-            facts = Facts(tensor_digest(data, header), len(header.tensors))
-            self.payloads[payload.file.blob] = facts
-        if facts != Facts(payload.tensors, payload.count):
-            raise IntegrityError(
-                f"{self.name}: the manifest promises {payload.count} tensors {payload.tensors}, the payload "
-                f"holds {facts.count} tensors {facts.tensors}. Take the payload that put_state returned.",
-                subject=payload.file.blob,
-            )
+def undecided(question: Question) -> str:
+    """Return why a version is refused that nobody measured, and what to do."""
+    shown = [str(one.reference) for one in question.partners]
+    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    return (
+        f"{question.name}: the policy {question.policy} asks how the new {question.kind} works with "
+        f"{', '.join(shown[:SHOWN])}{more}, and nobody measured it. Publish by Registry.publish, Registry.register "
+        "or compatkit.promises.publish, which measure first; or ask for the next MAJOR version, which breaks with them "
+        "for all to see."
+    )

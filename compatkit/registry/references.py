@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,6 +86,26 @@ class References:
             if number not in gone and (within is None or version in within) and listing.is_finished(number):
                 return version
         return None
+
+    def neighbours(self, name: str, version: Version) -> tuple[Version | None, tuple[Version, ...]]:
+        """Return what a number stands between.
+
+        Returns:
+            The last version below it that was not withdrawn, whatever its major line, or None; and all numbers above
+            it in its own major line that can no longer be used, rising.
+        """
+        listing = self._listed(name, "@versions")
+        gone = set(self._listed(name, "@tombstones").numbers)
+        place = attrs.astuple(version)
+        at = bisect_left(listing.numbers, place)
+        below = (
+            one for one in reversed(listing.numbers[:at]) if one not in gone and listing.is_finished(one)
+        )
+        first = next(below, None)
+        above = tuple(
+            Version(*one) for one in listing.numbers[at:] if one > place and one[0] == version.major
+        )
+        return None if first is None else Version(*first), above
 
     def taken(self, name: str) -> set[Version]:
         """Return the version numbers that can no longer be used."""

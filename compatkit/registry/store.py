@@ -14,10 +14,11 @@ from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry import cache, resolving
 from compatkit.registry.aliases import ANY, Aliases, Anything, Move
 from compatkit.registry.canonical import MAX_BYTES
+from compatkit.registry.canonical import digest as digest_of
 from compatkit.registry.layout import Layout, initialise, inspect, locate
-from compatkit.registry.manifest import Edge, Manifest, Payload, from_bytes
+from compatkit.registry.manifest import Edge, Manifest, Payload, from_bytes, to_bytes
 from compatkit.registry.memory import Memory
-from compatkit.registry.names import Reference, Version, is_digest
+from compatkit.registry.names import Reference, Version, check_name, is_digest
 from compatkit.registry.objects import Objects, Verify
 from compatkit.registry.references import References, Tombstone
 from compatkit.registry.signing.signatures import Signatures
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from compatkit.registry.evidence import Evidence
+    from compatkit.registry.holding import Facts
     from compatkit.registry.index.lookup import Index
-    from compatkit.registry.publish import Facts
+    from compatkit.registry.policies import Policy
+    from compatkit.registry.policylog import Policies, Revision
+    from compatkit.registry.publish import Decide, Publisher
+    from compatkit.registry.questions import Asker, Question
     from compatkit.registry.signing.trust import Trusted
 
 
@@ -163,7 +168,7 @@ class Store:
             IntegrityError: A tensor holds values that are not finite.
             EnvironmentFailure: Disk full, no right to write, ...
         """
-        from compatkit.registry.publish import Facts
+        from compatkit.registry.holding import Facts
         from compatkit.registry.tensors.tensorfile import check_finite, pieces, tensor_digest
 
         self.layout.check_writer(self.root)
@@ -196,7 +201,14 @@ class Store:
         return deserialise(data)
 
     def publish(
-        self, name: str, manifest: Manifest, *, version: str | None = None, measured: bool = False
+        self,
+        name: str,
+        manifest: Manifest,
+        *,
+        version: str | None = None,
+        measured: bool = False,
+        major: bool = False,
+        decide: Decide | None = None,
     ) -> Reference:
         """Give a component a name and a version; the version is linked last, so that a crash leaves no part.
 
@@ -206,6 +218,10 @@ class Store:
             version: ``"1.2.0"``; None takes the least step that the change demands, 1.0.0 for a new name, or
                 the latest version itself if it is this very manifest.
             measured: The caller vouches that new weights passed the measurement stated for them; they are MINOR then.
+                A policy is not satisfied by it.
+            major: Without a version: take the next MAJOR number, which policies do not bind (a deliberate break).
+            decide: Called with what the policy of the name asks for, again where that changed in the meantime;
+                returns once it passed, which counts as ``measured``, and raises what refuses the version.
 
         Returns:
             Name, version and digest.
@@ -213,15 +229,66 @@ class Store:
         Raises:
             VersionExists: The number belongs to another manifest.
             VersionTooSmall: The change demands a larger step.
+            PolicyUndecided: A policy asks for a measurement, and there is no ``decide``.
             IntegrityError: A blob is missing, or the payload is not what the manifest says.
             InvalidName: Name or version is not valid.
+            UsageError: ``major`` together with a version.
             EnvironmentFailure: Disk full, no right to write, ...; nothing is published.
         """
+        self.layout.check_writer(self.root)
+        if major and version is not None:
+            raise UsageError(
+                f"{name}: give a version ({version}) or ask for the next MAJOR number, not both."
+            )
+        return self._publisher(name, manifest, measured, major, decide).publish(version)
+
+    def _publisher(
+        self, name: str, manifest: Manifest, measured: bool, major: bool, decide: Decide | None
+    ) -> Publisher:
+        from compatkit.registry.holding import Holding
         from compatkit.registry.publish import Publisher
 
+        holding = Holding(self.objects, self._payloads, name, manifest)
+        return Publisher(holding, self.references, self.asker, measured, major, decide)
+
+    @property
+    def asker(self) -> Asker:
+        """Finds out what policies ask."""
+        from compatkit.registry.questions import Asker
+
+        return Asker(self.objects, self.references, self.index, self.policies)
+
+    def asks(
+        self, name: str, manifest: Manifest, *, version: str | None = None, major: bool = False
+    ) -> Question:
+        """Return what the policy of a name asks of a candidate; nothing is published. Arguments as for ``publish``."""
+        number = None if version is None else Version.parse(version)
+        return self.asker.ask(check_name(name), manifest, digest_of(to_bytes(manifest)), number, major=major)
+
+    def least_version(
+        self, name: str, manifest: Manifest, *, measured: bool = False, major: bool = False
+    ) -> Version:
+        """Return the number that ``publish`` would give a candidate now, were it not there already."""
+        return self._publisher(check_name(name), manifest, measured, major, None).least(measured=measured)
+
+    @property
+    def policies(self) -> Policies:
+        """What new versions must keep working with."""
+        from compatkit.registry.policylog import Policies
+
+        return Policies(self.root)
+
+    def set_policy(
+        self, scope: str, policy: Policy | None, *, expected: int | Policy | Anything | None = ANY
+    ) -> Revision | None:
+        """Change the policy of a scope, or clear it with None; see ``Policies.set``.
+
+        Raises:
+            PolicyMoved: Something else holds than expected.
+            EnvironmentFailure: Disk full, no right to write, ...; nothing changed.
+        """
         self.layout.check_writer(self.root)
-        publisher = Publisher(self.objects, self.references, self._payloads, name, manifest, measured)
-        return publisher.publish(version)
+        return self.policies.set(scope, policy, expected=expected)
 
     @property
     def evidence(self) -> Evidence:

@@ -1,0 +1,104 @@
+"""What a manifest refers to: is it there, is it what the manifest says, will it stay until the version is linked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from compatkit.errors import IntegrityError
+from compatkit.registry.canonical import MAX_BYTES, loads
+from compatkit.registry.canonical import digest as digest_of
+from compatkit.registry.manifest import Manifest, edges, sized_edges
+from compatkit.registry.names import is_digest
+from compatkit.registry.objects import Objects
+
+
+@attrs.frozen
+class Facts:
+    """What a payload file was seen to hold: tensor digest and number of tensors."""
+
+    tensors: str
+    count: int
+
+
+def _needs(holding: Holding) -> Sequence[tuple[str, int | None]]:
+    return tuple(sized_edges(holding.manifest))
+
+
+@attrs.frozen(eq=False)
+class Holding:
+    """What one manifest that is about to be published refers to.
+
+    Attributes:
+        payloads: Facts about payload files by digest, filled as they are seen.
+        name: That it is published under, for messages.
+    """
+
+    objects: Objects
+    payloads: dict[str, Facts]
+    name: str
+    manifest: Manifest
+    _needed: Sequence[tuple[str, int | None]] = attrs.field(
+        init=False, default=attrs.Factory(_needs, takes_self=True)
+    )
+
+    def hold(self, data: bytes | None = None) -> None:
+        """See that everything that the manifest refers to is there, and will stay until the version is linked.
+
+        Args:
+            data: The manifest itself, if it is to be there too.
+        """
+        if data is not None and not self.objects.hold(digest_of(data)):
+            self.objects.put(data)
+        for edge, size in self._needed:
+            if not self.objects.hold(edge):
+                raise IntegrityError(
+                    f"{self.name}: the manifest refers to {edge}, which this registry does not hold. Put "
+                    "the blob, or publish the parent, first; then publish again.",
+                    subject=edge,
+                )
+            held = self.objects.size(edge)
+            if size is not None and held is not None and size != held:
+                raise IntegrityError(
+                    f"{self.name}: the manifest gives {edge} {size} bytes, the blob has {held}.", subject=edge
+                )
+        for digest in self._kin({edge for edge, _ in self._needed}):
+            self.objects.hold(
+                digest
+            )  # what a parent refers to may be gone for good reasons; what is there stays
+
+    def _kin(self, known: set[str]) -> Iterator[str]:
+        """Yield every digest that the manifests of the parents, and of theirs, refer to and that is not ``known``."""
+        ahead = {parent.component for parent in self.manifest.parents}
+        walked: set[str] = set()
+        while ahead:
+            component = ahead.pop()
+            walked.add(component)
+            if self.objects.size(component) is None:
+                continue
+            value = loads(self.objects.read(component, most=MAX_BYTES), what=f"parent {component}")
+            further = set(edges(value)) - known
+            yield from further
+            known = known | further
+            parents = value.get("parents") if isinstance(value, dict) else None
+            listed = [one for one in parents if isinstance(one, dict)] if isinstance(parents, list) else []
+            ahead |= {one["component"] for one in listed if is_digest(one.get("component"))} - walked
+
+    def check_payload(self) -> None:
+        """See that the weights are those that the manifest promises."""
+        payload = self.manifest.payload
+        facts = self.payloads.get(payload.file.blob)
+        if facts is None:
+            from compatkit.registry.tensors.tensorfile import check_header, tensor_digest
+
+            data = memoryview(self.objects.view(payload.file.blob))
+            header = check_header(data)
+            facts = Facts(tensor_digest(data, header), len(header.tensors))
+            self.payloads[payload.file.blob] = facts
+        if facts != Facts(payload.tensors, payload.count):
+            raise IntegrityError(
+                f"{self.name}: the manifest promises {payload.count} tensors {payload.tensors}, the payload "
+                f"holds {facts.count} tensors {facts.tensors}. Take the payload that put_state returned.",
+                subject=payload.file.blob,
+            )

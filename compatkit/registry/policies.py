@@ -1,0 +1,279 @@
+"""Compatibility policies as values: what a new version must keep working with, and what decides it.
+
+A policy is found by its scope: a name, or a glob over whole names. Of several that match a name the most specific
+counts alone, whatever it says.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any, Literal, get_args
+
+import attrs
+
+from compatkit.errors import FormatError, InvalidName, UsageError
+from compatkit.registry.canonical import dumps, loads
+from compatkit.registry.names import check_name
+
+Mode = Literal[
+    "none", "backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive"
+]
+MODES: tuple[Mode, ...] = get_args(Mode)
+Normalisation = Literal["running", "batch", "reestimate"]
+NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
+SCHEMA = 1
+LONGEST = 200
+"""Characters of a scope: it becomes the name of a folder, in which ``/``, ``*`` and ``?`` take three each."""
+WILDCARDS = "*?"
+LARGEST = 2**31 - 1
+"""Of sample caps, seeds and batch sizes."""
+
+_SCOPE = re.compile(
+    r"[a-z0-9*?](?:[a-z0-9._*?-]*[a-z0-9*?])?(?:/[a-z0-9*?](?:[a-z0-9._*?-]*[a-z0-9*?])?){0,2}"
+)
+_DATA = re.compile(r"data:sha256:[0-9a-f]{64}")
+_WORD = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,31}")
+
+
+def check_scope(scope: str) -> str:
+    """Return a scope as it is kept: ``digits/`` becomes ``digits/*``.
+
+    Raises:
+        InvalidName: Neither a component name nor a glob (``*``, ``?``) that could match one.
+    """
+    text = f"{scope}*" if isinstance(scope, str) and scope.endswith("/") else scope
+    if isinstance(text, str) and not set(WILDCARDS) & set(text):
+        return check_name(text)
+    if not isinstance(text, str) or len(text) > LONGEST or ".." in text or not _SCOPE.fullmatch(text):
+        raise InvalidName(
+            f"scope {scope!r:.100} is not valid: give a component name such as 'digits/mnist.extractor', a prefix "
+            f"such as 'digits/', or a glob of at most {LONGEST} characters over whole names such as "
+            "'digits/*.extractor' ('*' also matches '/').",
+            subject=scope,
+        )
+    return text
+
+
+def matches(scope: str, name: str) -> bool:
+    """Tell whether a policy's scope covers a name."""
+    return scope == name or fnmatchcase(name, scope)
+
+
+def by_specificity(scopes: Iterable[str]) -> list[str]:
+    """Return scopes, the most specific first.
+
+    A name comes before every glob. Of two globs the one with more characters before its first wildcard comes first,
+    then the one with more characters that are no wildcards, then the one with fewer wildcards, then the
+    alphabetically first: an order without ties.
+    """
+    return sorted(scopes, key=_rank)
+
+
+def _rank(scope: str) -> tuple[int, int, int, int, str]:
+    literal = [one for one in scope if one not in WILDCARDS]
+    wild = len(scope) - len(literal)
+    first = next((at for at, one in enumerate(scope) if one in WILDCARDS), len(scope))
+    return (1 if wild else 0, -first, -len(literal), wild, scope)
+
+
+def _whole(least: int) -> Any:
+    def check(instance: object, field: attrs.Attribute[Any], value: object) -> None:
+        if type(value) is not int or not least <= value <= LARGEST:
+            raise UsageError(
+                f"policy: {field.name} is a whole number from {least} to {LARGEST}, got {value!r:.40}."
+            )
+
+    return check
+
+
+def _one_of(known: tuple[str, ...]) -> Any:
+    def check(instance: object, field: attrs.Attribute[str], value: object) -> None:
+        if value not in known or not isinstance(value, str):
+            raise UsageError(f"policy: {field.name} is one of {', '.join(known)}; got {value!r:.60}.")
+
+    return check
+
+
+def _like(pattern: re.Pattern[str], example: str) -> Any:
+    def check(instance: object, field: attrs.Attribute[str], value: object) -> None:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise UsageError(f"policy: {field.name} should be like {example!r}, got {value!r:.100}.")
+
+    return check
+
+
+def _flag(instance: object, field: attrs.Attribute[bool], value: object) -> None:
+    if type(value) is not bool:
+        raise UsageError(f"policy: {field.name} is true or false, got {value!r:.40}.")
+
+
+def _tolerance(instance: object, field: attrs.Attribute[float], value: object) -> None:
+    if type(value) is not float or not math.isfinite(value) or not 0 <= value < 1:
+        raise UsageError(
+            f"policy: tolerance is a share of accuracy from 0 to below 1, such as 0.03; got {value!r:.40}."
+        )
+
+
+def _data_name(instance: object, field: attrs.Attribute[str], value: object) -> None:
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST or not value.isprintable():
+        raise UsageError(
+            f"policy: data names the images that decide, such as 'mnist/test', in at most {LONGEST} characters; "
+            f"got {value!r:.100}."
+        )
+
+
+@attrs.frozen
+class Images:
+    """The data set that decides.
+
+    Attributes:
+        name: ``"mnist/test"``; for people, and to find it.
+        digest: ``data:sha256:...`` of images, labels and classes; what counts.
+    """
+
+    name: str = attrs.field(validator=_data_name)
+    digest: str = attrs.field(validator=_like(_DATA, "data:sha256:<64 hex digits>"))
+
+
+@attrs.frozen(kw_only=True)
+class Policy:
+    """What a new version of any name in the scope has to keep working with, and how that is decided.
+
+    Attributes:
+        scope: A component name, or a glob over whole names.
+        mode: ``backward``: a new extractor under every head released against the previous version;
+            ``forward``: a new head on every released extractor of the previous version's line; ``full``: both;
+            each with ``_transitive`` for every earlier version; ``none``: nothing, also where a wider scope asks.
+        data: Images that decide; None for ``none`` only.
+        metric: Name of what is measured.
+        metric_version: Its version; another version is another figure.
+        normalisation: Statistics of batch normalisation: ``running`` as stored, ``batch`` or ``reestimate``.
+        tolerance: Largest share of accuracy below the bound that passes, in [0, 1).
+        cap: Largest count of images, drawn class-balanced by ``seed``; None takes all.
+        seed: Of that draw, and of the order of the images.
+        batch_size: Images in a batch; part of the figure under ``batch``.
+        across_major: Whether a new MAJOR version is bound too.
+
+    Raises:
+        UsageError: A value is none that a policy can have.
+        InvalidName: The scope is not valid.
+    """
+
+    scope: str = attrs.field(converter=check_scope)
+    mode: Mode = attrs.field(validator=_one_of(MODES))
+    data: Images | None = None
+    metric: str = attrs.field(
+        default="recombination_accuracy", validator=_like(_WORD, "recombination_accuracy")
+    )
+    metric_version: str = attrs.field(default="1", validator=_like(_VERSION, "1"))
+    normalisation: Normalisation = attrs.field(default="running", validator=_one_of(NORMALISATIONS))
+    tolerance: float = attrs.field(
+        default=0.0,
+        converter=lambda value: float(value) if type(value) is int else value,
+        validator=_tolerance,
+    )
+    cap: int | None = attrs.field(default=None, validator=attrs.validators.optional(_whole(1)))
+    seed: int = attrs.field(default=0, validator=_whole(0))
+    batch_size: int = attrs.field(default=256, validator=_whole(2))
+    across_major: bool = attrs.field(default=False, validator=_flag)
+
+    def __attrs_post_init__(self) -> None:
+        if self.mode != "none" and not isinstance(self.data, Images):
+            raise UsageError(
+                f"policy: the mode {self.mode} needs the images that decide (data), by name and digest."
+            )
+        if self.mode == "none" and self.data is not None:
+            raise UsageError("policy: the mode none measures nothing; leave data out.")
+
+    @property
+    def transitive(self) -> bool:
+        """Whether every earlier version counts, not only the previous one."""
+        return self.mode.endswith("_transitive")
+
+    def concerns(self, kind: str) -> bool:
+        """Tell whether the policy asks anything of a component of this kind: extractors and heads only."""
+        side = self.mode.removesuffix("_transitive")
+        return side in {"extractor": ("backward", "full"), "head": ("forward", "full")}.get(kind, ())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values, as they are kept."""
+        return {
+            "schema": SCHEMA,
+            "scope": self.scope,
+            "mode": self.mode,
+            "data": None if self.data is None else {"name": self.data.name, "digest": self.data.digest},
+            "metric": {"name": self.metric, "version": self.metric_version},
+            "normalisation": self.normalisation,
+            "tolerance": self.tolerance,
+            "cap": self.cap,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "across_major": self.across_major,
+        }
+
+    def __str__(self) -> str:
+        if self.data is None:
+            return f"{self.scope}: {self.mode}"
+        images = f"{self.cap} images of {self.data.name}" if self.cap is not None else self.data.name
+        wide = ", across majors" if self.across_major else ""
+        return (
+            f"{self.scope}: {self.mode}, {self.metric} {self.metric_version} on {images} within {self.tolerance:g} "
+            f"of the bound, {self.normalisation} statistics, seed {self.seed}{wide}"
+        )
+
+
+def from_json(value: Any, *, what: str) -> Policy:
+    """Read what ``Policy.to_json`` returned.
+
+    Args:
+        value: JSON values.
+        what: Whose, for messages.
+
+    Raises:
+        FormatError: A key is missing or unknown, a value is none that a policy can have, or the schema is another.
+    """
+    fields = {field.name for field in attrs.fields(Policy)} - {"metric_version"} | {"schema"}
+    found = _object(value, fields, what)
+    if type(found["schema"]) is not int or found["schema"] != SCHEMA:
+        raise FormatError(f"{what}.schema: this compatkit reads {SCHEMA}, got {found['schema']!r:.40}.")
+    metric = _object(found["metric"], {"name", "version"}, f"{what}.metric")
+    data = found["data"]
+    rest = {key: found[key] for key in fields - {"schema", "metric", "data"}}
+    if type(rest["tolerance"]) is int:
+        raise FormatError(f"{what}.tolerance: expected a number with a point, got {rest['tolerance']!r}.")
+    try:
+        images = None if data is None else Images(**_object(data, {"name", "digest"}, f"{what}.data"))
+        policy = Policy(data=images, metric=metric["name"], metric_version=metric["version"], **rest)
+    except (UsageError, TypeError) as error:
+        raise FormatError(f"{what}: {error}") from error
+    if policy.scope != rest["scope"]:
+        raise FormatError(f"{what}.scope: expected {policy.scope!r}, got {rest['scope']!r:.100}.")
+    return policy
+
+
+def to_bytes(policy: Policy | None, time: str) -> bytes:
+    """Return one revision as canonical JSON."""
+    return dumps({"policy": None if policy is None else policy.to_json(), "time": time})
+
+
+def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str]:
+    """Read one revision strictly: the policy, None where it was cleared, and when that was.
+
+    Raises:
+        FormatError: Not what ``to_bytes`` writes.
+    """
+    value = _object(loads(data, what=what), {"policy", "time"}, what)
+    if not isinstance(value["time"], str):
+        raise FormatError(f"{what}.time: expected text, got {value['time']!r:.40}.")
+    policy = value["policy"]
+    return None if policy is None else from_json(policy, what=f"{what}.policy"), value["time"]
+
+
+def _object(value: Any, keys: set[str], what: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or value.keys() != keys:
+        raise FormatError(f"{what}: expected an object with {', '.join(sorted(keys))}, got {value!r:.100}.")
+    return value

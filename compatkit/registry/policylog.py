@@ -1,0 +1,214 @@
+"""Policies on disk: each change of a scope's policy is a numbered file, created once.
+
+``policies/<scope>/<n>`` is the n-th change, created by link(2): who creates it has changed the policy, and whoever saw
+an older state fails and looks again. The highest number counts. There is no pointer that could be behind, and nothing
+to mend after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import attrs
+
+from compatkit.errors import FormatError, InvalidName, PolicyMoved
+from compatkit.registry import durable
+from compatkit.registry.aliases import ANY, Anything
+from compatkit.registry.policies import Policy, by_specificity, check_scope, from_bytes, matches, to_bytes
+from compatkit.registry.references import LIMIT, PATIENCE, now
+from compatkit.registry.surroundings import environment
+
+FOLDER = "policies"
+_NUMBER = re.compile("[1-9][0-9]{0,8}")
+_ESCAPES = {"/": "%2f", "*": "%2a", "?": "%3f"}
+
+
+@attrs.frozen
+class Revision:
+    """One change of the policy of a scope. Who made it is not known: anybody who may write could have.
+
+    Attributes:
+        number: Counted from 1.
+        policy: What holds since; None where it was cleared.
+        time: UTC, ISO 8601.
+    """
+
+    scope: str
+    number: int
+    policy: Policy | None
+    time: str
+
+
+@attrs.frozen(eq=False)
+class Policies:
+    """The policies of one registry.
+
+    Attributes:
+        root: Of the registry.
+    """
+
+    root: Path
+
+    def all(self) -> list[Revision]:
+        """Return what holds, the most specific scope first.
+
+        Raises:
+            FormatError: A policy is damaged.
+        """
+        found = (self.current(scope) for scope in by_specificity(self._scopes()))
+        return [one for one in found if one is not None and one.policy is not None]
+
+    def of(self, name: str) -> Revision | None:
+        """Return the policy that binds a name: that of the most specific scope that has one; None without any.
+
+        Raises:
+            FormatError: It is damaged; publishing must not go on as if there were none.
+        """
+        for scope in by_specificity(one for one in self._scopes() if matches(one, name)):
+            found = self.current(scope)
+            if found is not None and found.policy is not None:
+                return found
+        return None
+
+    def current(self, scope: str) -> Revision | None:
+        """Return the last change of a scope's policy, None if it never had one.
+
+        Raises:
+            InvalidName: The scope is not valid.
+            FormatError: It is damaged.
+        """
+        scope = check_scope(scope)
+        for number in sorted(self._numbers(scope), reverse=True):
+            found = self._revision(scope, number)
+            if found is not None:
+                return found
+        return None
+
+    def history(self, scope: str) -> list[Revision]:
+        """Return every change of a scope's policy, oldest first.
+
+        Raises:
+            InvalidName: The scope is not valid.
+            FormatError: One is damaged.
+        """
+        scope = check_scope(scope)
+        found = (self._revision(scope, number) for number in sorted(self._numbers(scope)))
+        return [one for one in found if one is not None]
+
+    def set(
+        self, scope: str, policy: Policy | None, *, expected: int | Policy | Anything | None = ANY
+    ) -> Revision | None:
+        """Change the policy of a scope, or clear it.
+
+        Args:
+            scope: A name or glob.
+            policy: What shall hold, of the same scope; None clears it, so that a wider scope counts again.
+            expected: What must hold now: a revision's number, a policy, None for no policy; ``ANY`` sets it in any
+                case, also over one that is damaged.
+
+        Returns:
+            What holds now; None where there was nothing to clear.
+
+        Raises:
+            PolicyMoved: Something else holds than expected; somebody changed it.
+            EnvironmentFailure: Disk full, no right to write, ...; nothing changed.
+        """
+        scope = check_scope(scope)
+        if policy is not None and policy.scope != scope:
+            raise InvalidName(f"the policy is for {policy.scope!r}, not for {scope!r}.", subject=scope)
+        while True:
+            number, current, damaged = self._state(scope)
+            if expected is not ANY:
+                self._compare(scope, current, expected)
+            held = current.policy if current is not None else None
+            if held == policy and not damaged:
+                return current
+            made = Revision(scope, number + 1, policy, now())
+            path = self._folder(scope) / str(made.number)
+            with environment("create", path):
+                if durable.create_once(path, to_bytes(policy, made.time), self.root):
+                    return made
+
+    def _compare(
+        self, scope: str, current: Revision | None, expected: int | Policy | Anything | None
+    ) -> None:
+        number = current.number if current is not None else 0
+        held = current.policy if current is not None else None
+        fits = number == expected if type(expected) is int else held == expected
+        if not fits:
+            wanted = f"revision {expected}" if type(expected) is int else (expected or "no policy")
+            came = f"revision {number}, {held}" if held is not None else "no policy"
+            raise PolicyMoved(
+                f"the policy of {scope!r} should be {wanted}, but is {came}: somebody changed it. Look again with "
+                f"`compatkit policy show {scope}`, and state what you expect now.",
+                subject=scope,
+            )
+
+    def _state(self, scope: str) -> tuple[int, Revision | None, bool]:
+        """Return the highest number, what holds, and whether the last change is damaged."""
+        number = max(self._numbers(scope), default=0)
+        try:
+            return number, self.current(scope), False
+        except FormatError:
+            return number, None, True
+
+    def _scopes(self) -> list[str]:
+        folder = self.root / FOLDER
+        durable.check_folders(folder, self.root)
+        return [scope for one in _listed(folder) if (scope := _decoded(one)) is not None]
+
+    def _folder(self, scope: str) -> Path:
+        return self.root / FOLDER / "".join(_ESCAPES.get(one, one) for one in scope)
+
+    def _numbers(self, scope: str) -> list[int]:
+        folder = self._folder(scope)
+        durable.check_folders(folder, self.root)
+        return [int(one) for one in _listed(folder) if _NUMBER.fullmatch(one)]
+
+    def _revision(self, scope: str, number: int) -> Revision | None:
+        """Return one change; None for an empty file, which is one that was cut off where there are no hard links."""
+        path = self._folder(scope) / str(number)
+        found = durable.read(path, self.root, limit=LIMIT + 1)
+        for _ in range(PATIENCE):
+            if found is None or found[0] or time.time() - found[1].st_mtime > 1:
+                break
+            time.sleep(0.01)  # another process may be writing it at this moment
+            found = durable.read(path, self.root, limit=LIMIT + 1)
+        if found is None or not found[0]:
+            return None
+        try:
+            if len(found[0]) > LIMIT:
+                raise FormatError(f"more than {LIMIT} bytes")
+            policy, when = from_bytes(found[0], what="policy")
+            if policy is not None and policy.scope != scope:
+                raise FormatError(f"it is for the scope {policy.scope!r}")
+        except FormatError as error:
+            raise FormatError(
+                f"{path} holds no policy of {scope!r}: {error} Nothing in this scope is published until the policy is "
+                f"set again (`compatkit policy set {scope}`), or the file is restored from a copy of the registry.",
+                subject=path,
+            ) from error
+        return Revision(scope, number, policy, when)
+
+
+def _decoded(folder: str) -> str | None:
+    """Return the scope that a folder is named by; None for a foreign one."""
+    text = folder
+    for plain, escaped in _ESCAPES.items():
+        text = text.replace(escaped, plain)
+    try:
+        scope = check_scope(text)
+    except InvalidName:
+        return None
+    return scope if "".join(_ESCAPES.get(one, one) for one in scope) == folder else None
+
+
+def _listed(folder: Path) -> list[str]:
+    with environment("read", folder):
+        try:
+            return os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []

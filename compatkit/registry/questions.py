@@ -1,0 +1,231 @@
+"""What a policy asks before a version may be published: with which released parts the new one has to work.
+
+**Released against.** A head is released against an extractor where its ``trained_with`` parent is that extractor, or
+one with the same function: a PATCH is the same extractor, so a head of 1.0.0 is released against 1.0.1 too. Only
+versions that were not withdrawn count, on both sides, and of several with one function only the last.
+
+**Partners.** Under ``backward`` those of a new extractor are the heads released against the version just below its
+number (``_transitive``: against any earlier version), each with the extractor that it was trained with as its bound.
+Under ``forward`` those of a new head are all released versions of the lines to which the extractors belong that its
+previous version (``_transitive``: any earlier one) was trained with; a line is a name and a MAJOR number, and across
+majors the name alone. The bound is the new head on its own extractor.
+
+**Within one MAJOR.** Earlier versions of other MAJOR lines are not looked at, and the first version of a line is not
+bound, unless the policy holds across majors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from compatkit.errors import IntegrityError
+from compatkit.registry.canonical import MAX_BYTES
+from compatkit.registry.index.lookup import Index
+from compatkit.registry.manifest import Manifest, Parent, from_bytes, function_digest
+from compatkit.registry.names import Reference, Version
+from compatkit.registry.objects import Objects
+from compatkit.registry.policies import Policy
+from compatkit.registry.policylog import Policies, Revision
+from compatkit.registry.references import References
+
+TRAINED = "trained_with"
+
+
+@attrs.frozen(order=False)
+class Partner:
+    """A released part that a candidate has to work with.
+
+    Attributes:
+        reference: Name, version and digest.
+        bound: Manifest digest of the extractor that the head of the pair was trained with; None where the head names
+            none, so that there is no bound.
+    """
+
+    reference: Reference
+    bound: str | None
+
+
+@attrs.frozen
+class Question:
+    """What a policy asks of one candidate, as the registry was when it was asked. Equal questions have equal answers.
+
+    Attributes:
+        name: That it is to be published under.
+        kind: Of the candidate.
+        candidate: Its manifest digest.
+        revision: The policy that binds the name; None where there is none.
+        previous: The version that it would follow; None for the first.
+        partners: What it has to work with; empty where nothing is to be measured.
+        reason: Why nothing is to be measured; empty where something is.
+    """
+
+    name: str
+    kind: str
+    candidate: str
+    revision: Revision | None = None
+    previous: Reference | None = None
+    partners: tuple[Partner, ...] = ()
+    reason: str = ""
+
+    @property
+    def policy(self) -> Policy | None:
+        """What binds the name."""
+        return self.revision.policy if self.revision is not None else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something is to be measured before it may be published."""
+        return bool(self.partners)
+
+
+@attrs.frozen(eq=False)
+class Asker:
+    """Finds out what is asked of a candidate; reads manifests, never weights."""
+
+    objects: Objects
+    references: References
+    index: Index
+    policies: Policies
+
+    def ask(
+        self,
+        name: str,
+        manifest: Manifest,
+        digest: str,
+        version: Version | None,
+        *,
+        major: bool = False,
+    ) -> Question:
+        """Return what the policy of a name asks of a candidate.
+
+        Args:
+            name: That it is to be published under.
+            manifest: Of the candidate.
+            digest: Of the manifest.
+            version: Number that it is to get; None for the next after the latest version.
+            major: Whether it is to begin the next MAJOR line, whatever number that is.
+
+        Raises:
+            FormatError: The policy is damaged.
+            IntegrityError: A manifest that it depends on is missing or damaged.
+        """
+        question = Question(name, manifest.kind, digest, self.policies.of(name))
+        policy = question.policy
+        if policy is None:
+            return attrs.evolve(question, reason="no policy binds this name")
+        if not policy.concerns(manifest.kind):
+            return attrs.evolve(question, reason=f"the mode {policy.mode} asks nothing of {manifest.kind}s")
+        earlier = [one for one in self._alive(name) if version is None or one < version]
+        if not earlier:
+            return attrs.evolve(question, reason="it is the first version")
+        previous = self._reference(name, earlier[-1])
+        question = attrs.evolve(question, previous=previous)
+        if not policy.across_major:
+            if major or (version is not None and version.major != earlier[-1].major):
+                return attrs.evolve(
+                    question, reason="it begins a new MAJOR line, which the policy does not bind"
+                )
+            earlier = [one for one in earlier if one.major == earlier[-1].major]
+        if function_digest(self._manifest(str(previous.digest))) == function_digest(manifest):
+            return attrs.evolve(
+                question, reason=f"it has the function of {previous.version}, which is released"
+            )
+        counted = earlier if policy.transitive else earlier[-1:]
+        find = self._heads if manifest.kind == "extractor" else self._extractors
+        partners = tuple(find(name, counted, manifest, policy))
+        which = "an earlier version" if policy.transitive else str(previous.version)
+        none = (
+            f"no head is released against {which}"
+            if manifest.kind == "extractor"
+            else f"no extractor of a line that {which} was trained with is released"
+        )
+        return attrs.evolve(question, partners=partners, reason="" if partners else none)
+
+    def _heads(
+        self, name: str, earlier: list[Version], candidate: Manifest, policy: Policy
+    ) -> Iterator[Partner]:
+        """Yield the heads released against versions of an extractor, by name and version."""
+        wanted = {self._function(name, one) for one in earlier}
+        # of all versions, withdrawn and of other lines too: a PATCH of them may be the one that counts
+        digests = {
+            str(digest)
+            for version in self.references.versions(name)
+            if (digest := self.references.digest(name, version)) is not None
+            and function_digest(self._manifest(digest)) in wanted
+        }
+        found: dict[tuple[str, str, str], Partner] = {}
+        for digest in sorted(digests):
+            bound = function_digest(self._manifest(digest))
+            for one in self.index.search(kind="head", parent=digest):
+                if (TRAINED, digest) in one.parents:
+                    reference = Reference(one.name, Version.parse(one.version), digest=one.digest)
+                    function = function_digest(self._manifest(one.digest))
+                    found[one.name, function, bound] = _later(
+                        found.get((one.name, function, bound)), Partner(reference, digest)
+                    )
+        yield from _sorted(found.values())
+
+    def _extractors(
+        self, name: str, earlier: list[Version], candidate: Manifest, policy: Policy
+    ) -> Iterator[Partner]:
+        """Yield the released extractors of the lines that versions of a head were trained with."""
+        own = next(_trained_with(candidate), None)
+        lines = {line for one in earlier for line in self._lines(name, one, policy)}
+        found: dict[tuple[str, str], Partner] = {}
+        for extractor, major in sorted(lines, key=str):
+            for version in self._alive(extractor):
+                if major is None or version.major == major:
+                    reference = self._reference(extractor, version)
+                    manifest = self._manifest(str(reference.digest))
+                    if manifest.kind == "extractor":
+                        key = extractor, function_digest(manifest)
+                        found[key] = _later(found.get(key), Partner(reference, own))
+        yield from _sorted(found.values())
+
+    def _lines(self, head: str, version: Version, policy: Policy) -> Iterator[tuple[str, int | None]]:
+        """Yield name and MAJOR number of each line that a version of a head was trained with."""
+        manifest = self._manifest(str(self._reference(head, version).digest))
+        parents = set(_trained_with(manifest))
+        for name, digest in self.index.roots() if parents else ():
+            if digest in parents:
+                for one in self.references.versions(name):
+                    if self.references.digest(name, one) == digest:
+                        yield name, None if policy.across_major else one.major
+
+    def _alive(self, name: str) -> list[Version]:
+        return sorted(set(self.references.versions(name)) - self.references.withdrawn(name))
+
+    def _reference(self, name: str, version: Version) -> Reference:
+        digest = self.references.digest(name, version)
+        if digest is None:
+            raise IntegrityError(
+                f"{name}@{version} vanished while it was read; the registry is being changed by hand."
+            )
+        return Reference(name, version, digest=digest)
+
+    def _function(self, name: str, version: Version) -> str:
+        return function_digest(self._manifest(str(self._reference(name, version).digest)))
+
+    def _manifest(self, digest: str) -> Manifest:
+        return from_bytes(self.objects.read(digest, most=MAX_BYTES), what=f"manifest {digest}")
+
+
+def _trained_with(manifest: Manifest) -> Iterator[str]:
+    parents: Iterable[Parent] = manifest.parents
+    return (one.component for one in parents if one.relation == TRAINED)
+
+
+def _later(known: Partner | None, other: Partner) -> Partner:
+    if known is None:
+        return other
+    return max(known, other, key=lambda one: _order(one)[1])
+
+
+def _sorted(partners: Iterable[Partner]) -> list[Partner]:
+    return sorted(partners, key=_order)
+
+
+def _order(partner: Partner) -> tuple[str, Version, str]:
+    return partner.reference.name, partner.reference.version or Version(0, 0, 0), partner.bound or ""
