@@ -16,7 +16,6 @@ from compatkit.components import described, keep, load, part_of
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import (
     CompatkitError,
-    DataError,
     NotFound,
     PolicyBroken,
     PolicyDataMissing,
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 Progress = Callable[[int, int, str], None]
-Given = Sequence[Split | DataSet]
+Given = Sequence["Split | DataSet | Callable[[str], Split | DataSet]"]
+"""Images at hand: splits, data sets, or what finds one of them by the name of a split."""
 CANDIDATE = "candidate"
 """Stands where a version would, in tables and in what is kept of a candidate's figures."""
 SLACK = 1e-9
@@ -71,49 +71,48 @@ def images(wanted: Images, given: Given = ()) -> Split:
 
     Args:
         wanted: Name and digest.
-        given: Splits, or data sets of which both splits are looked at.
+        given: Images at hand; of a data set both splits are looked at.
 
     Raises:
         PolicyDataMissing: None of them has the digest; says what there is.
     """
-    splits = [
-        split for one in given for split in ((one.train, one.test) if isinstance(one, DataSet) else (one,))
-    ]
-    found = next((one for one in splits if one.digest == wanted.digest), None)
-    if found is not None:
-        return found
-    seen = [f"{one.name} ({one.digest})" for one in splits if one.name == wanted.name]
-    try:
-        known = _named(wanted.name)
-    except CompatkitError as error:
-        why = str(error)
-    else:
-        if known.digest == wanted.digest:
-            return known
-        seen.append(f"{known.name} found here ({known.digest})")
-        why = "they are other images, labels or classes"
-    there = f"At hand are {', '.join(seen)}: " if seen else ""
+    seen: dict[str, str] = {}
+    why = ""
+    for one in (*given, _named):
+        try:
+            splits = _splits(one(wanted.name) if callable(one) else one)
+        except CompatkitError as error:
+            why = f"{error} "
+            continue
+        for split in splits:
+            if split.digest == wanted.digest:
+                return split
+            if split.name == wanted.name:
+                seen[split.digest] = split.name
+    there = "; ".join(f"{name}, {digest}" for digest, name in seen.items())
+    why = f"What is at hand holds other images, labels or classes: {there}. " if seen else why
     raise PolicyDataMissing(
-        f"the policy is decided on {wanted.name!r}, {wanted.digest}, which is not at hand. {there}{why} "
-        "Pass those images (data=, on the command line --data NAME, --recipe FILE or --data-root DIR). Nothing is "
-        "published without them.",
+        f"the policy is decided on {wanted.name}, {wanted.digest}, which is not at hand. {why}Pass those images "
+        "(data=; on the command line --data NAME, --recipe FILE or --data-root DIR). Nothing is published without "
+        "them.",
         subject=wanted,
     )
 
 
-def _named(name: str) -> Split:
-    """Load ``mnist/test`` by its name.
+def _splits(given: Split | DataSet) -> tuple[Split, ...]:
+    return (given.train, given.test) if isinstance(given, DataSet) else (given,)
+
+
+def _named(name: str) -> DataSet:
+    """Load the data set of ``mnist/test``.
 
     Raises:
-        DataError: There is no such data set, or its name does not end with train or test.
+        UnknownName: No data set has this name.
+        DataError: It is in none of the folders, or damaged.
     """
     from compatkit.data.loading import load as load_data
 
-    family, _, side = name.rpartition("/")
-    if not family or side not in ("train", "test"):
-        raise DataError(f"{name!r} names no split of a data set that could be loaded (such as 'mnist/test').")
-    data = load_data(family)
-    return data.train if side == "train" else data.test
+    return load_data(name.rpartition("/")[0] or name)
 
 
 @attrs.define(eq=False)

@@ -16,13 +16,9 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.errors import (
     PolicyBroken,
-    PolicyDataMissing,
-    PolicyUndecided,
-    UsageError,
-    VersionTooSmall,
 )
 from compatkit.outcomes import Outcome
-from compatkit.registry.manifest import Manifest, Parent
+from compatkit.registry.manifest import Manifest
 
 EXTRACTOR, HEAD = "digits/left.extractor", "digits/left.head"
 DATA = data_set("left")
@@ -69,15 +65,22 @@ def spoilt(values: dict[str, Tensor]) -> dict[str, Tensor]:
 def bare(manifest: Manifest, **changes: Any) -> Manifest:
     """A manifest whose probe is taken anew, as the weights are others."""
     statistical = attrs.evolve(manifest.contract.statistical, probe=None)
-    return attrs.evolve(manifest, contract=attrs.evolve(manifest.contract, statistical=statistical), **changes)
+    return attrs.evolve(
+        manifest, contract=attrs.evolve(manifest.contract, statistical=statistical), **changes
+    )
 
 
 def register(
-    registry: ck.Registry, change: Callable[[dict[str, Tensor]], dict[str, Tensor]], name: str = EXTRACTOR, **more: Any
+    registry: ck.Registry,
+    change: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+    name: str = EXTRACTOR,
+    **more: Any,
 ) -> str:
     """Register a changed version of what is released under a name."""
     manifest = bare(registry.manifest(f"{name}@1.0.0"))
-    return registry.register(name, manifest, change(state(registry, f"{name}@1.0.0")), **{"data": [SPLIT], **more})
+    return registry.register(
+        name, manifest, change(state(registry, f"{name}@1.0.0")), **{"data": [SPLIT], **more}
+    )
 
 
 def test_what_works_with_the_released_heads_stays_within_the_line(registry: ck.Registry) -> None:
@@ -85,7 +88,9 @@ def test_what_works_with_the_released_heads_stays_within_the_line(registry: ck.R
     assert register(registry, nearly) == f"{EXTRACTOR}@1.1.0"
 
 
-def test_what_breaks_with_them_is_refused_with_the_matrix_and_offered_as_the_next_major(registry: ck.Registry) -> None:
+def test_what_breaks_with_them_is_refused_with_the_matrix_and_offered_as_the_next_major(
+    registry: ck.Registry,
+) -> None:
     policy(registry)
     with pytest.raises(PolicyBroken, match=r"It is offered only as 2\.0\.0") as refused:
         register(registry, spoilt)

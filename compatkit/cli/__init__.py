@@ -19,7 +19,7 @@ import click
 
 from compatkit.cli.options import given, json_option, registry_option
 from compatkit.cli.output import clean, emit, only_json, report_text, warn
-from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError
+from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken
 
 if TYPE_CHECKING:
     from compatkit.verdict import Report
@@ -42,6 +42,7 @@ COMMANDS = {
     "log": ("compatkit.cli.log", "Show what happened to a component's versions and aliases."),
     "ls": ("compatkit.cli.ls", "List components with their versions."),
     "matrix": ("compatkit.cli.measure", "Measure extractors with heads and report the matrix."),
+    "policy": ("compatkit.cli.policy", "Set, show and test what new versions must keep working with."),
     "plugins": ("compatkit.cli.plugins", "List plugins with status, distribution, version and hooks."),
     "recombine": ("compatkit.cli.measure", "Put a head on another network's extractor and measure it."),
     "search": ("compatkit.cli.search", "Find components by kind, tags, model, width or class."),
@@ -149,6 +150,8 @@ def _run(words: list[str], machine: bool) -> int:
         return error.exit_code
     except IncompatibleError as error:
         return _refuse(error, machine)
+    except PolicyBroken as error:
+        return _break(error, machine)
     except CompatkitError as error:
         return _fail(str(error), error.code, error.exit_code, machine)
     except BrokenPipeError:
@@ -168,11 +171,19 @@ def _run(words: list[str], machine: bool) -> int:
         )
 
 
-def _fail(message: str, code: str, exit_code: int, machine: bool, report: Report | None = None) -> int:
+def _fail(
+    message: str,
+    code: str,
+    exit_code: int,
+    machine: bool,
+    report: Report | None = None,
+    found: dict[str, Any] | None = None,
+) -> int:
+    """Tell of a failure; ``found`` is the report where it is another than that of a check, as JSON values."""
     if machine:
-        found = report.to_json() if report is not None else None
+        told = report.to_json() if report is not None else found
         try:
-            emit({"error": {"code": code, "message": message, "report": found}})
+            emit({"error": {"code": code, "message": message, "report": told}})
         except OSError as error:  # a disk that is full takes no report either
             if isinstance(error, BrokenPipeError):
                 raise
@@ -200,6 +211,20 @@ def _refuse(error: IncompatibleError, machine: bool) -> int:
         )  # what to do, where the error knows more than the report
         message = f"{message}. {advice}".strip()
     return _fail(message, error.code, error.exit_code, machine, report)
+
+
+def _break(error: PolicyBroken, machine: bool) -> int:
+    """Tell of a version that its policy forbids; the outcome shows each figure, and the number that is open."""
+    from compatkit.outcomes import Outcome
+
+    outcome = error.subject if isinstance(error.subject, Outcome) else None
+    found = outcome.to_json() if outcome is not None and machine else None
+    code = _fail(str(error), error.code, error.exit_code, machine, found=found)
+    if outcome is not None and not machine:
+        from compatkit.cli.outcome import show_outcome
+
+        show_outcome(outcome)
+    return code
 
 
 def _of_system(error: OSError | MemoryError) -> str:

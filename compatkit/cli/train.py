@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatkit.cli.options import data_options, given, json_option, registry_option, sign_option
-from compatkit.cli.output import columns, emit, news, next_step
+from compatkit.cli.outcome import found_in, show_outcomes, to_json
+from compatkit.cli.output import columns, emit, news, next_step, progress
 from compatkit.cli.roots import check_folder, destination, publishing, registry
 from compatkit.cli.signing import chosen_key, sign_published
 from compatkit.cli.weights import offline
-from compatkit.errors import DataError, EnvironmentFailure, UsageError
+from compatkit.errors import DataError, EnvironmentFailure, PolicyBroken, UsageError
+from compatkit.registry.names import Version
 
 if TYPE_CHECKING:
+    from compatkit.promises import Given
     from compatkit.recipes import Recipe
     from compatkit.training.fit import Fit
 
@@ -35,6 +38,15 @@ if TYPE_CHECKING:
 )
 @click.option("--prefix", help="Publish under this prefix in place of the recipe's.")
 @sign_option
+@click.option(
+    "--version", metavar="X.Y.Z", help="Number of all parts; else each takes the least step it needs."
+)
+@click.option(
+    "--major", is_flag=True, help="Each part takes its next MAJOR number: a break, which policies allow."
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Train and show what policies say of each part; publish nothing."
+)
 @data_options
 @registry_option
 @json_option
@@ -46,12 +58,20 @@ def train_command(
     steps: int | None,
     checkpoint: str | None,
     prefix: str | None,
+    version: str | None,
+    major: bool,
+    dry_run: bool,
     data_root: str | None,
     download: bool,
     machine: bool,
 ) -> None:
-    """Train and publish; the registry is tried first, so that nothing is trained in vain."""
+    """Train and publish; registry and policies are looked at first, so that nothing is trained in vain."""
     from compatkit.recipes import read
+
+    if version is not None:
+        Version.parse(version)
+        if major:
+            raise UsageError("Give --version or --major, not both.")
 
     root, key = destination(context), chosen_key(context)
     overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "prefix": prefix}
@@ -63,6 +83,9 @@ def train_command(
         raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
     _check_checkpoint(plan.trainer.checkpoint)
     frozen = registry(context).auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
+    images = (found_in(data_root, download),)
+    if not major:
+        _check_policies(root, plan, version, images)
     _announce(plan)
     try:
         with offline(unless=download):
@@ -73,7 +96,9 @@ def train_command(
         if plan.trainer.checkpoint is not None and Path(plan.trainer.checkpoint).exists():
             news(f"The same command goes on from the checkpoint {plan.trainer.checkpoint}.")
         raise
-    parts = _publish(root, fit, plan)
+    if dry_run:
+        context.exit(_rehearse(root, fit, plan, version, major, images, machine))
+    parts = _publish(root, fit, plan, version, major, images)
     signed = sign_published(registry(context), parts.values(), key)
     last = {row["task"]: row["losses"] for row in fit.history}
     if machine:
@@ -115,20 +140,61 @@ def _check_checkpoint(path: Any) -> None:
         check_tensor_file(file, "The checkpoint")
 
 
-def _publish(root: Path, fit: Fit, plan: Recipe) -> dict[str, str]:
+def _check_policies(root: Path, plan: Recipe, version: str | None, images: Given) -> None:
+    """Refuse to train what could not be published because the images that decide are not at hand."""
+    from compatkit.promises import images as deciding
+    from compatkit.registry.layout import MARKER
+    from compatkit.registry.store import Store
+
+    if not (root / MARKER).exists():
+        return
+    held = Store.open(root)
+    given = (*(task.data for task in plan.tasks), *images)
+    for task in plan.tasks:
+        for kind in ("extractor", "head"):
+            name = f"{plan.prefix}/{task.name}.{kind}"
+            found = held.policies.of(name)
+            latest = held.references.latest(name)
+            if found is None or found.policy is None or latest is None or not found.policy.concerns(kind):
+                continue
+            same = version is None or Version.parse(version).major == latest.major
+            if found.policy.data is not None and (same or found.policy.across_major):
+                deciding(found.policy.data, given)
+                news(f"{name}: the policy {found.policy}")
+
+
+def _rehearse(
+    root: Path, fit: Fit, plan: Recipe, version: str | None, major: bool, images: Given, machine: bool
+) -> int:
+    """Show what policies say of the parts; return the exit code."""
+    with progress("policies") as report:
+        outcomes = publishing(root).rehearse(
+            fit, prefix=plan.prefix, version=version, major=major, data=images, progress=report
+        )
+    if machine:
+        emit({"registry": str(root), "outcomes": to_json(outcomes), "plan": fit.plan})
+    else:
+        show_outcomes(outcomes)
+        click.echo("nothing was published")
+    return 0 if all(one.passed for one in outcomes.values()) else 1
+
+
+def _publish(
+    root: Path, fit: Fit, plan: Recipe, version: str | None, major: bool, images: Given
+) -> dict[str, str]:
+    kept = plan.trainer.checkpoint
+    state = (
+        f"The trained state is in the checkpoint {kept}: the same command goes on from it."
+        if kept is not None
+        else "With --checkpoint FILE a later run would not have to train again."
+    )
     try:
-        return publishing(root).publish(fit, prefix=plan.prefix)
-    except EnvironmentFailure as error:
-        kept = plan.trainer.checkpoint
-        raise EnvironmentFailure(
-            f"{error} "
-            + (
-                f"The trained state is in the checkpoint {kept}: the same command goes on from it."
-                if kept is not None
-                else "With --checkpoint FILE a later run would not have to train again."
-            ),
-            subject=error.subject,
-        ) from error
+        with progress("policies") as report:
+            return publishing(root).publish(
+                fit, prefix=plan.prefix, version=version, major=major, data=images, progress=report
+            )
+    except (EnvironmentFailure, PolicyBroken) as error:
+        raise type(error)(f"{error} {state}", subject=error.subject) from error
 
 
 def _print_losses(last: Mapping[str, Mapping[str, float]]) -> None:
