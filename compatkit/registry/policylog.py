@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from pathlib import Path
 
@@ -158,7 +159,8 @@ class Policies:
     def _scopes(self) -> list[str]:
         folder = self.root / FOLDER
         durable.check_folders(folder, self.root)
-        return [scope for one in _listed(folder) if (scope := _decoded(one)) is not None]
+        scopes = {one: scope for one in _listed(folder) if (scope := _decoded(one)) is not None}
+        return [scope for one, scope in scopes.items() if not _is_file(folder / one)]
 
     def _folder(self, scope: str) -> Path:
         return self.root / FOLDER / "".join(_ESCAPES.get(one, one) for one in scope)
@@ -204,6 +206,13 @@ def _decoded(folder: str) -> str | None:
     except InvalidName:
         return None
     return scope if "".join(_ESCAPES.get(one, one) for one in scope) == folder else None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False  # whoever reads it is told
 
 
 def _listed(folder: Path) -> list[str]:
