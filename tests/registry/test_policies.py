@@ -351,7 +351,9 @@ def test_a_damaged_policy_stops_its_scope_until_it_is_set_again(store: Store, co
     path.chmod(0o644)
     path.write_bytes(content)
     for ask in (lambda: store.policies.of("a/b"), store.policies.all, lambda: store.policies.history("a/b")):
-        with pytest.raises(FormatError, match=r"holds no policy of 'a/b'.*Nothing in this scope is published"):
+        with pytest.raises(
+            FormatError, match=r"holds no policy of 'a/b'.*Nothing in this scope is published"
+        ):
             ask()
     assert store.policies.of("other").scope == "*"
     assert store.set_policy("a/b", BACKWARD).number == 2
