@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Protocol
 
 import attrs
 
-from compatkit.errors import IntegrityError
+from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.registry.canonical import MAX_BYTES, loads
-from compatkit.registry.copying.transfer import Transfer, promised
+from compatkit.registry.copying.sources import Source
+from compatkit.registry.copying.transfer import Examine, promised
 from compatkit.registry.documents import How, names
 from compatkit.registry.manifest import Payload, from_bytes, function_digest, sized_edges
 from compatkit.registry.names import Reference
 
-if TYPE_CHECKING:
-    from compatkit.registry.store import Store
+
+class Carrier(Protocol):
+    """Takes blobs from the source to where they shall be too."""
+
+    def holds(self, digest: str) -> bool:
+        """Tell whether a blob is there, and see to it that it stays."""
+        ...
+
+    def bring(self, digest: str, size: int | None, whose: str, examine: Examine | None = None) -> bool:
+        """See to it that a blob is there and good; True if it was copied."""
+        ...
 
 
 @attrs.frozen
@@ -40,18 +51,29 @@ class Part:
 
 @attrs.define(eq=False)
 class Closure:
-    """Components of another registry with all that belongs to them; their bytes are not kept in memory."""
+    """Components of a source with all that belongs to them; their bytes are not kept in memory.
 
-    source: Store
-    transfer: Transfer
+    Attributes:
+        source: Where they are.
+        carrier: Takes them to where they shall be too.
+        parts: What belongs to them, by digest.
+        broken: Why a document could not be read, by digest.
+    """
+
+    source: Source
+    carrier: Carrier
     parts: dict[str, Part] = attrs.field(factory=dict)
+    broken: dict[str, CompatkitError] = attrs.field(factory=dict)
     _asked: set[str] = attrs.field(factory=set)
     _here: set[str] = attrs.field(factory=set)
-    _named: dict[str, list[Reference]] | None = None
 
     def document(self, digest: str, whose: str) -> list[str]:
-        """Take in a blob that is no component, and return it with all that belongs to it."""
-        self._walk(digest, Part("blob", None, whose))
+        """Take in a blob that is no component, and return it with all that belongs to it.
+
+        Raises:
+            IntegrityError: A document is missing, damaged or not strict.
+        """
+        self._walk([(digest, Part("blob", None, whose))])
         return self.of(digest)
 
     def add(self, reference: Reference) -> None:
@@ -60,53 +82,74 @@ class Closure:
         Raises:
             IntegrityError: A document is missing, damaged or not strict.
         """
-        self._asked.add(str(reference.digest))
-        self._walk(str(reference.digest), Part("component", None, f"{reference.name}@{reference.version}"))
+        self.enter([reference])
+        self.of(str(reference.digest))
 
-    def _walk(self, digest: str, part: Part) -> None:
-        ahead = [(digest, part)]
+    def enter(self, references: Iterable[Reference]) -> None:
+        """Take in components; documents that cannot be read are remembered, and ``of`` tells."""
+        wanted = list(references)
+        self._asked |= {str(one.digest) for one in wanted}
+        self._walk([(str(one.digest), Part("component", None, f"{one.name}@{one.version}")) for one in wanted])
+
+    def _walk(self, ahead: list[tuple[str, Part]]) -> None:
+        """Take in all that is reached, level by level, so that a source that is far can fetch a level at once."""
         while ahead:
-            digest, part = ahead.pop()
-            known = self.parts.get(digest)
-            if known is not None and (known.how == "component" or part.how != "component"):
-                if part.payload is not None and known.payload is None:
-                    self.parts[digest] = attrs.evolve(known, payload=part.payload)
-                continue
-            part, further = self._entered(digest, part)
-            self.parts[digest] = part
-            ahead.extend(further)
+            self.source.expect(digest for digest, part in ahead if part.how != "payload")
+            ahead = [further for digest, part in ahead for further in self._taken_in(digest, part)]
+
+    def _taken_in(self, digest: str, part: Part) -> list[tuple[str, Part]]:
+        known = self.parts.get(digest)
+        if known is not None and (known.how == "component" or part.how != "component"):
+            if part.payload is not None and known.payload is None:
+                self.parts[digest] = attrs.evolve(known, payload=part.payload)
+            return []
+        try:
+            self.parts[digest], further = self._entered(digest, part)
+        except EnvironmentFailure:
+            raise
+        except CompatkitError as error:
+            self.broken[digest] = error
+            return []
+        return further
 
     def parents(self) -> list[Reference]:
         """Return the names that the source has for parents that were not asked for themselves."""
         lacking = {digest for digest, part in self.parts.items() if part.how == "component"} - self._asked
-        return [one for digest in sorted(lacking) for one in self._names_of(digest)]
+        return [one for digest in sorted(lacking) for one in self.source.named(digest)]
 
     def leaves_first(self) -> list[str]:
         """Return all digests, manifests last."""
         return sorted(self.parts, key=lambda digest: self.parts[digest].how == "component")
 
     def of(self, digest: str) -> list[str]:
-        """Return a component's own digest and all that belongs to it, manifests last."""
+        """Return a component's own digest and all that belongs to it, manifests last.
+
+        Raises:
+            IntegrityError: A document that belongs to it is missing, damaged or not strict.
+        """
         seen: dict[str, None] = {}
         ahead = [digest]
         while ahead:
             one = ahead.pop()
+            if one not in self.parts:
+                raise self.broken[one]
             if one not in seen:
                 seen[one] = None
                 ahead.extend(self.parts[one].further)
         return sorted(seen, key=lambda one: self.parts[one].how == "component")
 
-    def functions(self) -> list[str]:
-        """Return the function digests of all components, sorted."""
-        return sorted({part.function for part in self.parts.values() if part.function is not None})
+    def functions(self, among: Iterable[str] | None = None) -> list[str]:
+        """Return the function digests of all components, or of some, sorted."""
+        parts = self.parts.values() if among is None else [self.parts[one] for one in among]
+        return sorted({part.function for part in parts if part.function is not None})
 
     def bring(self, digest: str) -> None:
         """Copy one blob, unless it is here; weights are compared with what their manifest promises, once."""
-        if digest in self._here and self.transfer.target.hold(digest):
+        if digest in self._here and self.carrier.holds(digest):
             return
         part = self.parts[digest]
         examine = None if part.payload is None else promised(part.payload, part.whose)
-        self.transfer.bring(digest, part.size, part.whose, examine)
+        self.carrier.bring(digest, part.size, part.whose, examine)
         self._here.add(digest)
 
     def _entered(self, digest: str, part: Part) -> tuple[Part, list[tuple[str, Part]]]:
@@ -114,20 +157,20 @@ class Closure:
             return part, []
         if part.how == "component":
             return self._component(digest, part)
-        size = self.transfer.size(digest)
+        size = self.source.size(digest)
         if size is not None and size <= MAX_BYTES:
-            data = self.transfer.document(digest, part.whose)
+            data = self.source.document(digest, part.whose)
             further = [
                 (one, Part("blob", None, part.whose))
                 for one, how in names(data, digest, component=False)
-                if how != "named" and self.transfer.size(one) is not None
+                if how != "named" and self.source.size(one) is not None
             ]
             return attrs.evolve(part, further=tuple(one for one, _ in further)), further
         return part, []
 
     def _component(self, digest: str, part: Part) -> tuple[Part, list[tuple[str, Part]]]:
-        data = self.transfer.document(digest, part.whose)
-        manifest = from_bytes(data, what=f"manifest of {part.whose} in {self.source.root}")
+        data = self.source.document(digest, part.whose)
+        manifest = from_bytes(data, what=f"manifest of {part.whose} in {self.source.where}")
         ways = dict(names(data, digest, component=True))
         further: list[tuple[str, Part]] = []
         for edge, size in sized_edges(loads(data, what=part.whose)):
@@ -145,22 +188,9 @@ class Closure:
 
     def _is_collected(self, payload: str, digest: str) -> bool:
         """Tell whether weights are gone for a good reason: all versions that have them were withdrawn."""
-        if self.transfer.size(payload) is not None:
+        if self.source.size(payload) is not None:
             return False
-        versions = self._names_of(digest)
+        versions = self.source.named(digest)
         return bool(versions) and all(
-            one.version is not None and self.source.references.tombstone(one.name, one.version) is not None
-            for one in versions
+            one.version is not None and self.source.withdrawn(one.name, one.version) for one in versions
         )
-
-    def _names_of(self, digest: str) -> list[Reference]:
-        if self._named is None:
-            self._named = {}
-            for name, version in self.source.references.each():
-                try:
-                    found = self.source.references.digest(name, version)
-                except IntegrityError:
-                    continue  # whoever asks for this version is told; here it names nothing
-                if found is not None:
-                    self._named.setdefault(found, []).append(Reference(name, version, digest=found))
-        return self._named.get(digest, [])

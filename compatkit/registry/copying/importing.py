@@ -14,9 +14,10 @@ import attrs
 from compatkit.errors import NotFound, SignatureError, UsageError, VersionExists
 from compatkit.registry import durable, resolving
 from compatkit.registry.canonical import dumps
-from compatkit.registry.copying import pairs as pairscopying
 from compatkit.registry.copying.closure import Closure
+from compatkit.registry.copying.pairs import copy_results
 from compatkit.registry.copying.signatures import copy_signatures
+from compatkit.registry.copying.sources import Folder
 from compatkit.registry.copying.transfer import Transfer
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.surroundings import environment
@@ -163,8 +164,9 @@ class _Import:
         self._check_free()
         for one in self.wanted:
             self._check_signed(one)
-        transfer = Transfer(self.source.root, self.target.objects)
-        closure = Closure(self.source, transfer)
+        source = Folder(self.source)
+        transfer = Transfer(source, self.target.objects)
+        closure = Closure(source, transfer)
         for place, one in enumerate(self.wanted):
             self.progress(place, len(self.wanted), f"reading {one}")
             closure.add(one)
@@ -176,7 +178,7 @@ class _Import:
             self._link(one, closure, asked=place >= len(versions) - len(self.wanted))
         self.done.signatures = copy_signatures(self.source, self.target, closure)
         if evidence:
-            self.done.results = pairscopying.copy_results(self.source, self.target, closure, self.progress)
+            self.done.results = copy_results(source, self.target, closure, self.progress)
         if aliases:
             self._set_aliases()
         self.done.blobs, self.done.bytes = transfer.copied, transfer.bytes

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from compatkit.errors import IntegrityError
 from compatkit.registry import durable
 from compatkit.registry.copying.closure import Closure
+from compatkit.registry.copying.sources import Source
 from compatkit.registry.evidence import FOLDER
 from compatkit.registry.surroundings import environment
 
@@ -19,8 +19,35 @@ if TYPE_CHECKING:
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
 
 
+def pointers(source: Source, functions: Iterable[str]) -> list[str]:
+    """Return the paths, relative to the registry, of the files that point at results of pairs of ``functions``."""
+    known = {one.rpartition(":")[2] for one in functions}
+    found: list[str] = []
+    for path in source.notes([f"{FOLDER}/{one}" for one in sorted(known)]):
+        parts = path.split("/")
+        if len(parts) == 5 and known.issuperset(parts[1:3]) and all(map(_HEXADECIMAL.fullmatch, parts[3:])):
+            found.append(path)
+    return found
+
+
+def pointed(source: Source, path: str, content: bytes | None) -> str:
+    """Return the digest of the result that a file points at.
+
+    Raises:
+        IntegrityError: It does not hold the digest that it is named by.
+    """
+    digest = f"sha256:{path.rpartition('/')[2]}"
+    if content != f"{digest}\n".encode():
+        raise IntegrityError(
+            f"{source.where}/{path} should hold the digest that it is named by, got {content or b''!r:.80}. "
+            f"{source.advice} Or leave the results behind.",
+            subject=path,
+        )
+    return digest
+
+
 def copy_results(
-    source: Store, target: Store, closure: Closure, progress: Callable[[int, int, str], None]
+    source: Source, target: Store, closure: Closure, progress: Callable[[int, int, str], None]
 ) -> int:
     """Copy the results of every pair of components in ``closure``; return how many are new.
 
@@ -28,28 +55,16 @@ def copy_results(
         IntegrityError: A pointer or result is damaged.
         EnvironmentFailure: Disk full, no right to write.
     """
-    functions = closure.functions()
-    known, made = set(functions), 0
-    for place, extractor in enumerate(functions):
-        progress(place, len(functions), "copying results")
-        for head in sorted(source.evidence.partners(extractor) & known):
-            for pointer in source.evidence.pointers(extractor, head):
-                if _HEXADECIMAL.fullmatch(pointer.parent.name):
-                    made += _copy(source, target, closure, pointer)
+    found, made = pointers(source, closure.functions()), 0
+    for place, path in enumerate(found):
+        progress(place, len(found), "copying results")
+        digest = pointed(source, path, source.note(path))
+        parts = closure.document(digest, f"the result {path}")
+        with environment("write", target.root / path):
+            made += durable.create_once(
+                target.root / path,
+                f"{digest}\n".encode(),
+                target.root,
+                lambda parts=parts: [closure.bring(part) for part in parts],
+            )
     return made
-
-
-def _copy(source: Store, target: Store, closure: Closure, pointer: Path) -> bool:
-    """Copy one result, and make its pointer last; False if it is here."""
-    whose, line = f"the result {pointer}", f"sha256:{pointer.name}\n".encode()
-    found = durable.read(pointer, source.root, limit=2 * len(line))
-    if found is None or found[0] != line:
-        raise IntegrityError(
-            f"{pointer} should hold the digest that it is named by, got {b'' if found is None else found[0]!r:.80}. "
-            f"Run `compatkit --registry {source.root} verify --repair` there, or import without results.",
-            subject=pointer,
-        )
-    path = target.root / FOLDER / pointer.relative_to(source.root / FOLDER)
-    parts = closure.document(f"sha256:{pointer.name}", whose)
-    with environment("write", path):
-        return durable.create_once(path, line, target.root, lambda: [closure.bring(part) for part in parts])

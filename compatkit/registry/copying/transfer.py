@@ -1,4 +1,4 @@
-"""Copying one blob from a registry that is not trusted: streamed, and verified before it gets its name here."""
+"""Copying one blob from a source that is not trusted: streamed, and verified before it gets its name here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import hashlib
 import mmap
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import attrs
 
 from compatkit.errors import IntegrityError
 from compatkit.registry import durable
-from compatkit.registry.canonical import MAX_BYTES
-from compatkit.registry.canonical import digest as digest_of
+from compatkit.registry.copying.begun import Begun, Hash
+from compatkit.registry.copying.sources import Source, compare
 from compatkit.registry.manifest import Payload
 from compatkit.registry.objects import Objects
 from compatkit.registry.surroundings import environment
@@ -29,43 +30,25 @@ class Transfer:
     """Copies blobs; the source is only read, and nothing in it is believed.
 
     Attributes:
-        source: Root of the other registry.
-        target: Blobs of this one.
+        source: Where they are.
+        target: Blobs of this registry.
+        resumes: Whether what has come of a large blob is kept where the source fails, for the next call to go on.
+        arrived: Told how many bytes have come, piece by piece; may raise to stop.
         copied: Number of blobs that were copied.
         bytes: Their bytes.
     """
 
-    source: Path
+    source: Source
     target: Objects
+    resumes: bool = False
+    arrived: Callable[[int], None] | None = None
     copied: int = 0
     bytes: int = 0
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
 
-    def document(self, digest: str, whose: str) -> bytes:
-        """Return the bytes of a manifest, result or other document.
-
-        Raises:
-            IntegrityError: Missing, other bytes than promised, or more than a document has.
-            EnvironmentFailure: It cannot be read.
-        """
-        descriptor, path = self._open(digest, whose)
-        try:
-            with environment("read", path), os.fdopen(descriptor, "rb", closefd=False) as file:
-                data = file.read(MAX_BYTES + 1)
-        finally:
-            os.close(descriptor)
-        if len(data) > MAX_BYTES:
-            raise IntegrityError(
-                f"{path} has more than {MAX_BYTES} bytes, too many for a document of {whose}."
-            )
-        _compare(digest, digest_of(data), path, whose)
-        return data
-
-    def size(self, digest: str) -> int | None:
-        """Return the number of bytes that the other registry has for a digest; None if it has none."""
-        for path in self._places(digest):
-            if os.path.lexists(path):
-                return os.lstat(path).st_size
-        return None
+    def holds(self, digest: str) -> bool:
+        """Tell whether a blob is here, and see to it that it stays."""
+        return self.target.hold(digest)
 
     def bring(self, digest: str, size: int | None, whose: str, examine: Examine | None = None) -> bool:
         """See to it that a blob is here and good; True if it was copied.
@@ -112,55 +95,46 @@ class Transfer:
                     continue  # the draft, or a folder that was still empty, was cleaned away
                 finally:
                     durable.discard(draft)
-                self.copied, self.bytes = self.copied + 1, self.bytes + written
+                with self._lock:
+                    self.copied, self.bytes = self.copied + 1, self.bytes + written
                 return
             raise FileNotFoundError(errno.ENOENT, "temporary files vanish; give up", str(scratch))
 
     def _write(self, draft: Path, digest: str, size: int | None, whose: str) -> int:
         """Write a draft with the bytes of a blob, comparing size and digest as they come; return their number."""
-        descriptor, path = self._open(digest, whose)
-        hashed, count = hashlib.sha256(), 0
+        begun = Begun(self.target.root, draft, digest) if self.resumes else None
+        if begun is not None and (start := begun.take(size)):
+            try:
+                return self._receive(draft, digest, size, whose, start, begun)
+            except IntegrityError:
+                begun.forget()  # what was kept may be what is wrong: once more, from the first byte
+        return self._receive(draft, digest, size, whose, hashlib.sha256(), begun)
 
-        def pieces() -> Iterator[bytes]:
-            nonlocal count
-            while True:
-                with environment("read", path):
-                    piece = os.read(descriptor, durable.CHUNK)
-                if not piece:
-                    return
-                count += len(piece)
-                hashed.update(piece)
-                if size is not None and count > size:
-                    _check_size(digest, size, max(count, os.fstat(descriptor).st_size), whose)
-                yield piece
+    def _receive(
+        self, draft: Path, digest: str, size: int | None, whose: str, hashed: Hash, begun: Begun | None
+    ) -> int:
+        count = 0 if begun is None else begun.count
+        with self.source.opened(digest, whose, count) as incoming:
+            if size is not None and incoming.size is not None:
+                _check_size(digest, size, incoming.size, whose)
 
-        try:
-            if size is not None:
-                _check_size(digest, size, os.fstat(descriptor).st_size, whose)
-            durable.write(draft, pieces(), root=self.target.root)
-        finally:
-            os.close(descriptor)
-        _compare(digest, f"sha256:{hashed.hexdigest()}", path, whose)
+            def pieces() -> Iterator[bytes]:
+                nonlocal count
+                while piece := incoming.read(durable.CHUNK):
+                    count += len(piece)
+                    hashed.update(piece)
+                    if size is not None and count > size:
+                        _check_size(digest, size, max(count, incoming.size or 0), whose)
+                    if self.arrived is not None:
+                        self.arrived(len(piece))
+                    yield piece
+
+            if begun is None:
+                durable.write(draft, pieces(), root=self.target.root)
+            else:
+                begun.write(pieces())
+        compare(digest, f"sha256:{hashed.hexdigest()}", incoming.place, whose)
         return count
-
-    def _open(self, digest: str, whose: str) -> tuple[int, Path]:
-        for path in self._places(digest):
-            with environment("read", path):
-                descriptor = durable.open_plain(path, self.source)
-            if descriptor is not None:
-                return descriptor, path
-        raise IntegrityError(
-            f"{whose}: {self.source} lacks {digest}. Run `compatkit --registry {self.source} verify` there, or import "
-            "from another copy.",
-            subject=digest,
-        )
-
-    def _places(self, digest: str) -> list[Path]:
-        """Return where a blob may be: at its place, or where a collection put it that was cut off."""
-        name = digest.removeprefix("sha256:")
-        durable.check_folders(self.source / "trash", self.source)
-        taken = sorted((self.source / "trash").glob(f"{name}-*"))
-        return [self.source / "blobs" / "sha256" / name[:2] / name, *taken]
 
 
 def promised(payload: Payload, whose: str) -> Examine:
@@ -192,13 +166,4 @@ def _check_size(digest: str, expected: int | None, actual: int, whose: str) -> N
     if expected is not None and actual != expected:
         raise IntegrityError(
             f"{whose}: its manifest gives {digest} {expected} bytes, the blob has {actual}.", subject=digest
-        )
-
-
-def _compare(expected: str, actual: str, path: Path, whose: str) -> None:
-    if actual != expected:
-        raise IntegrityError(
-            f"{whose}: {path} holds other bytes than its name promises: expected {expected}, got {actual}. It was not "
-            "imported; import from another copy.",
-            subject=expected,
         )
