@@ -250,6 +250,8 @@ class SignerExpired(SignatureError):
     """The key that signed is past its end."""
 
     code = "signer-expired"
+
+
 class PolicyBroken(CompatkitError):
     """A version would break the policy of its name; ``subject`` is the outcome with its matrix."""
 
@@ -272,3 +274,19 @@ class PolicyMoved(UsageError):
     """A policy is no longer the one that the caller expected (compare-and-swap failed)."""
 
     code = "policy-moved"
+
+
+class Incomplete(CompatkitError):
+    """Some of what was to be moved was refused, and the rest has come; ``subject`` says what was done.
+
+    Attributes:
+        errors: Why, one for each thing that was refused.
+        exit_code: That of the gravest.
+    """
+
+    code = "incomplete"
+
+    def __init__(self, message: str, *, errors: tuple[CompatkitError, ...] = (), subject: Any = None) -> None:
+        super().__init__(message, subject=subject)
+        self.errors = errors
+        self.exit_code = max((one.exit_code for one in errors), default=1)  # type: ignore[misc]

@@ -19,11 +19,16 @@ def folder(root: Path, identity: str) -> Path:
         root: Of the registry.
         identity: ``Layout.id``.
     """
-    above = os.environ.get(VARIABLE)
-    if not above:
-        from platformdirs import user_cache_dir
-
-        above = user_cache_dir("compatkit", appauthor=False)
     place = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:12]
     safe = "".join(one if one.isalnum() or one == "-" else "_" for one in identity)[:64]
-    return Path(above, f"{safe}-{place}")
+    return above() / f"{safe}-{place}"
+
+
+def above() -> Path:
+    """Return the folder of all that is disposable: COMPATKIT_CACHE, else the user's cache folder."""
+    named = os.environ.get(VARIABLE)
+    if not named:
+        from platformdirs import user_cache_dir
+
+        named = user_cache_dir("compatkit", appauthor=False)
+    return Path(named)

@@ -28,6 +28,8 @@ FOLDERS = (
     "locks",
 )
 VARIABLE = "COMPATKIT_REGISTRY"
+LIMIT = 2**16
+"""Bytes; no ``compatkit.json`` is longer."""
 
 
 @attrs.frozen
@@ -48,7 +50,7 @@ class Layout:
     hash: str
     id: str
 
-    def check_writer(self, root: Path) -> None:
+    def check_writer(self, root: Path | str) -> None:
         """Refuse to write into a layout that this version may only read.
 
         Raises:
@@ -70,16 +72,14 @@ def initialise(root: Path, *, exist_ok: bool) -> Layout:
         EnvironmentFailure: The folder cannot be made or written.
     """
     if not (root / MARKER).exists():
-        from uuid import uuid4
-
-        fresh = Layout(LAYOUT, 1, 1, "sha256", str(uuid4()))
+        made = fresh()
         with environment("make a registry in", root):
             durable.step("mkdir", root)
             root.mkdir(parents=True, exist_ok=True)
             for folder in FOLDERS:
                 durable.make_folder(root / folder, root)
-            if durable.create_once(root / MARKER, dumps(attrs.asdict(fresh)), root):
-                return fresh
+            if durable.create_once(root / MARKER, dumps(attrs.asdict(made)), root):
+                return made
     if not exist_ok:
         raise LayoutError(
             f"{root} is a registry already; open it, or pass exist_ok=True to take it as it is.", subject=root
@@ -95,14 +95,36 @@ def inspect(root: Path) -> Layout:
         FormatError: The file is damaged.
     """
     path = root / MARKER
-    found = durable.read(path, root, limit=2**16)
+    found = durable.read(path, root, limit=LIMIT)
     if found is None:
         raise LayoutError(
             f"{root} is no registry: it holds no {MARKER}. Make one with `compatkit init {root}`, or name "
             f"another folder (--registry, {VARIABLE}).",
             subject=root,
         )
-    value: Any = loads(found[0], what=str(path))
+    return read(found[0], str(root), str(path))
+
+
+def fresh() -> Layout:
+    """Return what a new registry says of itself."""
+    from uuid import uuid4
+
+    return Layout(LAYOUT, 1, 1, "sha256", str(uuid4()))
+
+
+def read(data: bytes, root: str, path: str) -> Layout:
+    """Read the content of a ``compatkit.json``.
+
+    Args:
+        data: Its bytes.
+        root: What people call the registry, for messages.
+        path: What they call the file.
+
+    Raises:
+        LayoutError: This version cannot read such a registry.
+        FormatError: The file is damaged.
+    """
+    value: Any = loads(data, what=path)
     keys = ("layout", "min_reader", "min_writer")
     if not isinstance(value, dict) or not all(type(value.get(key)) is int and value[key] > 0 for key in keys):
         raise LayoutError(

@@ -35,6 +35,12 @@ def is_pattern(text: str) -> bool:
     return "*" in text or "?" in text or ("[" in text and "]" in text.partition("[")[2])
 
 
+def split(pattern: str) -> tuple[str, str]:
+    """Return the name or glob that a pattern begins with, and what follows it: ``""``, ``"@^1"``, ``":prod"``."""
+    mark = min((at for at in (pattern.find("@"), pattern.find(":")) if at >= 0), default=len(pattern))
+    return pattern[:mark], pattern[mark:]
+
+
 def resolve(references: References, wanted: Reference) -> Reference:
     """Return ``wanted`` with version and digest.
 
@@ -69,8 +75,7 @@ def select(
         NotFound: Nothing matches.
         InvalidName: Not written as a reference or pattern.
     """
-    mark = min((at for at in (pattern.find("@"), pattern.find(":")) if at >= 0), default=len(pattern))
-    glob, suffix = pattern[:mark], pattern[mark:]
+    glob, suffix = split(pattern)
     if not is_pattern(glob):
         return [resolve(references, Reference.parse(pattern))]
     wanted = Reference.parse(f"any{suffix}")  # a suffix that is not valid is an error, not an empty result

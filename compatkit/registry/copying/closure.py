@@ -73,7 +73,7 @@ class Closure:
         Raises:
             IntegrityError: A document is missing, damaged or not strict.
         """
-        self._walk([(digest, Part("blob", None, whose))])
+        self.take([(digest, Part("blob", None, whose))])
         return self.of(digest)
 
     def add(self, reference: Reference) -> None:
@@ -89,10 +89,13 @@ class Closure:
         """Take in components; documents that cannot be read are remembered, and ``of`` tells."""
         wanted = list(references)
         self._asked |= {str(one.digest) for one in wanted}
-        self._walk([(str(one.digest), Part("component", None, f"{one.name}@{one.version}")) for one in wanted])
+        self.take([(str(one.digest), Part("component", None, f"{one.name}@{one.version}")) for one in wanted])
 
-    def _walk(self, ahead: list[tuple[str, Part]]) -> None:
-        """Take in all that is reached, level by level, so that a source that is far can fetch a level at once."""
+    def take(self, ahead: list[tuple[str, Part]]) -> None:
+        """Take in blobs and all that they reach, level by level: a source that is far fetches a level at once.
+
+        Documents that cannot be read are remembered, and ``of`` tells.
+        """
         while ahead:
             self.source.expect(digest for digest, part in ahead if part.how != "payload")
             ahead = [further for digest, part in ahead for further in self._taken_in(digest, part)]

@@ -6,20 +6,21 @@ only read, and nothing in it is believed: each blob is verified while it is copi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from compatkit.errors import NotFound, SignatureError, UsageError, VersionExists
-from compatkit.registry import durable, resolving
+from compatkit.registry import durable
 from compatkit.registry.canonical import dumps
+from compatkit.registry.copying import selection
 from compatkit.registry.copying.closure import Closure
 from compatkit.registry.copying.pairs import copy_results
 from compatkit.registry.copying.signatures import copy_signatures
 from compatkit.registry.copying.sources import Folder
 from compatkit.registry.copying.transfer import Transfer
-from compatkit.registry.names import Reference, Version, check_name
+from compatkit.registry.names import Reference, Version
 from compatkit.registry.surroundings import environment
 
 if TYPE_CHECKING:
@@ -118,30 +119,7 @@ def chosen(source: Store, patterns: Iterable[str], versions: Literal["all", "lat
     Raises:
         NotFound: A pattern matches nothing.
     """
-    if versions not in ("all", "latest"):
-        raise UsageError(f"versions is 'all' or 'latest', got {versions!r}.")
-    return sorted(set(_selected(source, patterns, versions)), key=_order)
-
-
-def _selected(source: Store, patterns: Iterable[str], versions: str) -> Iterator[Reference]:
-    for pattern in patterns:
-        if versions == "latest" or "@" in pattern or ":" in pattern:
-            yield from resolving.select(source.references, pattern)
-            continue
-        matching = (
-            resolving.names(source.references, pattern)
-            if resolving.is_pattern(pattern)
-            else [check_name(pattern)]
-        )
-        found = [(name, version) for name in matching for version in source.references.versions(name)]
-        if not found:
-            resolving.select(source.references, pattern)  # says what there is
-        for name, version in found:
-            yield Reference(name, version, digest=source.references.digest(name, version))
-
-
-def _order(one: Reference) -> tuple[str, Version]:
-    return one.name, one.version or Version(0, 0, 0)
+    return selection.chosen(source.references, patterns, versions)
 
 
 def _silent(done: int, total: int, what: str) -> None:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from compatkit.errors import IntegrityError
+from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.registry import durable
-from compatkit.registry.copying.closure import Closure
+from compatkit.registry.copying.bringing import Bringing
+from compatkit.registry.copying.closure import Closure, Part
 from compatkit.registry.copying.sources import Source
+from compatkit.registry.copying.targets import Note
 from compatkit.registry.evidence import FOLDER
 from compatkit.registry.surroundings import environment
 
@@ -68,3 +70,44 @@ def copy_results(
                 lambda parts=parts: [closure.bring(part) for part in parts],
             )
     return made
+
+
+def move_results(
+    bringing: Bringing, components: Iterable[str], refuse: Callable[[str, CompatkitError], None]
+) -> int:
+    """Move the results of every pair of some components, several at once; return how many are new there.
+
+    Args:
+        bringing: The move, which knows the components.
+        components: Digests of manifests.
+        refuse: Is told the path of a result that is damaged, and why; the others move.
+
+    Raises:
+        EnvironmentFailure: The surroundings failed.
+    """
+    source, target, closure = bringing.source, bringing.target, bringing.closure
+    functions = closure.functions(components)
+    there = set(pointers(target, functions))
+    digests: dict[str, str] = {}
+    for path, content in source.read_notes([one for one in pointers(source, functions) if one not in there]):
+        try:
+            digests[path] = pointed(source, path, content)
+        except CompatkitError as error:
+            refuse(path, error)
+    closure.take([(one, Part("blob", None, f"the result {path}")) for path, one in digests.items()])
+    held: dict[str, list[str]] = {}
+    for path, digest in digests.items():
+        try:
+            held[path] = closure.of(digest)
+        except CompatkitError as error:
+            refuse(path, error)
+    failed = bringing.bring(bringing.lacking(dict.fromkeys(part for one in held.values() for part in one)))
+    notes: list[Note] = []
+    for path, needs in held.items():
+        wrong = next((failed[one] for one in needs if one in failed), None)
+        if wrong is not None:
+            refuse(path, wrong)
+            continue
+        line = f"{digests[path]}\n".encode()
+        notes.append(Note(path, line, lambda needs=needs: [closure.bring(one) for one in needs]))
+    return len(notes) - len(target.create(notes))

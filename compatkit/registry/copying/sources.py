@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from compatkit.errors import IntegrityError
+from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.registry import durable
 from compatkit.registry.canonical import MAX_BYTES
 from compatkit.registry.canonical import digest as digest_of
@@ -21,6 +21,8 @@ from compatkit.registry.surroundings import environment
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
+
+Refused = TypeVar("Refused", bound=CompatkitError)
 
 
 @attrs.frozen
@@ -39,13 +41,12 @@ class Incoming:
 
 
 class Source(ABC):
-    """Something that components can be copied from.
+    """Something that components can be copied from."""
 
-    Attributes:
-        references: Names and versions; what was not looked at yet may be missing.
-    """
-
-    references: References
+    @property
+    @abstractmethod
+    def references(self) -> References:
+        """Names and versions; of a source that is far, those that ``look`` was told of."""
 
     @property
     @abstractmethod
@@ -81,6 +82,28 @@ class Source(ABC):
     @abstractmethod
     def named(self, digest: str) -> list[Reference]:
         """Return all versions that point at a manifest, withdrawn ones included."""
+
+    def names(self) -> list[str]:
+        """Return all names that have a version, sorted."""
+        return self.references.names()
+
+    def look(self, names: Iterable[str]) -> None:  # noqa: B027 - a source that is near has nothing to do
+        """See that ``references`` knows the versions, tombstones and aliases of some names."""
+
+    def retold(self, error: Refused) -> Refused:
+        """Return an error about ``references`` that names the place that people know."""
+        return error
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Let errors about ``references`` name the place that people know."""
+        try:
+            yield
+        except CompatkitError as error:
+            told = self.retold(error)
+            if str(told) == str(error):
+                raise
+            raise told from None
 
     def withdrawn(self, name: str, version: Version) -> bool:
         """Tell whether a version was withdrawn."""
@@ -125,7 +148,7 @@ class Folder(Source):
     _by_digest: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
 
     @property
-    def references(self) -> References:  # type: ignore[override]
+    def references(self) -> References:
         """Its names and versions."""
         return self.store.references
 

@@ -1,0 +1,118 @@
+"""What a person writes to name a remote: a folder, or an address that fsspec reaches."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from compatkit.errors import EnvironmentFailure, UsageError
+from compatkit.registry.remotes.files import Files
+
+ATOMIC = frozenset(
+    {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "memory", "hf", "http", "https"}
+)
+"""Protocols of stores in which a file appears with its whole content or not at all."""
+EXTRA = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "hf": "huggingface_hub",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+}
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
+_SECRET = re.compile(r"(?<=://)[^/@]*@")
+
+
+def locate(remote: str, options: Mapping[str, Any] | None = None) -> Path | Files:
+    """Return the folder or the files that a remote's address means; nothing is read yet.
+
+    Args:
+        remote: A path, ``file://...``, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, ...
+        options: Of the fsspec file system, such as ``{"endpoint_url": ...}``; else the back end's own environment
+            variables and files count.
+
+    Raises:
+        UsageError: No such protocol, or options that it does not take.
+        EnvironmentFailure: The library for it is not installed.
+    """
+    if not isinstance(remote, str) or not remote.strip():
+        raise UsageError(
+            f"a remote is a folder or an address such as s3://bucket/parts, got {remote!r:.100}."
+        )
+    if "::" in remote and "://" in remote:
+        raise UsageError(
+            f"{shown(remote)} joins several file systems by '::'; name the one where the registry is."
+        )
+    match = _ADDRESS.fullmatch(remote)
+    if match is None or match[1] in ("file", "local"):
+        if options:
+            raise UsageError(f"{shown(remote)} is a folder, which takes no options ({', '.join(options)}).")
+        return Path(match[2] if match else remote).expanduser().absolute()
+    if "::" in remote:
+        raise UsageError(
+            f"{shown(remote)} joins several file systems by '::'; name the one where the registry is."
+        )
+    return _files(match[1], remote, dict(options or {}))
+
+
+def shown(remote: str) -> str:
+    """Return an address without the user and password that it may hold."""
+    return _SECRET.sub("", remote).rstrip("/")
+
+
+def options_of(words: tuple[str, ...]) -> dict[str, Any]:
+    """Read ``key=value`` words; a value may be JSON, else it is text.
+
+    Raises:
+        UsageError: A word is not written so.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        key, mark, value = word.partition("=")
+        if not mark or not key.isidentifier():
+            raise UsageError(
+                f"an option is written key=value, such as endpoint_url=http://127.0.0.1:9000, got {key!r:.40}."
+            )
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
+def _files(protocol: str, remote: str, options: dict[str, Any]) -> Files:
+    import fsspec
+
+    try:
+        kind = fsspec.get_filesystem_class(protocol)
+    except ValueError:
+        raise UsageError(
+            f"{shown(remote)}: fsspec knows no protocol {protocol!r}. A remote is a folder, s3://bucket/prefix, "
+            "hf://datasets/USER/NAME or another address that fsspec reaches.",
+            subject=shown(remote),
+        ) from None
+    except ImportError as error:
+        package = EXTRA.get(protocol, "its library")
+        raise EnvironmentFailure(
+            f"{shown(remote)} needs {package}, which is not installed ({error}). For S3: "
+            "pip install 'compatkit[remotes]'.",
+            subject=shown(remote),
+        ) from None
+    options.setdefault("use_listings_cache", False)
+    if protocol == "hf":
+        from compatkit.registry.remotes.hub import hub
+
+        return hub(kind, remote, shown(remote), options)
+    try:
+        system = kind(skip_instance_cache=True, **{**kind._get_kwargs_from_urls(remote), **options})
+        root = str(kind._strip_protocol(remote)).rstrip("/")
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"{shown(remote)}: {error}. Look at the address and the options.", subject=shown(remote)
+        ) from None
+    return Files(system, root, shown(remote), protocol in ATOMIC)

@@ -1,0 +1,222 @@
+"""push, pull and clone: components between a registry of this machine and a remote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.errors import LayoutError, UsageError
+from compatkit.registry import resolving
+from compatkit.registry.copying.bringing import JOBS
+from compatkit.registry.copying.moved import Moved, Progress
+from compatkit.registry.copying.moving import Move
+from compatkit.registry.copying.selection import Versions, names
+from compatkit.registry.copying.sources import Folder, Source
+from compatkit.registry.copying.targets import IntoFolder, Target
+from compatkit.registry.copying.vouchers import Accept
+from compatkit.registry.layout import FOLDERS, MARKER
+from compatkit.registry.remotes.far import Far, IntoFar
+from compatkit.registry.remotes.locations import locate
+from compatkit.registry.remotes.mirror import scratch
+
+if TYPE_CHECKING:
+    from compatkit.registry.objects import Objects
+    from compatkit.registry.store import Store
+
+
+@attrs.frozen(kw_only=True)
+class Choice:
+    """What is moved, and how.
+
+    Attributes:
+        versions: ``"all"`` takes all versions of the names, withdrawn ones with tombstones; ``"latest"`` one each.
+        aliases: Whether aliases and policies of the names follow.
+        evidence: Whether measured results of pairs come along, where both parts do.
+        accept: Refuses components: see ``pull``.
+        jobs: Blobs that move at once.
+        dry_run: Only say what would move.
+        progress: Called with done, total and what is being done.
+    """
+
+    versions: Versions = "all"
+    aliases: bool = True
+    evidence: bool = True
+    accept: Accept | None = None
+    jobs: int = JOBS
+    dry_run: bool = False
+    progress: Progress | None = None
+
+    def move(self, source: Source, target: Target, patterns: Iterable[str]) -> Moved:
+        """Move what patterns mean, and return what came of it, refusals included."""
+        move = Move(
+            source,
+            target,
+            versions=self.versions,
+            aliases=self.aliases,
+            evidence=self.evidence,
+            accept=self.accept,
+            jobs=self.jobs,
+            progress=self.progress or (lambda done, total, what: None),
+        )
+        return move.run(patterns, dry_run=self.dry_run)
+
+
+def push(
+    store: Store,
+    remote: str,
+    patterns: Iterable[str] | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    choice: Choice | None = None,
+) -> Moved:
+    """Copy components of a registry to a remote, which becomes one if it is none yet.
+
+    Args:
+        store: Where they are; not changed.
+        remote: A folder, or an address that fsspec reaches, such as ``s3://bucket/parts``.
+        patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"`` for one version of each;
+            None takes all there is.
+        options: Of the fsspec file system.
+        choice: What is moved, and how.
+
+    Returns:
+        What came there, and what was refused; its ``check`` raises where something was.
+
+    Raises:
+        NotFound: A pattern matches nothing.
+        LayoutError: The remote has a layout that this version may not write.
+        EnvironmentFailure: No right, no network, no library for the address; the same call goes on where it stopped.
+        UsageError: The address or the options cannot be used; the remote is this registry.
+    """
+    choice, source = choice or Choice(), Folder(store)
+    wanted = _asked(source, patterns)
+    there = locate(remote, options)
+    with _folder(there, choice) if isinstance(there, Path) else _far(IntoFar(there)) as target:
+        _check_other(store, target)
+        return choice.move(source, target, wanted)
+
+
+def pull(
+    store: Store,
+    remote: str,
+    patterns: Iterable[str] | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    choice: Choice | None = None,
+) -> Moved:
+    """Copy components of a remote to a registry; each is verified while it arrives, and named last.
+
+    Args:
+        store: Where they shall be too.
+        remote: A folder, or an address that fsspec reaches; only read.
+        patterns: As for ``push``.
+        options: Of the fsspec file system.
+        choice: What is moved, and how. Its ``accept`` is given a manifest's digest, its signatures as they were found
+            and ``name@version``, before anything of the component comes, and refuses it by an exception.
+
+    Returns:
+        What came here, and what was refused; its ``check`` raises where something was.
+
+    Raises:
+        NotFound: A pattern matches nothing.
+        LayoutError: The remote is no registry, or one that this version cannot read.
+        EnvironmentFailure: No right, no network, disk full; the same call goes on where it stopped.
+        UsageError: The address or the options cannot be used; the remote is this registry.
+    """
+    with source_of(remote, options, store.objects) as source:
+        _check_other(store, source)
+        return (choice or Choice()).move(source, IntoFolder(store), _asked(source, patterns))
+
+
+@contextmanager
+def source_of(
+    remote: str, options: Mapping[str, Any] | None = None, here: Objects | None = None
+) -> Iterator[Source]:
+    """Give a remote to read from.
+
+    Args:
+        remote: A folder or an address.
+        options: Of the fsspec file system.
+        here: Blobs of this machine that need not be read from afar.
+
+    Raises:
+        LayoutError: It is no registry, or one that this version cannot read.
+    """
+    from compatkit.registry.store import Store
+
+    there = locate(remote, options)
+    if isinstance(there, Path):
+        yield Folder(Store.open(there))
+        return
+    far = Far(there, here)
+    try:
+        far.check()
+        yield far
+    finally:
+        far.close()
+
+
+def check_new(folder: Path) -> None:
+    """See that a folder can become a clone: it is not there, or empty.
+
+    Raises:
+        LayoutError: It is a registry, or holds other files.
+    """
+    if (folder / MARKER).exists():
+        raise LayoutError(
+            f"{folder} is a registry already. Go on with `compatkit --registry {folder} pull REMOTE`, or name a new "
+            "folder.",
+            subject=folder,
+        )
+    if folder.exists() and (not folder.is_dir() or {one.name for one in folder.iterdir()} - _TOPS):
+        raise LayoutError(f"{folder} holds other files; name a new folder.", subject=folder)
+
+
+_TOPS = {folder.partition("/")[0] for folder in FOLDERS}
+
+
+def _asked(source: Source, patterns: Iterable[str] | None) -> list[str]:
+    """Return the patterns to move; of a registry that is empty, nothing is all there is.
+
+    Raises:
+        NotFound: A pattern matches nothing.
+    """
+    if patterns is None:
+        return ["*"] if source.names() else []
+    asked = [patterns] if isinstance(patterns, str) else list(patterns)
+    with source.speaking():
+        for pattern in asked:
+            if not names(pattern, source.names()):
+                resolving.select(source.references, pattern)  # says what there is
+    return asked
+
+
+@contextmanager
+def _far(target: IntoFar) -> Iterator[Target]:
+    try:
+        yield target
+    finally:
+        target.close()
+
+
+@contextmanager
+def _folder(root: Path, choice: Choice) -> Iterator[Target]:
+    """Give the registry in a folder, made if it is none yet; for a plan, an empty one stands for it."""
+    from compatkit.registry.store import Store
+
+    if (root / MARKER).exists() or not choice.dry_run:
+        if not (root / MARKER).exists():
+            check_new(root)
+        yield IntoFolder(Store.init(root, exist_ok=True))
+        return
+    with scratch() as empty:
+        yield IntoFolder(Store.init(empty, exist_ok=True))
+
+
+def _check_other(store: Store, other: Source) -> None:
+    if isinstance(other, Folder) and other.root.resolve() == store.root.resolve():
+        raise UsageError(f"{store.root} is this registry itself; name another.", subject=store.root)

@@ -1,0 +1,831 @@
+"""push, pull and clone: what is moved is the same, byte by byte; what is missing moves, what lies is refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from far import EXTRACTOR, HEAD, Fault, content, fill, write
+
+from compatkit.errors import (
+    CompatkitError,
+    EnvironmentFailure,
+    FormatError,
+    Incomplete,
+    IntegrityError,
+    LayoutError,
+    NotFound,
+    UsageError,
+    VersionExists,
+)
+from compatkit.registry import durable
+from compatkit.registry.canonical import digest as digest_of
+from compatkit.registry.manifest import Payload, edges
+from compatkit.registry.remotes import files, upload
+from compatkit.registry.remotes.far import place
+from compatkit.registry.remotes.transferring import Choice, pull, push
+from compatkit.registry.store import Store
+from compatkit.registry.tensors.tensorfile import tensor_digest
+from compatkit.registry.verify.soundness import examine
+
+Publish = Callable[..., Any]
+
+
+@pytest.fixture
+def source(tmp_path: Path, publish: Publish) -> Store:
+    return fill(Store.init(tmp_path / "source"), publish)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[str]:
+    """An address in this process's memory, like an object store: no folders, no rename, files appear whole."""
+    system = fsspec.filesystem("memory")
+    yield f"memory://remotes/{tmp_path.name}"
+    if system.exists("/remotes"):
+        system.rm("/remotes", recursive=True)
+
+
+@pytest.fixture(params=["memory", "folder", "drafted"])
+def remote(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An address of each kind: an object store, a folder, and a file system on which half a file can be seen."""
+    if request.param == "memory":
+        return request.getfixturevalue("memory")
+    if request.param == "folder":
+        return str(tmp_path / "far")
+    from fsspec.implementations.local import LocalFileSystem
+
+    class Shelf(LocalFileSystem):
+        protocol = "shelf"
+
+        @classmethod
+        def _strip_protocol(cls, path: Any) -> Any:
+            return super()._strip_protocol(str(path).removeprefix("shelf://"))
+
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    return f"shelf://{tmp_path}/shelf"
+
+
+def test_what_is_pushed_and_pulled_is_the_same_byte_by_byte(store: Store, source: Store, remote: str):
+    sent = push(source, remote).check()
+    assert sorted(map(str, sent.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0", f"{HEAD}@2.0.0"]
+    came = pull(store, remote).check()
+    assert content(store.root) == content(source.root)
+    assert (came.blobs, came.bytes) == (sent.blobs, sent.bytes)
+    assert (came.results, came.signatures, came.policies) == (1, 1, ["digits/*"])
+    assert sorted(came.aliases) == [f"{HEAD}:old", f"{HEAD}:prod"]
+    assert [(str(one.reference), one.reason) for one in came.withdrawn] == [
+        (f"{HEAD}@1.0.0", "trained on the test set")
+    ]
+    assert examine(store).sound
+
+
+def test_nothing_moves_twice(store: Store, source: Store, remote: str):
+    push(source, remote)
+    pull(store, remote)
+    for again in (push(source, remote), pull(store, remote)):
+        assert (again.made, again.blobs, again.results, again.signatures) == ([], 0, 0, 0)
+        assert (again.aliases, again.policies, again.withdrawn, again.refused) == ([], [], [], [])
+        assert len(again.there) == 3
+
+
+# --- what is asked for
+
+
+@pytest.mark.parametrize(
+    ("patterns", "versions", "expected"),
+    [
+        ([EXTRACTOR], "all", [f"{EXTRACTOR}@1.0.0"]),
+        (["digits/*"], "latest", [f"{EXTRACTOR}@1.0.0", f"{HEAD}@2.0.0"]),
+        ([f"{HEAD}:prod"], "all", [f"{EXTRACTOR}@1.0.0", f"{HEAD}@2.0.0"]),
+        (["*.head@^2"], "all", [f"{EXTRACTOR}@1.0.0", f"{HEAD}@2.0.0"]),
+    ],
+)
+def test_patterns_say_what_moves_and_parents_come_along(
+    tmp_path: Path, source: Store, memory: str, patterns: list[str], versions: Any, expected: list[str]
+):
+    push(source, memory)
+    choice = Choice(versions=versions)
+    for name, move in (
+        ("sent", lambda to: push(source, str(to.root), patterns, choice=choice)),
+        ("came", lambda to: pull(to, memory, patterns, choice=choice)),
+    ):
+        there = Store.init(tmp_path / name)
+        assert sorted(map(str, move(there).check().made)) == expected
+        assert examine(there).sound
+
+
+@pytest.mark.parametrize("pattern", ["nothing", "n*", f"{HEAD}@9.9.9", f"{HEAD}:none", f"{HEAD}@1.0.0"])
+def test_a_pattern_that_matches_nothing_is_an_error(store: Store, source: Store, memory: str, pattern: str):
+    push(source, memory)
+    for move in (lambda: push(source, f"{memory}-fresh", [pattern]), lambda: pull(store, memory, [pattern])):
+        with pytest.raises(NotFound) as error:
+            move()
+        assert "/remote-" not in str(error.value), "a scratch folder is told"
+    assert store.names() == [] and not fsspec.filesystem("memory").exists(f"{memory}-fresh")
+
+
+def test_what_is_near_is_named_where_nothing_matches(store: Store, source: Store, memory: str):
+    push(source, memory)
+    with pytest.raises(NotFound, match=f"perhaps {HEAD}"):
+        pull(store, memory, ["digits/mnist.haed"])
+
+
+def test_a_plan_says_what_would_move_and_moves_nothing(tmp_path: Path, source: Store, remote: str):
+    planned = push(source, remote, choice=Choice(dry_run=True))
+    assert not (tmp_path / "far").exists() and not fsspec.filesystem("memory").exists(remote)
+    sent = push(source, remote)
+    assert (planned.planned, planned.made) == (True, sent.made)
+    results = len(sent.items) - len(planned.items)  # what was measured is looked for when the parts are there
+    assert results == sent.results == 1
+    assert {one.digest for one in planned.items} <= {one.digest for one in sent.items}
+    target = Store.init(tmp_path / "here")
+    before = content(target.root)
+    wanted = pull(target, remote, choice=Choice(dry_run=True))
+    assert (wanted.bytes, sorted(map(str, wanted.made))) == (planned.bytes, sorted(map(str, sent.made)))
+    assert content(target.root) == before and not list((target.root / "tmp").iterdir())
+
+
+def test_results_and_aliases_can_be_left_behind(store: Store, source: Store, memory: str):
+    push(source, memory)
+    came = pull(store, memory, choice=Choice(aliases=False, evidence=False))
+    assert (came.results, came.aliases, came.policies) == (0, [], [])
+    assert not [
+        path for path in content(store.root) if path.startswith(("evidence", "policies")) or "/@log/" in path
+    ]
+
+
+def test_an_empty_registry_moves_as_nothing(tmp_path: Path, store: Store, remote: str):
+    assert push(store, remote).check().made == []
+    assert pull(Store.init(tmp_path / "other"), remote).check().made == []
+    with pytest.raises(NotFound, match="is empty"):
+        pull(store, remote, ["digits/*"]) if remote != str(store.root) else None
+
+
+def test_progress_is_told(store: Store, source: Store, memory: str):
+    said: list[tuple[int, int, str]] = []
+    push(source, memory)
+    pull(store, memory, choice=Choice(progress=lambda *one: said.append(one)))
+    assert all(0 <= done <= total for done, total, _ in said)
+    assert {"reading manifests", "naming", "looking for results"} <= {what for _, _, what in said}
+    assert any(what.endswith(" MB") for _, _, what in said)
+
+
+# --- addresses
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "said"),
+    [
+        ("", UsageError, "an address such as s3://"),
+        ("nonsense://x", UsageError, "knows no protocol 'nonsense'"),
+        ("simplecache::memory://x", UsageError, "joins several file systems"),
+        ("memory://nobody/is/here", LayoutError, "holds no compatkit.json"),
+        ("hf://one", UsageError, "hf://datasets/USER/NAME"),
+        ("s3://bucket/x", UsageError, "unexpected keyword"),
+    ],
+)
+def test_addresses_that_cannot_be_used_are_told(
+    store: Store, address: str, error: type[Exception], said: str
+):
+    options = {"surprise": 1} if address.startswith("s3:") else None
+    with pytest.raises(error, match=said):
+        pull(store, address, options=options)
+
+
+def test_a_library_that_is_missing_is_named(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # importing it fails
+    with pytest.raises(EnvironmentFailure, match="needs gcsfs, which is not installed"):
+        pull(store, "gs://bucket/parts")
+
+
+def test_passwords_in_an_address_are_not_told(store: Store, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(LayoutError) as error:
+        pull(store, "memory://me:secret@host/parts")
+    assert "secret" not in str(error.value) and "memory://host/parts" in str(error.value)
+
+
+def test_a_registry_is_no_remote_of_itself(store: Store):
+    for move in (push, pull):
+        with pytest.raises(UsageError, match="is this registry itself"):
+            move(store, f"file://{store.root}")
+
+
+def test_a_folder_with_other_files_is_not_made_a_registry(tmp_path: Path, source: Store):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "me.jpg").write_bytes(b"jpg")
+    with pytest.raises(LayoutError, match="holds other files"):
+        push(source, str(tmp_path / "photos"))
+
+
+@pytest.mark.parametrize("key", ["min_reader", "min_writer"])
+def test_a_remote_of_a_newer_layout_is_refused(store: Store, source: Store, memory: str, key: str):
+    push(source, memory)
+    system = fsspec.filesystem("memory")
+    marker = system.cat_file(f"{memory}/compatkit.json").replace(f'"{key}":1'.encode(), f'"{key}":2'.encode())
+    system.pipe_file(f"{memory}/compatkit.json", marker)
+    with pytest.raises(LayoutError, match="Upgrade compatkit"):
+        (pull if key == "min_reader" else push)(store if key == "min_reader" else source, memory)
+
+
+# --- both sides changed
+
+
+def test_a_differing_version_is_never_overwritten_and_the_rest_moves(
+    tmp_path: Path, store: Store, source: Store, memory: str, publish: Publish
+):
+    push(source, memory)
+    mine = publish(store, EXTRACTOR, 77)
+    theirs = source.resolve(EXTRACTOR)
+    came = pull(store, memory)
+    with pytest.raises(
+        Incomplete, match=f"1 refused.*{mine.digest} in .*{theirs.digest} in memory://"
+    ) as error:
+        came.check()
+    assert isinstance(error.value.errors[0], VersionExists) and error.value.exit_code == 2
+    assert [one.what for one in came.refused] == [f"{EXTRACTOR}@1.0.0"] and error.value.subject is came
+    assert [str(one) for one in came.made] == [f"{HEAD}@1.0.0", f"{HEAD}@2.0.0"]
+    assert store.resolve(EXTRACTOR) == mine
+    assert store.manifest(str(theirs.digest)), "the heads' own extractor came, without a name"
+    sent = push(store, memory)
+    assert [(one.what, type(one.error)) for one in sent.refused] == [(f"{EXTRACTOR}@1.0.0", VersionExists)]
+    assert pull(Store.init(tmp_path / "third"), memory).check().made and examine(store).sound
+
+
+def test_a_parent_whose_number_is_taken_comes_without_it(
+    store: Store, source: Store, memory: str, publish: Publish
+):
+    push(source, memory)
+    publish(store, EXTRACTOR, 77)
+    came = pull(store, memory, [HEAD]).check()
+    assert [str(one) for one in came.unnamed] == [f"{EXTRACTOR}@1.0.0"]
+    assert examine(store).sound
+
+
+def test_a_version_that_was_withdrawn_there_is_told_and_withdrawn_here(
+    store: Store, source: Store, memory: str
+):
+    push(source, memory)
+    pull(store, memory)
+    source.withdraw(EXTRACTOR, "1.0.0", "a bug")
+    assert [str(one.reference) for one in push(source, memory).withdrawn] == [f"{EXTRACTOR}@1.0.0"]
+    came = pull(store, memory)
+    assert [(str(one.reference), one.reason) for one in came.withdrawn] == [(f"{EXTRACTOR}@1.0.0", "a bug")]
+    assert store.tombstone(EXTRACTOR, "1.0.0") == source.tombstone(EXTRACTOR, "1.0.0")
+
+
+def test_whoever_pushes_what_was_withdrawn_there_is_told(store: Store, source: Store, memory: str):
+    push(source, memory)
+    pull(store, memory)
+    source.withdraw(EXTRACTOR, "1.0.0", "a bug")
+    push(source, memory)
+    sent = push(store, memory)
+    assert [(str(one.reference), one.reason) for one in sent.withdrawn] == [(f"{EXTRACTOR}@1.0.0", "a bug")]
+    assert store.tombstone(EXTRACTOR, "1.0.0") is None
+
+
+def test_an_alias_follows_where_its_log_goes_on_and_stays_where_both_moved_it(
+    tmp_path: Path, store: Store, source: Store, remote: str
+):
+    push(source, remote)
+    pull(store, remote)
+    store.set_alias(EXTRACTOR, "best", "1.0.0")
+    store.set_alias(HEAD, "prod", None)
+    assert sorted(push(store, remote).aliases) == [f"{EXTRACTOR}:best", f"{HEAD}:prod"]
+    assert sorted(pull(source, remote).aliases) == [f"{EXTRACTOR}:best", f"{HEAD}:prod"]
+    assert source.aliases(HEAD) == {} and content(source.root) == content(store.root)
+    source.set_alias(HEAD, "prod", "2.0.0")
+    store.set_alias(HEAD, "best", "2.0.0")
+    source.set_alias(HEAD, "best", "2.0.0")
+    push(source, remote)
+    here = store.alias_log(HEAD, "best")
+    came = pull(store, remote)
+    assert came.aliases == [f"{HEAD}:prod"]
+    if here != source.alias_log(HEAD, "best"):  # within a second, both moves are the same
+        assert [one.partition(" is ")[0] for one in came.apart] == [f"{HEAD}:best"]
+    assert store.alias_log(HEAD, "best") == here
+
+
+def test_aliases_that_both_sides_moved_stay_and_are_told(store: Store, source: Store, memory: str):
+    push(source, memory)
+    pull(store, memory)
+    store.set_alias(HEAD, "prod", None)
+    source.set_alias(EXTRACTOR, "best", "1.0.0")
+    write(
+        source,
+        f"refs/{HEAD}/@log/prod/3",
+        b'{"from":"2.0.0","time":"2020-01-01T00:00:00+00:00","to":"2.0.0"}\n',
+    )
+    push(source, memory)
+    came = pull(store, memory).check()
+    assert came.aliases == [f"{EXTRACTOR}:best"]
+    assert came.apart == [f"{HEAD}:prod is 2.0.0 in {memory} and removed in {store.root}"]
+    assert store.aliases(HEAD) == {}
+
+
+def test_an_alias_of_a_version_that_does_not_come_stays_behind(store: Store, source: Store, memory: str):
+    source.set_alias(HEAD, "prod", "2.0.0")
+    push(source, memory)
+    came = pull(store, memory, [EXTRACTOR]).check()
+    assert came.aliases == [] and store.aliases(EXTRACTOR) == {}
+    other = fsspec.filesystem("memory").cat_file(f"{memory}/refs/{HEAD}/@aliases/prod")
+    assert other == b"2.0.0 2\n"
+
+
+def test_policies_follow_where_they_concern_what_moves_and_stay_where_both_changed_them(
+    store: Store, source: Store, memory: str
+):
+    write(source, "policies/other%2f%2a/1", b"{}\n")
+    push(source, memory)
+    assert pull(store, memory).policies == ["digits/*"]
+    write(source, "policies/digits%2f%2a/2", b'{"mode":"full"}\n')
+    assert push(source, memory).policies == ["digits/*"]
+    write(store, "policies/digits%2f%2a/2", b'{"mode":"none"}\n')
+    came = pull(store, memory).check()
+    assert came.apart == [f"the policy of digits/* was changed both in {memory} and in {store.root}"]
+    assert (store.root / "policies/digits%2f%2a/2").read_bytes() == b'{"mode":"none"}\n'
+    assert not (store.root / "policies/other%2f%2a").exists()
+
+
+def test_a_pusher_who_is_slower_loses_and_overwrites_nothing(
+    tmp_path: Path, source: Store, memory: str, publish: Publish, monkeypatch: pytest.MonkeyPatch
+):
+    rival = Store.init(tmp_path / "rival")
+    theirs = publish(rival, HEAD, 50, version="2.0.0")
+    push(Store.init(tmp_path / "nothing"), memory)
+
+    def step(operation: str, path: str) -> None:
+        if operation == "create" and path.endswith(f"{HEAD}/@versions/2.0.0"):
+            monkeypatch.setattr(files, "step", lambda operation, path: None)
+            push(rival, memory).check()
+
+    monkeypatch.setattr(files, "step", step)
+    sent = push(source, memory)
+    assert [(one.what, type(one.error)) for one in sent.refused] == [(f"{HEAD}@2.0.0", VersionExists)]
+    assert f"{theirs.digest} there" in str(sent.refused[0].error)
+    assert sorted(map(str, sent.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
+    here = Store.init(tmp_path / "here")
+    pull(here, memory).check()
+    assert here.resolve(f"{HEAD}@2.0.0") == theirs and examine(here).sound
+
+
+# --- signatures
+
+
+def test_who_accepts_is_asked_before_anything_of_a_component_comes(store: Store, source: Store, memory: str):
+    push(source, memory)
+    asked: dict[str, list[bytes]] = {}
+
+    def accept(digest: str, signatures: Any, name: str) -> None:
+        assert not list(store.objects.each())
+        asked[f"{name} {digest}"] = list(signatures)
+        if not signatures:
+            raise CompatkitError(f"{name} has no signature")
+
+    came = pull(store, memory, choice=Choice(accept=accept))
+    head = source.resolve(HEAD)
+    assert asked.pop(f"{HEAD}@2.0.0 {head.digest}") == [b'{"signed":true}\n'] and set(
+        map(len, asked.values())
+    ) == {0}
+    assert [str(one) for one in came.made] == [f"{HEAD}@2.0.0"]
+    assert sorted(one.what for one in came.refused) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
+    assert [str(one) for one in came.unnamed] == [f"{EXTRACTOR}@1.0.0"], (
+        "its digest stands in what was accepted"
+    )
+    assert store.names() == [HEAD] and examine(store).sound
+
+
+# --- interrupted
+
+
+def reachable(system: Any, root: str) -> set[str]:
+    """Return the digests that the versions in a remote reach, and fail where one is not there."""
+    names = [path for path in system.find(root) if "/@versions/" in path]
+    ahead, seen = [system.cat_file(path).decode().strip() for path in names], set[str]()
+    while ahead:
+        digest = ahead.pop()
+        if digest not in seen:
+            seen.add(digest)
+            data = system.cat_file(f"{root}/{place(digest)}")
+            assert digest_of(data) == digest
+            ahead += edges(json.loads(data)) if data.startswith(b"{") else []
+    return seen
+
+
+@pytest.mark.parametrize("stride", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_push_that_is_cut_off_anywhere_leaves_nothing_that_dangles_and_goes_on(
+    source: Store, memory: str, monkeypatch: pytest.MonkeyPatch, stride: int
+):
+    system, whole = fsspec.filesystem("memory"), content(source.root)
+    fault, at = Fault(monkeypatch, at=0), 0
+    while True:
+        remote = f"{memory}/{at}"
+        fault.calls.clear()
+        fault.at = at
+        try:
+            push(source, remote).check()
+            break
+        except EnvironmentFailure as error:
+            assert "goes on where it was" in str(error)
+        reachable(system, remote)
+        there = {path.removeprefix(f"{remote.removeprefix('memory:/')}/") for path in system.find(remote)}
+        fault.mend()
+        push(source, remote).check()
+        again = there & set(fault.written(("put", "upload")))
+        assert not [path for path in again if path.startswith("blobs/")], "moved twice"
+        found = {path: system.cat_file(f"{remote}/{path}") for path in whole}
+        assert found == whole
+        at += stride
+    assert at > 40
+
+
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_pull_that_is_cut_off_anywhere_names_nothing_that_is_not_whole_and_goes_on(
+    tmp_path: Path, source: Store, memory: str, monkeypatch: pytest.MonkeyPatch, stride: int
+):
+    push(source, memory)
+    whole = content(source.root)
+    fault, at = Fault(monkeypatch, at=0), 0
+    while True:
+        here = Store.init(tmp_path / f"here{at}")
+        fault.calls.clear()
+        fault.at = at
+        try:
+            pull(here, memory).check()
+            break
+        except EnvironmentFailure:
+            held = {path for path in content(here.root) if path.startswith("blobs/")}
+        for name, version in here.references.each():
+            assert here.read_blob(
+                here.manifest(f"{name}@{here.references.digest(name, version)}").payload.file.blob
+            )
+        fault.mend()
+        pull(here, memory).check()
+        assert not held & {path for operation, path in fault.calls if operation == "read"}, "moved twice"
+        assert content(here.root) == whole
+        shutil.rmtree(here.root)
+        at += stride
+    assert at > 20
+
+
+@pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_disk_that_is_full_at_any_step_of_a_pull_leaves_nothing_half(
+    tmp_path: Path, source: Store, memory: str, monkeypatch: pytest.MonkeyPatch, stride: int
+):
+    push(source, memory)
+    whole, at, count = content(source.root), 0, 0
+
+    def step(operation: str, path: Path) -> None:
+        nonlocal count
+        count += 1
+        if 0 <= at < count and operation != "unlink":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    while True:
+        here, count = Store.init(tmp_path / f"here{at}"), 0
+        monkeypatch.setattr(durable, "step", step)
+        try:
+            pull(here, memory, choice=Choice(jobs=1)).check()
+            break
+        except EnvironmentFailure as error:
+            assert "the disk is full" in str(error)
+        monkeypatch.setattr(durable, "step", lambda operation, path: None)
+        assert not list((here.root / "tmp").iterdir())
+        for name, version in here.references.each():
+            assert here.read_blob(
+                here.manifest(f"{name}@{here.references.digest(name, version)}").payload.file.blob
+            )
+        pull(here, memory).check()
+        assert content(here.root) == whole
+        shutil.rmtree(here.root)
+        at += stride
+    assert at > 100
+
+
+def large(store: Store, manifest_of: Callable[..., Any], make_file: Callable[..., bytes], size: int) -> Any:
+    entry = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
+    data = make_file({"weight": entry}, bytes(range(256)) * (size // 256))
+    return store.publish("large", manifest_of(Payload(store.put_blob(data), tensor_digest(data), 1, size)))
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let blobs come in small pieces, and be uploaded from their files."""
+    monkeypatch.setattr(durable, "CHUNK", 2**16)
+    monkeypatch.setattr(upload, "LARGE", 2**16)
+    return 2**16
+
+
+def test_a_large_blob_goes_on_in_its_middle(
+    store: Store,
+    source: Store,
+    remote: str,
+    manifest_of: Callable[..., Any],
+    make_file: Callable[..., bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    pieces: int,
+):
+    if "://" not in remote:
+        pytest.skip("a folder is read by the registry's own rules, and copied anew")
+    part = large(source, manifest_of, make_file, 20 * pieces)
+    payload = source.manifest("large").payload.file
+    push(source, remote, ["large"])
+    fault = Fault(monkeypatch)
+    read = files.Files.read
+
+    def cut(self: Any, path: str, start: int, count: int) -> bytes | None:
+        if path == place(payload.blob) and start >= 7 * pieces:
+            raise EnvironmentFailure("the network is gone")
+        return read(self, path, start, count)
+
+    monkeypatch.setattr(files.Files, "read", cut)
+    with pytest.raises(EnvironmentFailure, match="network is gone"):
+        pull(store, remote, ["large"])
+    (kept,) = (store.root / "tmp").iterdir()
+    assert (
+        kept.stat().st_size == 7 * pieces and kept.name.endswith(payload.blob[7:23]) and store.names() == []
+    )
+    begun: list[int] = []
+
+    def watched(self: Any, path: str, start: int, count: int) -> bytes | None:
+        if path == place(payload.blob):
+            begun.append(start)
+        return read(self, path, start, count)
+
+    monkeypatch.setattr(files.Files, "read", watched)
+    fault.mend()
+    assert pull(store, remote, ["large"]).check().made == [part]
+    assert min(begun) == 7 * pieces and not list((store.root / "tmp").iterdir())
+    assert store.read_blob(payload.blob, verify="always") == source.read_blob(payload.blob)
+
+
+def test_what_was_kept_of_a_large_blob_is_not_trusted(
+    store: Store,
+    source: Store,
+    memory: str,
+    manifest_of: Callable[..., Any],
+    make_file: Callable[..., bytes],
+    pieces: int,
+):
+    large(source, manifest_of, make_file, 4 * pieces)
+    push(source, memory, ["large"])
+    payload = source.manifest("large").payload.file
+    for kept in (b"?" * pieces, b"!" * 9 * pieces, b""):
+        (store.root / "tmp" / f"1-{payload.blob[7:23]}").write_bytes(kept)
+    (store.root / "tmp" / f"2-{payload.blob[7:23]}").symlink_to("/etc/passwd")
+    pull(store, memory, ["large"]).check()
+    assert store.read_blob(payload.blob, verify="always") == source.read_blob(payload.blob)
+    assert not list((store.root / "tmp").iterdir()) and Path("/etc/passwd").exists()
+
+
+def test_a_full_disk_gets_its_room_back(
+    store: Store,
+    source: Store,
+    memory: str,
+    manifest_of: Callable[..., Any],
+    make_file: Callable[..., bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    pieces: int,
+):
+    large(source, manifest_of, make_file, 20 * pieces)
+    push(source, memory, ["large"])
+    left = 9
+
+    def step(operation: str, path: Path) -> None:
+        nonlocal left
+        left -= operation == "write"
+        if left < 0 and operation == "write":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(durable, "step", step)
+    with pytest.raises(EnvironmentFailure, match="the disk is full"):
+        pull(store, memory, ["large"])
+    assert not list((store.root / "tmp").iterdir())
+
+
+# --- rights
+
+
+def test_a_remote_that_cannot_be_written_can_be_pulled_from_and_not_pushed_to(
+    store: Store, source: Store, memory: str, publish: Publish, monkeypatch: pytest.MonkeyPatch
+):
+    push(source, memory)
+
+    def refuse(operation: str, path: str) -> None:
+        if operation in ("put", "upload", "create", "remove", "rename"):
+            raise PermissionError(errno.EACCES, "Access Denied", path)
+
+    monkeypatch.setattr(files, "step", refuse)
+    assert len(pull(store, memory).check().made) == 3
+    publish(source, "new", 9)
+    with pytest.raises(EnvironmentFailure, match="no right to do so; check the credentials"):
+        push(source, memory)
+
+
+# --- a remote that lies
+
+
+def overwrite(
+    path: Callable[[Store], str], change: Callable[[bytes], bytes]
+) -> Callable[[Any, str, Store], None]:
+    def lie(system: Any, root: str, source: Store) -> None:
+        file = f"{root}/{path(source)}"
+        system.pipe_file(file, change(system.cat_file(file)))
+
+    return lie
+
+
+def weights(source: Store) -> str:
+    return place(source.manifest(HEAD).payload.file.blob)
+
+
+def document(source: Store) -> str:
+    return place(str(source.resolve(HEAD).digest))
+
+
+def under(pattern: str) -> Callable[[Store], str]:
+    return lambda source: next(path for path in sorted(content(source.root)) if fnmatchcase(path, pattern))
+
+
+def result(source: Store) -> str:
+    return place(f"sha256:{under('evidence/*')(source).rpartition('/')[2]}")
+
+
+def missing(system: Any, root: str, source: Store) -> None:
+    system.rm_file(f"{root}/{weights(source)}")
+
+
+def retold(change: Callable[[bytes, Store], bytes]) -> Callable[[Any, str, Store], None]:
+    """Let the head's version point at another manifest, whose digest is right."""
+
+    def lie(system: Any, root: str, source: Store) -> None:
+        data = change(source.read_blob(str(source.resolve(HEAD).digest)), source)
+        system.pipe_file(f"{root}/{place(digest_of(data))}", data)
+        system.pipe_file(f"{root}/refs/{HEAD}/@versions/2.0.0", f"{digest_of(data)}\n".encode())
+
+    return lie
+
+
+def other_tensors(data: bytes, source: Store) -> bytes:
+    return data.replace(source.manifest(HEAD).payload.tensors.encode(), b"tensors:sha256:" + b"0" * 64)
+
+
+def other_size(data: bytes, source: Store) -> bytes:
+    return data.replace(f'"bytes":{source.manifest(HEAD).payload.file.bytes}}}'.encode(), b'"bytes":1}')
+
+
+HEAD_2, SIGNATURE = f"{HEAD}@2.0.0", "signatures/*"
+VERSION = under(f"refs/{HEAD}/@versions/2.0.0")
+LIES: dict[str, tuple[Callable[[Any, str, Store], None], str, type[Exception]]] = {
+    "weights flipped": (overwrite(weights, lambda data: data[:-1] + b"?"), HEAD_2, IntegrityError),
+    "weights cut": (overwrite(weights, lambda data: data[:-1]), HEAD_2, IntegrityError),
+    "weights grown": (overwrite(weights, lambda data: data + b"0"), HEAD_2, IntegrityError),
+    "weights empty": (overwrite(weights, lambda data: b""), HEAD_2, IntegrityError),
+    "weights missing": (missing, HEAD_2, IntegrityError),
+    "manifest flipped": (
+        overwrite(document, lambda data: data.replace(b"head", b"haed")),
+        HEAD_2,
+        IntegrityError,
+    ),
+    "manifest empty": (overwrite(document, lambda data: b""), HEAD_2, IntegrityError),
+    "manifest long": (overwrite(document, lambda data: data + b" " * 2**21), HEAD_2, IntegrityError),
+    "key twice": (
+        retold(lambda data, source: data.replace(b'{"about"', b'{"schema":1,"about"', 1)),
+        HEAD_2,
+        FormatError,
+    ),
+    "newer schema": (
+        retold(lambda data, source: data.replace(b'"schema":1', b'"schema":2')),
+        HEAD_2,
+        FormatError,
+    ),
+    "other tensors": (retold(other_tensors), HEAD_2, IntegrityError),
+    "other size": (retold(other_size), HEAD_2, IntegrityError),
+    "no manifest": (retold(lambda data, source: b"[1]\n"), HEAD_2, FormatError),
+    "version path": (
+        overwrite(VERSION, lambda data: b"sha256:../../../../etc/passwd\n"),
+        HEAD_2,
+        IntegrityError,
+    ),
+    "version long": (overwrite(VERSION, lambda data: data * 2**12), HEAD_2, IntegrityError),
+    "tombstone": (overwrite(under("refs/*/@tombstones/*"), lambda data: b"[]"), f"{HEAD}@1.0.0", FormatError),
+    "signature long": (overwrite(under(SIGNATURE), lambda data: data * 2**14), HEAD_2, IntegrityError),
+    "alias move": (
+        overwrite(under("*/@log/prod/2"), lambda data: b'{"to":"../x"}'),
+        f"{HEAD}:prod",
+        FormatError,
+    ),
+    "alias pointer": (
+        overwrite(under("*/@aliases/prod"), lambda data: b"../x 1"),
+        f"{HEAD}:prod",
+        FormatError,
+    ),
+    "policy": (overwrite(under("policies/*"), lambda data: b'{"a":1,"a":2}'), "digits/*", FormatError),
+    "policy long": (overwrite(under("policies/*"), lambda data: b" " * 2**17), "digits/*", FormatError),
+    "pointer": (
+        overwrite(under("evidence/*"), lambda data: b"sha256:" + b"0" * 64 + b"\n"),
+        "evidence/",
+        IntegrityError,
+    ),
+    "result": (overwrite(result, lambda data: data + b" "), "evidence/", IntegrityError),
+}
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_what_a_remote_lies_about_is_refused_and_named_and_the_rest_comes(
+    tmp_path: Path, store: Store, source: Store, memory: str, kind: str
+):
+    push(source, memory)
+    lie, what, expected = LIES[kind]
+    lie(fsspec.filesystem("memory"), memory, source)
+    came = pull(store, memory)
+    assert [one.what for one in came.refused if one.what.startswith(what)], came.refused
+    assert all(isinstance(one.error, expected) for one in came.refused), came.refused
+    told = " ".join(str(one.error) for one in came.refused)
+    assert "/remote-" not in told and (
+        memory in told or "its manifest gives" in told or "promises" in told
+    ), told
+    with pytest.raises(Incomplete) as error:
+        came.check()
+    assert error.value.exit_code == 3
+    assert f"{EXTRACTOR}@1.0.0" in map(str, came.made)
+    if what == HEAD_2:
+        assert [str(one) for one in store.versions(HEAD)] == [] and f"{HEAD}@1.0.0" in map(str, came.made)
+    assert not list((store.root / "tmp").iterdir())
+    if not what.startswith(HEAD):  # an alias and its versions are sound beside what was refused
+        assert examine(store).sound
+    push(source, f"{memory}-sound")
+    pull(store, f"{memory}-sound").check()
+    here = content(store.root)
+    more = {path for path in here if path not in content(source.root)}
+    assert {path: here[path] for path in here.keys() - more} == content(source.root), (
+        "it comes from a sound remote"
+    )
+    assert all(path.startswith("blobs/") for path in more), (
+        "of what was refused, bytes that nothing refers to"
+    )
+
+
+def test_a_damaged_marker_is_refused(store: Store, source: Store, memory: str):
+    push(source, memory)
+    fsspec.filesystem("memory").pipe_file(f"{memory}/compatkit.json", b"{")
+    with pytest.raises(FormatError, match=r"memory://.*compatkit\.json"):
+        pull(store, memory)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "refs/../../evil/@versions/1.0.0",
+        "refs/Big/@versions/1.0.0",
+        "refs/a/@versions/01.0.0",
+        "refs/a/b/c/d/@versions/1.0.0",
+        "refs/a/@elsewhere/1.0.0",
+        "refs/a/@log/prod/../../../1",
+        "refs/a",
+    ],
+)
+def test_files_that_no_registry_has_are_left_alone(
+    tmp_path: Path, store: Store, source: Store, memory: str, path: str
+):
+    push(source, memory)
+    fsspec.filesystem("memory").store[f"{memory.removeprefix('memory:/')}/{path}"] = fsspec.filesystem(
+        "memory"
+    ).store[f"{memory.removeprefix('memory:/')}/compatkit.json"]
+    assert len(pull(store, memory).check().made) == 3
+    assert content(store.root) == content(source.root) and not list(tmp_path.rglob("evil"))
+
+
+def test_damage_here_is_not_pushed(source: Store, memory: str):
+    digest = source.manifest(HEAD).payload.file.blob
+    write(source, place(digest), b"?")
+    sent = push(Store.open(source.root), memory)
+    assert [one.what for one in sent.refused] == [HEAD_2] and isinstance(
+        sent.refused[0].error, IntegrityError
+    )
+    assert not fsspec.filesystem("memory").exists(f"{memory}/{place(digest)}")
+
+
+def test_a_blob_of_another_size_there_is_written_anew(store: Store, source: Store, memory: str):
+    push(source, memory)
+    overwrite(weights, lambda data: data[:5])(fsspec.filesystem("memory"), memory, source)
+    assert push(source, memory).check().blobs == 1
+    pull(store, memory).check()
+    assert content(store.root) == content(source.root)
+
+
+def test_a_registry_that_far_misses_weights_of_withdrawn_versions_only_is_whole(
+    store: Store, source: Store, memory: str
+):
+    push(source, memory)
+    head = source.manifest(str(source.references.digest(HEAD, source.references.versions(HEAD)[0])))
+    fsspec.filesystem("memory").rm_file(f"{memory}/{place(head.payload.file.blob)}")
+    assert len(pull(store, memory).check().made) == 3
