@@ -175,8 +175,8 @@ def _fitting(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping
 def _distance(one: str, other: str) -> tuple[float, float]:
     """Return how far two names are apart; those that differ in numbers only, as resnet18 and resnet34, are near."""
     masked = [re.sub(r"[0-9]+", "#", name) for name in (one, other)]
-    pairs = (masked, (one, other))
-    first, second = (1 - difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+    pairs = ((masked[0], masked[1]), (one, other))
+    first, second = (1 - difflib.SequenceMatcher(None, left, right).ratio() for left, right in pairs)
     return first, second
 
 

@@ -71,9 +71,7 @@ def load(
     return part_of(store, pinned(reference), str(reference.digest), manifest, module)
 
 
-def part_of(
-    store: Store, reference: str, digest: str, manifest: Manifest, module: nn.Module
-) -> LoadedPart:
+def part_of(store: Store, reference: str, digest: str, manifest: Manifest, module: nn.Module) -> LoadedPart:
     """Return a component with its module, ready to be measured."""
     from compatkit.evaluation.matrix import LoadedPart
 

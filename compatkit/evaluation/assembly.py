@@ -13,13 +13,8 @@ from torch import Tensor, nn
 from compatkit.contract import Contract
 from compatkit.data.dataset import Split
 from compatkit.errors import UsageError
-from compatkit.evaluation.normalisation import (
-    Policy,
-    batch_statistics,
-    batches,
-    check_policy,
-    evaluation_mode,
-)
+from compatkit.evaluation.conditions import Policy, check_policy
+from compatkit.evaluation.normalisation import batch_statistics, batches, evaluation_mode
 from compatkit.evaluation.preprocessing import normalise, prepare
 
 if TYPE_CHECKING:
