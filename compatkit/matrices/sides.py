@@ -12,7 +12,7 @@ from compatkit.evaluation.cells import Part
 from compatkit.matrices.where import Where
 from compatkit.registry.index.search import Found
 from compatkit.registry.manifest import Manifest, function_digest
-from compatkit.registry.names import Reference
+from compatkit.registry.names import Reference, Version
 from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
 
@@ -119,7 +119,7 @@ class Sides:
         """Return the head that gives the bound of each extractor, by its reference, where there is one.
 
         The first of the columns that was trained with it, else one of the registry: beside it by name, or else the
-        first name. Withdrawn ones do not count.
+        first name, the lowest version. Withdrawn ones do not count.
         """
         found: dict[str, Component] = {}
         for extractor in extractors:
@@ -130,7 +130,7 @@ class Sides:
 
     def _elsewhere(self, extractor: Component) -> Component | None:
         digests = {str(extractor.place.digest)}
-        for version in self.store.versions(extractor.place.name):
+        for version in self.store.references.versions(extractor.place.name):
             place = self.store.references.digest(extractor.place.name, version)
             if place is not None and self._function(place) == extractor.function:
                 digests.add(place)
@@ -141,7 +141,7 @@ class Sides:
             for one in self.store.index.search(parent=digest, kind="head")
             if (TRAINED_WITH, digest) in one.parents
         ]
-        for hit in sorted(hits, key=lambda one: (one.name != beside, one.name)):
+        for hit in sorted(hits, key=lambda one: (one.name != beside, one.name, Version.parse(one.version))):
             own = self._known(hit)
             if own is not None:
                 return own

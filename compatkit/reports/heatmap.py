@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
 
 DPI = 160
+LINE = 0.18  # Inches from one line of settings to the next.
+ASKED = ("fill", "cells", "where")
+"""Settings of a matrix that say what was asked for, and not how it was measured."""
 EMPTY = "#eceef1"
 OWN_EDGE = "#c2410c"
 LETTERS = 30
@@ -90,7 +93,8 @@ def _figure(matrix: Matrix) -> Figure:
     grid = (columns + BOUND_AT + BOUND_WIDTH) * scale.width
     body = max(grid, 6.2 - left)  # Title and legend need room even above a single cell.
     legend = _legend_lines(matrix, (left + body) / 1.5)
-    top, bottom = 0.95 + above, 0.4 + 0.24 * len(legend)
+    told = _settings_lines(matrix)
+    top, bottom = 0.77 + LINE * len(told) + above, 0.4 + 0.24 * len(legend)
     width = left + body + (0.55 if scale.slanted else 0.3)
     height = top + rows * scale.height + bottom
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
@@ -99,7 +103,7 @@ def _figure(matrix: Matrix) -> Figure:
     axes.axis("off")
     _draw_cells(axes, matrix, scale)
     _draw_names(axes, row_names, column_names, scale)
-    _draw_title(figure, matrix, width, height)
+    _draw_title(figure, told, width, height)
     for place, line in enumerate(legend):
         text_at(figure, 0.3 / width, (0.24 * (len(legend) - place)) / height, line, 8, QUIET)
     return figure
@@ -124,7 +128,7 @@ def _draw_cells(axes: Axes, matrix: Matrix, scale: Scale) -> None:
         for column, head in enumerate(matrix.heads):
             cell = matrix.find(part.reference, head.reference)
             _draw_cell(axes, cell, row, column, scale)
-            if cell is not None and cell.bound is not None:
+            if cell is not None and cell.bound is not None and cell.state != "stale":
                 bounds.append(cell.bound.accuracy)
         _draw_bound(axes, bounds, row, len(matrix.heads), scale)
 
@@ -196,12 +200,20 @@ def _draw_names(axes: Axes, rows: list[str], columns: list[str], scale: Scale) -
     axes.plot([len(columns) + BOUND_AT / 2] * 2, [0, max(1, len(rows))], color="#c9d0d9", linewidth=1)
 
 
-def _draw_title(figure: Figure, matrix: Matrix, width: float, height: float) -> None:
+def _settings_lines(matrix: Matrix) -> list[str]:
+    """Return how it was measured, and below it what was asked for and how many cells are what."""
+    asked = {name: value for name, value in matrix.settings.items() if name in ASKED}
+    rest = {name: value for name, value in matrix.settings.items() if name not in ASKED}
+    return [settings_line(rest), *([settings_line(asked)] if asked else [])]
+
+
+def _draw_title(figure: Figure, told: list[str], width: float, height: float) -> None:
     text_at(figure, 0.3 / width, 1 - 0.32 / height, "Compatibility matrix", 14, INK, ha="left", weight="bold")
-    line = printable(clip(settings_line(matrix.settings), max(40, int(width * 13))))
     what = "accuracy on the common classes; rows are extractors, columns are heads"
-    text_at(figure, 0.3 / width, 1 - 0.56 / height, what, 8.5, QUIET, ha="left")
-    text_at(figure, 0.3 / width, 1 - 0.74 / height, line, 8.5, QUIET, ha="left")
+    for number, line in enumerate([what, *(clip(one, max(40, int(width * 13))) for one in told)]):
+        text_at(
+            figure, 0.3 / width, 1 - (0.56 + LINE * number) / height, printable(line), 8.5, QUIET, ha="left"
+        )
 
 
 def _legend_lines(matrix: Matrix, per_line: float) -> list[str]:

@@ -122,7 +122,7 @@ _ALL = (
         "There is no figure for this pair; where a reason is known, the cell tells it.",
         False,
     ),
-    Verdict("left-out", "left out", " ", " ", "The pair does not fit what was asked for.", False),
+    Verdict("left-out", "left out", " ", "", "The pair does not fit what was asked for.", False),
 )
 VERDICTS: dict[str, Verdict] = {one.key: one for one in _ALL}
 _BY_WORD = {one.word: one for one in _ALL}
