@@ -260,7 +260,7 @@ def keep(
                 **record(cell),
                 measured_as={"extractor": cell.extractor, "head": cell.head},
             )
-        except EnvironmentFailure as error:
+        except (EnvironmentFailure, IntegrityError) as error:
             warnings.warn(f"The figures are not kept as evidence: {error}", stacklevel=3)
             return False
     return True

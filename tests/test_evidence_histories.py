@@ -33,6 +33,7 @@ from compatkit.registry.index import scanning
 from compatkit.registry.index import tables as index_tables
 from compatkit.registry.manifest import function_digest
 
+FIRST = 1_000_000_000
 NAMES = ("a.extractor", "b.extractor", "a.head", "b.head")
 LABELS = (Label("0"), Label("1"))
 SEVEN = np.arange(7) % 2
@@ -125,8 +126,8 @@ class World:
         self.registry = ck.Registry.init(root)
         self.root = root
         self.numbers = itertools.count(1)
-        self.ticks = itertools.count(1_000_000_000)
-        self.log: list[tuple[Truth, str]] = []
+        self.ticks = itertools.count(FIRST)
+        self.log: list[tuple[Truth, Path]] = []  # with the file that points at the result
         self.measured: list[tuple[str, str]] = []
         self.machine = 0
         self.manifests: dict[str, dict[str, Any]] = {name: {} for name in NAMES}
@@ -179,7 +180,7 @@ class World:
 
     def damage(self, which: int, how: str) -> None:
         """Damage a result, its pointer, or take the pointer away; what nobody can read was never measured."""
-        found = self.pointers()
+        found = [path for _, path in self.log]
         if not found:
             return
         pointer = found[which % len(found)]
@@ -204,7 +205,7 @@ class World:
         else:
             pointer.unlink()
         self.settle(pointer)
-        self.log = [one for one in self.log if one[1] != digest]
+        self.log = [one for one in self.log if one[1] != pointer]
 
     def settle(self, *paths: Path) -> None:
         """Give what changed times of its own, so that no clock is too coarse to show it."""
@@ -284,23 +285,23 @@ class World:
                 if (left.reference, right.reference) in how["only"]:
                     self.measured.append((left.reference, right.reference))
                     row.append(self.cell(left, right, data[left.reference], how))
-            before = set(self.pointers())
             how["each"](row)
             for cell in row:
                 self.note(cell, data[left.reference], how)
-            self.settle(*(set(self.pointers()) - before), self.root / "tmp")
+            young = (path for path in self.pointers() if path.stat().st_mtime > FIRST + 1e8)
+            self.settle(*young, self.root / "tmp")
         return []
 
     def note(self, cell: Cell, split: Split, how: Any) -> None:
         """Write down what was kept of a cell; a result that is there already is as old as it was."""
         truth = self.truth(self.now, (cell.extractor, cell.head))
         folder = self.root / "evidence" / truth.extractor[13:] / truth.head[13:]
-        known = {digest for _, digest in self.log}
+        known = {path.name for _, path in self.log}
         for pointer in folder.rglob("*"):
-            if pointer.is_file() and len(pointer.name) == 64 and f"sha256:{pointer.name}" not in known:
+            if pointer.is_file() and len(pointer.name) == 64 and pointer.name not in known:
                 document = self.registry.store.objects.path(f"sha256:{pointer.name}").read_text()
                 if f'"correct":{truth.correct()},' in document and f'"machine":{truth.machine}' in document:
-                    self.log.append((truth, f"sha256:{pointer.name}"))
+                    self.log.append((truth, pointer))
 
     def cell(self, left: Any, right: Any, split: Split, how: Any) -> Cell:
         truth = self.truth(self.now, (left.reference, right.reference))

@@ -93,7 +93,7 @@ class Evidence:
         return sorted(found, key=lambda one: (one.written, one.digest))
 
     def record(self, extractor: str, head: str, conditions: Mapping[str, Any], result: bytes) -> Edge:
-        """Keep a result durably; the same result again changes nothing.
+        """Keep a result durably; the same result again changes nothing, but mends a damaged pointer.
 
         Args:
             extractor: Function digest, ``value:sha256:...``.
@@ -102,17 +102,19 @@ class Evidence:
             result: Canonical JSON.
 
         Raises:
+            IntegrityError: A link or folder stands where the pointer belongs.
             EnvironmentFailure: Disk full, no right to write.
         """
         edge = self.objects.put(result)
         folder = self._folder(extractor, head) / _hexadecimal(digest(dumps(dict(conditions))))
+        path, line = folder / _hexadecimal(edge.blob), f"{edge.blob}\n".encode()
         with environment("write", folder):
-            durable.create_once(
-                folder / _hexadecimal(edge.blob),
-                f"{edge.blob}\n".encode(),
-                self.root,
-                lambda: self.objects.hold(edge.blob) or self.objects.put(result),
+            made = durable.create_once(
+                path, line, self.root, lambda: self.objects.hold(edge.blob) or self.objects.put(result)
             )
+            found = None if made else durable.read(path, self.root, limit=len(line) + 1)
+            if found is not None and found[0] != line:
+                durable.replace_file(path, line, root=self.root)  # its name says what it should hold
         return edge
 
     def results(self, extractor: str, head: str) -> list[bytes]:
