@@ -33,11 +33,16 @@ from compatkit.errors import CompatkitError
 from compatkit.evaluation.cells import Cell, Figure
 from compatkit.evaluation.records import Cells, record
 from compatkit.registry.manifest import About, Edge, Manifest, Payload, edges, function_digest
+from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.trust import Trusted
+from compatkit.registry.signing.vouching import sign
+from compatkit.registry.signing.vouching import verify as verify_signatures
 from compatkit.registry.store import Store
 from compatkit.registry.tensors.tensorfile import tensor_digest
 
 NAME = "team/one"
 HEAD = "value:sha256:" + "1" * 64
+ALICE = SigningKey.new("alice")
 SHARES = 0.9, 9, 10, 0.6, 0.98
 CONTRACT = Contract(
     Structural(
@@ -85,7 +90,7 @@ def manifest_of(file: Edge, data: bytes, **changes: Any) -> Manifest:
 
 
 def build(root: Path) -> Store:
-    """Make a registry with two versions, one withdrawn, an alias that moved, and a measured result."""
+    """Make a registry with two versions, one withdrawn, an alias that moved, a measured result, and a signature."""
     store = Store.init(root)
     for value, about in ((0, ""), (1, "better")):
         data = weights(value)
@@ -99,6 +104,7 @@ def build(root: Path) -> Store:
     store.withdraw(NAME, "1.0.0", "trained on the test images")
     function = function_digest(store.manifest(NAME))
     store.evidence.keep(function, HEAD, **record(CELL))
+    sign(store, NAME, ALICE)
     return store
 
 
@@ -117,6 +123,7 @@ def kinds(store: Store) -> dict[str, Path]:
         "move": refs / "@log" / "prod" / "2",
         "evidence": pointer,
         "result": store.objects.path(f"sha256:{pointer.name}"),
+        "signature": store.signatures.files(str(newest.digest))[0],
     }
 
 
@@ -160,6 +167,7 @@ def read_everything(root: Path) -> list[CompatkitError]:
         manifest = attempt(store.manifest, name)
         if manifest is not None:
             _read(store, manifest, attempt)
+            attempt(verify_signatures, store, name, Trusted({ALICE.public.id: ALICE.public}))
     return errors
 
 

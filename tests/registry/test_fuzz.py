@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 SEED = os.environ.get("COMPATKIT_FUZZ_SEED", "0")
-DOCUMENTS = ("manifest", "weights", "result", "move", "tombstone", "compatkit.json")
+DOCUMENTS = ("manifest", "weights", "result", "move", "tombstone", "compatkit.json", "signature")
 LINES = ("version", "alias", "evidence")
 KINDS = (*DOCUMENTS, *LINES)
 BLOBS = ("manifest", "weights", "result")
