@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from compatkit.outcomes import Outcome
     from compatkit.promises import Given
     from compatkit.registry.care import Care
+    from compatkit.registry.copying.moved import Moved
+    from compatkit.registry.copying.vouchers import Accept
     from compatkit.registry.index.search import Found
     from compatkit.registry.signing.signer import SigningKey
     from compatkit.registry.signing.verification import Verdict
@@ -307,6 +310,87 @@ class Registry(Policing):
         from compatkit.registry.care import Care
 
         return Care(self.store)
+
+    def push(
+        self,
+        remote: str,
+        patterns: str | Sequence[str] | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+        **choice: Any,
+    ) -> Moved:
+        """Copy components to a remote, which becomes a registry if it is none; only what is missing moves.
+
+        Args:
+            remote: A folder, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, or what else fsspec reaches.
+            patterns: Such as ``"digits/*"``; None takes all there is.
+            options: Of the fsspec file system, such as ``{"endpoint_url": ...}``.
+            choice: ``versions`` (``"all"``, ``"latest"``), ``aliases``, ``evidence``, ``jobs``, ``dry_run``,
+                ``progress``: see ``compatkit.registry.remotes.transferring.Choice``.
+
+        Raises:
+            Incomplete: Something was refused, such as a number that belongs to other bytes there; the rest moved.
+            NotFound: A pattern matches nothing.
+            EnvironmentFailure: No right, no network; the same call goes on where it stopped.
+        """
+        from compatkit.registry.remotes.transferring import Choice, push
+
+        return push(self.store, remote, patterns, options=options, choice=Choice.of(choice)).check()
+
+    def pull(
+        self,
+        remote: str,
+        patterns: str | Sequence[str] | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+        accept: Accept | None = None,
+        **choice: Any,
+    ) -> Moved:
+        """Copy components of a remote to this registry, verified while they arrive; nothing here is overwritten.
+
+        Args:
+            remote: As for ``push``; only read.
+            patterns: Such as ``"digits/*"``; None takes all there is.
+            options: Of the fsspec file system.
+            accept: Is given a manifest's digest, its signatures as they were found and ``name@version``, before
+                anything of the component comes; refuses it by an exception.
+            choice: As for ``push``.
+
+        Raises:
+            Incomplete: Something was refused: other bytes than promised, a number that belongs to other bytes here,
+                not accepted; the rest came.
+            NotFound: A pattern matches nothing.
+            LayoutError: The remote is no registry.
+            EnvironmentFailure: No right, no network, disk full; the same call goes on where it stopped.
+        """
+        from compatkit.registry.remotes.transferring import Choice, pull
+
+        chosen = Choice.of({**choice, "accept": accept})
+        return pull(self.store, remote, patterns, options=options, choice=chosen).check()
+
+    @classmethod
+    def clone(
+        cls,
+        remote: str,
+        root: str | os.PathLike[str],
+        *,
+        options: Mapping[str, Any] | None = None,
+        accept: Accept | None = None,
+        **choice: Any,
+    ) -> Registry:
+        """Make a new registry in the folder ``root`` with all that a remote holds: see ``pull``.
+
+        Raises:
+            Incomplete: Something was refused; the registry holds the rest.
+            LayoutError: The folder is a registry or holds other files; the remote is no registry.
+            EnvironmentFailure: No right, no network, disk full; ``pull`` goes on where it stopped.
+        """
+        from compatkit.registry.remotes.transferring import Choice, clone
+
+        chosen = Choice.of({**choice, "accept": accept})
+        store, moved = clone(remote, Path(root), options=options, choice=chosen)
+        moved.check()
+        return cls(store)
 
     def build(
         self, reference: str, *, verify: Verify = "auto", require_signature: Trust = False

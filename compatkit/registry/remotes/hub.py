@@ -169,9 +169,13 @@ def hub(kind: Any, remote: str, url: str, options: dict[str, Any]) -> Files:
     Raises:
         UsageError: The address is not written so.
     """
-    from huggingface_hub import constants
-    from huggingface_hub.utils import parse_hf_uri
-
+    try:
+        from huggingface_hub import constants
+        from huggingface_hub.utils import parse_hf_uri
+    except ImportError as error:
+        raise EnvironmentFailure(
+            f"{url} needs a newer huggingface_hub ({error}): pip install 'compatkit[remotes]'.", subject=url
+        ) from None
     options.pop("use_listings_cache", None)
     try:
         parsed = parse_hf_uri(remote.rstrip("/"))

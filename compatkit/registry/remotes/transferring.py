@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,6 @@ from compatkit.registry.remotes.locations import locate
 from compatkit.registry.remotes.mirror import scratch
 
 if TYPE_CHECKING:
-    from compatkit.registry.objects import Objects
     from compatkit.registry.store import Store
 
 
@@ -49,6 +48,19 @@ class Choice:
     jobs: int = JOBS
     dry_run: bool = False
     progress: Progress | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Choice:
+        """Return a choice as keywords give it.
+
+        Raises:
+            UsageError: A keyword is unknown.
+        """
+        unknown = sorted(given.keys() - attrs.fields_dict(cls).keys())
+        if unknown:
+            known = ", ".join(attrs.fields_dict(cls))
+            raise UsageError(f"there is no choice {', '.join(unknown)}; there are {known}.")
+        return cls(**given)
 
     def move(self, source: Source, target: Target, patterns: Iterable[str]) -> Moved:
         """Move what patterns mean, and return what came of it, refusals included."""
@@ -93,7 +105,7 @@ def push(
         UsageError: The address or the options cannot be used; the remote is this registry.
     """
     choice, source = choice or Choice(), Folder(store)
-    wanted = _asked(source, patterns)
+    wanted = asked(source, patterns)
     there = locate(remote, options)
     with _folder(there, choice) if isinstance(there, Path) else _far(IntoFar(there)) as target:
         _check_other(store, target)
@@ -101,7 +113,7 @@ def push(
 
 
 def pull(
-    store: Store,
+    store: Store | Callable[[], Store],
     remote: str,
     patterns: Iterable[str] | None = None,
     *,
@@ -111,7 +123,7 @@ def pull(
     """Copy components of a remote to a registry; each is verified while it arrives, and named last.
 
     Args:
-        store: Where they shall be too.
+        store: Where they shall be too; or what makes it, called once the remote is known to hold what is asked for.
         remote: A folder, or an address that fsspec reaches; only read.
         patterns: As for ``push``.
         options: Of the fsspec file system.
@@ -127,21 +139,59 @@ def pull(
         EnvironmentFailure: No right, no network, disk full; the same call goes on where it stopped.
         UsageError: The address or the options cannot be used; the remote is this registry.
     """
-    with source_of(remote, options, store.objects) as source:
-        _check_other(store, source)
-        return (choice or Choice()).move(source, IntoFolder(store), _asked(source, patterns))
+    with source_of(remote, options) as source:
+        wanted = asked(source, patterns)
+        target = store() if callable(store) else store
+        _check_other(target, source)
+        if isinstance(source, Far):
+            source.here = target.objects
+        return (choice or Choice()).move(source, IntoFolder(target), wanted)
+
+
+def clone(
+    remote: str,
+    folder: Path,
+    *,
+    options: Mapping[str, Any] | None = None,
+    choice: Choice | None = None,
+) -> tuple[Store, Moved]:
+    """Make a new registry with all that a remote holds; it has an id of its own.
+
+    Args:
+        remote: A folder, or an address that fsspec reaches; only read.
+        folder: Is made, or empty. After a failure it is a registry with what has come, and ``pull`` goes on.
+        options: Of the fsspec file system.
+        choice: What is moved, and how.
+
+    Returns:
+        The registry, and what came into it.
+
+    Raises:
+        LayoutError: The folder is a registry or holds other files; the remote is none.
+        EnvironmentFailure: No right, no network, disk full.
+        UsageError: The address or the options cannot be used.
+    """
+    from compatkit.registry.store import Store
+
+    folder = folder.expanduser().absolute()
+    check_new(folder)
+    made: list[Store] = []
+
+    def make() -> Store:
+        made.append(Store.init(folder))
+        return made[0]
+
+    moved = pull(make, remote, options=options, choice=choice)
+    return made[0], moved
 
 
 @contextmanager
-def source_of(
-    remote: str, options: Mapping[str, Any] | None = None, here: Objects | None = None
-) -> Iterator[Source]:
+def source_of(remote: str, options: Mapping[str, Any] | None = None) -> Iterator[Source]:
     """Give a remote to read from.
 
     Args:
         remote: A folder or an address.
         options: Of the fsspec file system.
-        here: Blobs of this machine that need not be read from afar.
 
     Raises:
         LayoutError: It is no registry, or one that this version cannot read.
@@ -152,7 +202,7 @@ def source_of(
     if isinstance(there, Path):
         yield Folder(Store.open(there))
         return
-    far = Far(there, here)
+    far = Far(there)
     try:
         far.check()
         yield far
@@ -179,7 +229,7 @@ def check_new(folder: Path) -> None:
 _TOPS = {folder.partition("/")[0] for folder in FOLDERS}
 
 
-def _asked(source: Source, patterns: Iterable[str] | None) -> list[str]:
+def asked(source: Source, patterns: Iterable[str] | None) -> list[str]:
     """Return the patterns to move; of a registry that is empty, nothing is all there is.
 
     Raises:

@@ -1,0 +1,1 @@
+"""Components as OCI image layouts, which any container registry carries."""

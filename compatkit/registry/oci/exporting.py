@@ -1,0 +1,220 @@
+"""Writing components into an OCI image layout: blobs first, the index last; the same components give the same bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.errors import CompatkitError, EnvironmentFailure, LayoutError, VersionExists
+from compatkit.registry import durable
+from compatkit.registry.canonical import MAX_BYTES, dumps
+from compatkit.registry.canonical import digest as digest_of
+from compatkit.registry.copying import selection
+from compatkit.registry.copying.closure import Closure
+from compatkit.registry.copying.moved import Item, Moved, Progress, Refusal
+from compatkit.registry.copying.selection import Versions
+from compatkit.registry.copying.sources import Folder
+from compatkit.registry.copying.vouchers import FOLDER, Vouchers
+from compatkit.registry.manifest import from_bytes
+from compatkit.registry.names import Reference
+from compatkit.registry.objects import Objects
+from compatkit.registry.oci import descriptors as oci
+from compatkit.registry.oci.imagelayout import INDEX, MARKER, ImageLayout
+from compatkit.registry.surroundings import environment
+
+if TYPE_CHECKING:
+    from compatkit.registry.store import Store
+
+
+@attrs.define(eq=False)
+class Blobs:
+    """The blobs of an image layout, written; see ``closure.Carrier``.
+
+    Attributes:
+        source: Blobs of the registry.
+        root: Of the layout.
+        written: Those that are new.
+    """
+
+    source: Objects
+    root: Path
+    written: dict[str, int] = attrs.field(factory=dict)
+    _there: set[str] = attrs.field(init=False, factory=set)
+
+    def holds(self, digest: str) -> bool:
+        """Tell whether a blob was seen to be there."""
+        return digest in self._there
+
+    def bring(self, digest: str, size: int | None, whose: str, examine: object = None) -> bool:
+        """See to it that a blob is there and good; True if it was written."""
+        data = memoryview(self.source.view(digest))
+        return self.put(data, digest)
+
+    def put(self, data: memoryview | bytes, digest: str) -> bool:
+        """Write bytes under their digest, unless they are there."""
+        path = self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
+        if digest in self._there or self._is_good(path, digest, len(data)):
+            self._there.add(digest)
+            return False
+        durable.replace_file(path, data)
+        self._there.add(digest)
+        self.written[digest] = len(data)
+        return True
+
+    def _is_good(self, path: Path, digest: str, size: int) -> bool:
+        if not path.is_file() or path.is_symlink() or path.stat().st_size != size:
+            return False
+        import hashlib
+
+        with environment("read", path), open(path, "rb") as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" == digest
+
+
+def export(
+    store: Store,
+    folder: Path,
+    patterns: Iterable[str] = ("*",),
+    *,
+    versions: Versions = "all",
+    progress: Progress = lambda done, total, what: None,
+) -> Moved:
+    """Write components into an image layout, which is made, or goes on.
+
+    Each version is one image; parents come along inside it. Withdrawn versions, results, aliases and policies stay.
+
+    Args:
+        store: Where the components are.
+        folder: New, empty, or an image layout.
+        patterns: Names, globs, or references for one version of each.
+        versions: ``"all"`` takes all versions of the names; ``"latest"`` one each.
+        progress: Called with done, total and what is being done.
+
+    Returns:
+        What is new there, and what was refused; its ``check`` raises where something was.
+
+    Raises:
+        NotFound: A pattern matches nothing.
+        LayoutError: The folder holds something else.
+        EnvironmentFailure: Disk full, no right to write.
+    """
+    found = selection.chosen(store.references, patterns, versions)
+    wanted = [one for one in found if one.version not in store.references.withdrawn(one.name)]
+    folder = folder.expanduser().absolute()
+    moved, known = Moved(), _prepare(folder)
+    blobs = Blobs(store.objects, folder)
+    closure = Closure(Folder(store), blobs)
+    closure.enter(wanted)
+    for place, one in enumerate(wanted):
+        progress(place, len(wanted), f"writing {one}")
+        try:
+            entry = _write(one, closure, blobs)
+        except EnvironmentFailure:
+            raise
+        except CompatkitError as error:
+            moved.refused.append(Refusal(str(one), error))
+            continue
+        _enter(known, one, entry, moved)
+    moved.items = [
+        Item(digest, size, closure.parts[digest].whose if digest in closure.parts else "images")
+        for digest, size in blobs.written.items()
+    ]
+    blobs.put(b"{}", str(oci.EMPTY["digest"]))
+    durable.replace_file(folder / INDEX, oci.index(known))
+    return moved
+
+
+def _prepare(folder: Path) -> list[dict[str, Any]]:
+    """Make a folder an image layout, if it is none; return the entries of its index.
+
+    Raises:
+        LayoutError: It holds something else.
+    """
+    if folder.exists() and (not folder.is_dir() or os.listdir(folder)) and not (folder / MARKER).exists():
+        raise LayoutError(f"{folder} holds other files and no {MARKER}; name a new folder.", subject=folder)
+    with environment("write below", folder):
+        (folder / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
+    for part in (folder / "blobs", folder / "blobs" / "sha256"):
+        durable.check_folders(part, folder)
+    if not (folder / MARKER).exists():
+        durable.replace_file(folder / INDEX, oci.index([]))
+        durable.replace_file(folder / MARKER, dumps(oci.LAYOUT))
+    layout = ImageLayout(folder, lambda what, error: None)
+    try:
+        entries = layout.entries()
+    finally:
+        layout.close()
+    for place, one in enumerate(entries):
+        oci.descriptor(one, f"{folder / INDEX}: manifests[{place}]")
+    return entries
+
+
+def _write(one: Reference, closure: Closure, blobs: Blobs) -> dict[str, Any]:
+    """Write the blobs of a version and its image manifest; return the entry of the index."""
+    digest = str(one.digest)
+    held = closure.of(digest)
+    for part in held:
+        closure.bring(part)
+    manifest = from_bytes(blobs.source.read(digest, most=MAX_BYTES), what=f"manifest of {one}")
+    layers = [_layer(part, digest, manifest.payload.file.blob, closure) for part in _own_first(held, digest)]
+    layers += _signatures(held, closure, blobs)
+    about = manifest.about
+    texts = {"title": about.title, "description": about.description, "licenses": about.licence}
+    if one.version is None:
+        raise VersionExists(f"{one} is not resolved to a version.", subject=str(one))
+    data = oci.image(one.name, one.version, manifest.kind, texts, layers)
+    blobs.put(data, digest_of(data))
+    return oci.entry(one.name, one.version, digest, digest_of(data), len(data))
+
+
+def _own_first(held: list[str], digest: str) -> list[str]:
+    return [digest, *sorted(part for part in held if part != digest)]
+
+
+def _layer(part: str, digest: str, weights: str, closure: Closure) -> oci.Layer:
+    kinds = {"component": oci.MANIFEST, "payload": oci.WEIGHTS}
+    titles = {digest: "manifest.json", weights: "weights.safetensors"}
+    notes = ((oci.TITLE, titles[part]),) if part in titles else ()
+    size = closure.source.size(part) or 0
+    return oci.Layer(kinds.get(closure.parts[part].how, oci.BLOB), part, size, notes)
+
+
+def _signatures(held: list[str], closure: Closure, blobs: Blobs) -> list[oci.Layer]:
+    components = [part for part in held if closure.parts[part].how == "component"]
+    vouchers, layers = Vouchers(), list[oci.Layer]()
+    vouchers.read(closure.source, components)
+    for component in sorted(components):
+        vouchers.of(component)
+        for path, content in sorted(vouchers.by_digest.get(component, {}).items()):
+            blobs.put(content, digest_of(content))
+            title = path.removeprefix(f"{FOLDER}/").partition("/")[2]
+            notes = ((oci.SIGNS, component), (oci.TITLE, title))
+            layers.append(oci.Layer(oci.SIGNATURE, digest_of(content), len(content), notes))
+    return layers
+
+
+def _enter(known: list[dict[str, Any]], one: Reference, entry: dict[str, Any], moved: Moved) -> None:
+    """Add an entry to an index; of the same component, which was signed meanwhile, it takes the old one's place."""
+    same = [other for other in known if _note(other, oci.REF_NAME) == _note(entry, oci.REF_NAME)]
+    others = [other for other in same if other["digest"] != entry["digest"]]
+    strange = [other for other in others if _note(other, oci.COMPONENT) != one.digest]
+    if strange:
+        error = VersionExists(
+            f"{one} is the component {one.digest}, and its name {_note(entry, oci.REF_NAME)!r} belongs to the image "
+            f"{strange[0]['digest']} of {_note(strange[0], oci.COMPONENT) or 'another component'} in the layout. "
+            "A version is never rewritten; export into a new folder.",
+            subject=str(one),
+        )
+        moved.refused.append(Refusal(str(one), error))
+        return
+    known[:] = [other for other in known if other not in same]
+    known.append(entry)
+    (moved.there if same else moved.made).append(one)
+
+
+def _note(entry: dict[str, Any], key: str) -> str:
+    notes = entry.get("annotations")
+    return str(notes.get(key, "")) if isinstance(notes, dict) else ""

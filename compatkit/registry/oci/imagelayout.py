@@ -1,0 +1,203 @@
+"""A folder that is an OCI image layout, as a source of components: read as strictly as any remote."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import attrs
+
+from compatkit.errors import CompatkitError, FormatError, IntegrityError, LayoutError
+from compatkit.registry import durable
+from compatkit.registry.canonical import MAX_BYTES, loads
+from compatkit.registry.copying.sources import Incoming, Source, by_digest
+from compatkit.registry.copying.vouchers import FOLDER as SIGNATURES
+from compatkit.registry.names import Reference, is_digest
+from compatkit.registry.oci.descriptors import (
+    IMAGE,
+    LAYOUT,
+    SIGNATURE,
+    SIGNS,
+    TITLE,
+    Image,
+    descriptor,
+    parse,
+)
+from compatkit.registry.references import LIMIT, References
+from compatkit.registry.remotes.mirror import scratch
+from compatkit.registry.surroundings import environment
+
+MARKER, INDEX = "oci-layout", "index.json"
+MOST = 4 * 2**20
+"""Bytes of an image manifest: container registries take no more."""
+
+
+@attrs.define(eq=False)
+class ImageLayout(Source):
+    """Components in an image layout; only read.
+
+    Attributes:
+        root: The folder.
+        refuse: Is told of an entry that cannot be read, and why; the others can be.
+        images: What was read of each version, by ``name@version``.
+    """
+
+    root: Path
+    refuse: Callable[[str, CompatkitError], None]
+    images: dict[str, Image] = attrs.field(init=False, factory=dict)
+    _signatures: dict[str, str] = attrs.field(init=False, factory=dict)
+    _folder: TemporaryDirectory[str] = attrs.field(init=False, factory=scratch)
+    _by_digest: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        """Read the index.
+
+        Raises:
+            LayoutError: The folder is no image layout.
+            FormatError: The index is not strict.
+        """
+        for place, one in enumerate(self.entries()):
+            what = f"{self.root / INDEX}: manifests[{place}]"
+            try:
+                self._enter(one, what)
+            except CompatkitError as error:
+                self.refuse(what, error)
+        self._by_digest.update(by_digest(self.references))
+
+    def close(self) -> None:
+        """Remove what was mirrored."""
+        self._folder.cleanup()
+
+    @property
+    def where(self) -> str:
+        """Its path."""
+        return str(self.root)
+
+    @property
+    def advice(self) -> str:
+        """What to do where something in it is missing or damaged."""
+        return "Copy it from the container registry again, or export it again."
+
+    @property
+    def references(self) -> References:
+        """Names and versions."""
+        return References(Path(self._folder.name))
+
+    def retold(self, error: Any) -> Any:
+        """Return an error about ``references`` that names the folder."""
+        return type(error)(str(error).replace(self._folder.name, self.where), subject=error.subject)
+
+    def entries(self) -> list[Any]:
+        """Return the descriptors of the index.
+
+        Raises:
+            LayoutError: The folder is no image layout.
+            FormatError: The index is not strict.
+        """
+        marker = durable.read(self.root / MARKER, self.root, limit=LIMIT)
+        said: Any = None if marker is None else loads(marker[0], what=str(self.root / MARKER))
+        if not isinstance(said, dict) or said.get("imageLayoutVersion") != LAYOUT["imageLayoutVersion"]:
+            raise LayoutError(
+                f"{self.root} is no OCI image layout: {MARKER} should hold {LAYOUT}. Write one with `compatkit oci "
+                "export`, `skopeo copy docker://... oci:FOLDER:TAG` or `oras copy --to-oci-layout`.",
+                subject=self.root,
+            )
+        found = durable.read(self.root / INDEX, self.root, limit=MAX_BYTES + 1)
+        value: Any = None if found is None else loads(found[0], what=str(self.root / INDEX))
+        if (
+            not isinstance(value, dict)
+            or value.get("schemaVersion") != 2
+            or not isinstance(value.get("manifests"), list)
+        ):
+            raise FormatError(
+                f"{self.root / INDEX}: expected schemaVersion 2 and a list of manifests.", subject=self.root
+            )
+        return value["manifests"]
+
+    def size(self, digest: str) -> int | None:
+        """Return the number of bytes that it has for a digest; None if it has none."""
+        try:
+            return os.lstat(self._place(digest)).st_size
+        except FileNotFoundError:
+            return None
+
+    @contextmanager
+    def opened(self, digest: str, whose: str, start: int = 0) -> Iterator[Incoming]:
+        """Open a blob."""
+        path = self._place(digest)
+        with environment("read", path):
+            descriptor = durable.open_plain(path, self.root)
+        if descriptor is None:
+            raise IntegrityError(f"{whose}: {self.root} lacks {digest}. {self.advice}", subject=digest)
+
+        def read(count: int) -> bytes:
+            with environment("read", path):
+                return os.read(descriptor, count)
+
+        try:
+            os.lseek(descriptor, start, os.SEEK_SET)
+            yield Incoming(str(path), os.fstat(descriptor).st_size, read)
+        finally:
+            os.close(descriptor)
+
+    def notes(self, folders: Sequence[str]) -> list[str]:
+        """Return the paths of all signatures below folders; a layout holds no other small files."""
+        return sorted(path for path in self._signatures if path.rpartition("/")[0] in folders)
+
+    def note(self, path: str) -> bytes | None:
+        """Return a signature."""
+        digest = self._signatures.get(path)
+        if digest is None:
+            return None
+        with self.opened(digest, path) as incoming:
+            return incoming.read(LIMIT + 1)
+
+    def named(self, digest: str) -> list[Reference]:
+        """Return all versions that point at a manifest."""
+        return self._by_digest.get(digest, [])
+
+    def _place(self, digest: str) -> Path:
+        return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+    def _enter(self, entry: Any, what: str) -> None:
+        """Take in one entry of the index, if it is a component's."""
+        digest, size = descriptor(entry, what)
+        if entry["mediaType"] != IMAGE:
+            return
+        if size > MOST or self.size(digest) != size:
+            raise IntegrityError(
+                f"{what}: {digest} should have {size} bytes, at most {MOST}; it has {self.size(digest)}.",
+                subject=digest,
+            )
+        found = parse(loads(self.document(digest, what), what=what), what)
+        if found is None:
+            return
+        for one in found.layers:
+            if self.size(one.digest) != one.size:
+                raise IntegrityError(
+                    f"{found.name}@{found.version}: the layer {one.digest} should have {one.size} bytes, it has "
+                    f"{self.size(one.digest)}. {self.advice}",
+                    subject=one.digest,
+                )
+        self._keep(found, what)
+
+    def _keep(self, found: Image, what: str) -> None:
+        reference = f"{found.name}@{found.version}"
+        known = self.images.setdefault(reference, found)
+        if known.component != found.component:
+            raise FormatError(
+                f"{what}: {reference} is {known.component} in one entry and {found.component} in another.",
+                subject=reference,
+            )
+        path = Path(self._folder.name) / "refs" / found.name / "@versions" / str(found.version)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{found.component}\n")
+        for one in found.layers:
+            notes = dict(one.notes)
+            if one.kind == SIGNATURE and is_digest(notes.get(SIGNS)) and "/" not in notes.get(TITLE, "/"):
+                signed = notes[SIGNS].removeprefix("sha256:")
+                self._signatures[f"{SIGNATURES}/{signed}/{notes[TITLE]}"] = one.digest
