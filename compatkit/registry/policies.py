@@ -26,7 +26,7 @@ Normalisation = Literal["running", "batch", "reestimate"]
 NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
 SCHEMA = 1
 LONGEST = 200
-"""Characters of a scope: it becomes the name of a folder, in which ``/``, ``*`` and ``?`` take three each."""
+"""Characters of a scope: it becomes part of the name of a file, in which ``/``, ``*`` and ``?`` take three each."""
 WILDCARDS = "*?"
 LARGEST = 2**31 - 1
 """Of sample caps, seeds and batch sizes."""

@@ -1,6 +1,6 @@
 """Policies on disk: each change of a scope's policy is a numbered file, created once.
 
-``policies/<scope>/<n>`` is the n-th change, created by link(2): who creates it has changed the policy, and whoever saw
+``policies/<scope>@<n>`` is the n-th change, created by link(2): who creates it has changed the policy, and whoever saw
 an older state fails and looks again. The highest number counts. There is no pointer that could be behind, and nothing
 to mend after a crash.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import time
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from compatkit.registry.references import LIMIT, PATIENCE, now
 from compatkit.registry.surroundings import environment
 
 FOLDER = "policies"
-_NUMBER = re.compile("[1-9][0-9]{0,8}")
+_FILE = re.compile(r"([^@]+)@([1-9][0-9]{0,8})")
 _ESCAPES = {"/": "%2f", "*": "%2a", "?": "%3f"}
 
 
@@ -59,7 +58,8 @@ class Policies:
         Raises:
             FormatError: A policy is damaged.
         """
-        found = (self.current(scope) for scope in by_specificity(self._scopes()))
+        numbers = self._numbers()
+        found = (self._latest(scope, numbers[scope]) for scope in by_specificity(numbers))
         return [one for one in found if one is not None and one.policy is not None]
 
     def of(self, name: str) -> Revision | None:
@@ -68,8 +68,9 @@ class Policies:
         Raises:
             FormatError: It is damaged; publishing must not go on as if there were none.
         """
-        for scope in by_specificity(one for one in self._scopes() if matches(one, name)):
-            found = self.current(scope)
+        numbers = self._numbers()
+        for scope in by_specificity(one for one in numbers if matches(one, name)):
+            found = self._latest(scope, numbers[scope])
             if found is not None and found.policy is not None:
                 return found
         return None
@@ -82,11 +83,7 @@ class Policies:
             FormatError: It is damaged.
         """
         scope = check_scope(scope)
-        for number in sorted(self._numbers(scope), reverse=True):
-            found = self._revision(scope, number)
-            if found is not None:
-                return found
-        return None
+        return self._latest(scope, self._numbers().get(scope, []))
 
     def history(self, scope: str) -> list[Revision]:
         """Return every change of a scope's policy, oldest first.
@@ -96,7 +93,7 @@ class Policies:
             FormatError: One is damaged.
         """
         scope = check_scope(scope)
-        found = (self._revision(scope, number) for number in sorted(self._numbers(scope)))
+        found = (self._revision(scope, number) for number in self._numbers().get(scope, []))
         return [one for one in found if one is not None]
 
     def set(
@@ -128,7 +125,7 @@ class Policies:
             if held == policy and not damaged:
                 return current
             made = Revision(scope, number + 1, policy, now())
-            path = self._folder(scope) / str(made.number)
+            path = self._path(scope, made.number)
             with environment("create", path):
                 if durable.create_once(path, to_bytes(policy, made.time), self.root):
                     return made
@@ -150,29 +147,35 @@ class Policies:
 
     def _state(self, scope: str) -> tuple[int, Revision | None, bool]:
         """Return the highest number, what holds, and whether the last change is damaged."""
-        number = max(self._numbers(scope), default=0)
+        numbers = self._numbers().get(scope, [])
+        number = max(numbers, default=0)
         try:
-            return number, self.current(scope), False
+            return number, self._latest(scope, numbers), False
         except FormatError:
             return number, None, True
 
-    def _scopes(self) -> list[str]:
+    def _numbers(self) -> dict[str, list[int]]:
+        """Return the numbers of all changes, rising, by scope; foreign files are ignored."""
         folder = self.root / FOLDER
         durable.check_folders(folder, self.root)
-        scopes = {one: scope for one in _listed(folder) if (scope := _decoded(one)) is not None}
-        return [scope for one, scope in scopes.items() if not _is_file(folder / one)]
+        found: dict[str, list[int]] = {}
+        for name in _listed(folder):
+            match = _FILE.fullmatch(name)
+            scope = _decoded(match[1]) if match is not None else None
+            if match is not None and scope is not None:
+                found.setdefault(scope, []).append(int(match[2]))
+        return {scope: sorted(numbers) for scope, numbers in found.items()}
 
-    def _folder(self, scope: str) -> Path:
-        return self.root / FOLDER / "".join(_ESCAPES.get(one, one) for one in scope)
+    def _path(self, scope: str, number: int) -> Path:
+        return self.root / FOLDER / f"{_encoded(scope)}@{number}"
 
-    def _numbers(self, scope: str) -> list[int]:
-        folder = self._folder(scope)
-        durable.check_folders(folder, self.root)
-        return [int(one) for one in _listed(folder) if _NUMBER.fullmatch(one)]
+    def _latest(self, scope: str, numbers: list[int]) -> Revision | None:
+        found = (self._revision(scope, number) for number in reversed(numbers))
+        return next((one for one in found if one is not None), None)
 
     def _revision(self, scope: str, number: int) -> Revision | None:
         """Return one change; None for an empty file, which is one that was cut off where there are no hard links."""
-        path = self._folder(scope) / str(number)
+        path = self._path(scope, number)
         found = durable.read(path, self.root, limit=LIMIT + 1)
         for _ in range(PATIENCE):
             if found is None or found[0] or time.time() - found[1].st_mtime > 1:
@@ -196,23 +199,20 @@ class Policies:
         return Revision(scope, number, policy, when)
 
 
-def _decoded(folder: str) -> str | None:
-    """Return the scope that a folder is named by; None for a foreign one."""
-    text = folder
-    for plain, escaped in _ESCAPES.items():
-        text = text.replace(escaped, plain)
+def _encoded(scope: str) -> str:
+    return "".join(_ESCAPES.get(one, one) for one in scope)
+
+
+def _decoded(text: str) -> str | None:
+    """Return the scope that a file is named by; None for a foreign one."""
+    plain = text
+    for one, escaped in _ESCAPES.items():
+        plain = plain.replace(escaped, one)
     try:
-        scope = check_scope(text)
+        scope = check_scope(plain)
     except InvalidName:
         return None
-    return scope if "".join(_ESCAPES.get(one, one) for one in scope) == folder else None
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
-    except OSError:
-        return False  # whoever reads it is told
+    return scope if _encoded(scope) == text else None
 
 
 def _listed(folder: Path) -> list[str]:

@@ -283,7 +283,7 @@ def test_a_number_and_the_next_major_exclude_each_other(parts: Parts) -> None:
 
 def test_nothing_is_published_under_a_damaged_policy(family: Parts) -> None:
     family.bind("backward")
-    path = next((family.store.root / "policies").rglob("1"))
+    path = next((family.store.root / "policies").rglob("*@1"))
     path.chmod(0o644)
     path.write_bytes(b"{")
     for name, manifest in ((E, family.extractor(2)), (H, family.head(30)), ("digits/new", family.head(31))):
@@ -424,7 +424,7 @@ def test_a_step_from_a_version_that_was_linked_below_in_the_gap_is_checked(
     parts.publish("a", labelled(parts, 0, "x"))
     at_the_link(lambda: parts.publish("a", labelled(parts, 0, "x", "y"), version="1.1.0"))
     with pytest.raises(
-        VersionTooSmall, match=r"a@1\.2\.0 was withdrawn again, .*answers to all names of 'y'"
+        VersionTooSmall, match=r"a@1\.2\.0 was withdrawn again, .*no longer answers to all names of 'y'"
     ):
         parts.publish("a", labelled(parts, 0, "x", "z"), version="1.2.0")
     assert [str(one) for one in parts.store.versions("a")] == ["1.0.0", "1.1.0"]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,48 @@ def test_the_same_import_by_many_is_one_import(store: Store, publish: Publish):
         publish(source, "a", value)
     said = race(store.root, "bring")
     assert sum(said) == 5 and len(store.versions("a")) == 5
+
+
+# --- under a policy
+
+
+def numbers_of(store: Store, name: str) -> list[int]:
+    """Return the numbers that the parts of a name are; see scripts/bound_parts."""
+    manifests = [store.manifest(f"{name}@{version}") for version in store.versions(name)]
+    return [int.from_bytes(weights(store, one)[-4:], "little") for one in manifests]
+
+
+@pytest.mark.case("D2")
+@LACKING
+def test_of_many_writers_no_two_release_what_does_not_work_together(tmp_path: Path, lacking: tuple[str, ...]):
+    """Extractors and heads that clash by a rule, published at once by processes that each ask the policy."""
+    script("release.py", tmp_path / "parts", 0, 10, "full_transitive")
+    said = race(tmp_path / "parts", "promised", *lacking)
+    assert all(isinstance(one, list) for one in said), said
+    store = Store.open(tmp_path / "parts")
+    extractors, heads = numbers_of(store, "eye"), numbers_of(store, "hand")
+    assert not [pair for pair in product(extractors, heads) if sum(pair) % 3 == 0]
+    assert len(extractors) + len(heads) == 2 + sum(map(len, said))
+
+
+@pytest.mark.case("D2")
+def test_in_any_order_of_steps_a_policy_binds(tmp_path: Path):
+    """A sample of all orders; the slow test goes through more."""
+    sample = ["candidates:29,31", "skew:17,13", "late:17,13", "bound:17,13"]
+    for line in script("promises.py", tmp_path, *sample).splitlines():
+        name, orders, both, *_ = line.split()
+        assert int(orders) > 3, name
+        assert (int(both) == 0) == (name == "skew"), line
+
+
+@pytest.mark.slow
+@pytest.mark.case("D2", "C4")
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("lacking", [(), ("links",)], ids=" ".join)
+@pytest.mark.parametrize("encounter", ["candidates:3,2", "skew:1,1", "late:1,1", "bound:1,1"])
+def test_in_every_order_of_steps_a_policy_binds(tmp_path: Path, encounter: str, lacking: tuple[str, ...]):
+    _, orders, *_ = script("promises.py", tmp_path, encounter, *lacking).split()
+    assert int(orders) > 50
 
 
 # --- beside a collection

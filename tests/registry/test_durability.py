@@ -34,6 +34,8 @@ SCENARIOS = (
     "import",
     "heal",
     "record",
+    "promise",
+    "keep_promise",
 )
 Publish = Callable[..., Any]
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the scripts fork")

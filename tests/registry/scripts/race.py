@@ -17,10 +17,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from bound_parts import publish_extractor, publish_head
 from registry_parts import CONDITIONS, collected, manifest_for, put
 from scenarios import EXTRACTOR, HEAD, no_waiting
 
-from compatkit.errors import CompatkitError, IntegrityError
+from compatkit.errors import CompatkitError, IntegrityError, PolicyBroken
 from compatkit.registry import durable
 from compatkit.registry.canonical import dumps
 from compatkit.registry.copying.importing import import_components
@@ -74,6 +75,23 @@ def bring(root: Path, number: int, rounds: int) -> Any:
     """Import what all others import."""
     source = Store.open(root.with_name(SOURCE))
     return len(import_components(source, Store.open(root)).made)
+
+
+def odd(left: int, right: int) -> bool:
+    """Tell whether an extractor and a head that are numbers do not work together: for a third of all."""
+    return (left + right) % 3 == 0
+
+
+def promised(root: Path, number: int, rounds: int) -> Any:
+    """Publish extractors, or heads, that must work with all that the others publish."""
+    act = publish_extractor if number % 2 else publish_head
+    through: list[str] = []
+    for one in range(rounds):
+        try:
+            through.append(str(act(root, 100 * number + one, odd)))
+        except PolicyBroken:
+            continue
+    return through
 
 
 # --- different things at once; who works for a number of rounds ends the others' work
@@ -157,7 +175,7 @@ def together(root: Path, number: int, rounds: int) -> Any:
 
 
 SCENARIOS: dict[str, Callable[[Path, int, int], Any]] = {
-    one.__name__: one for one in (make, same, different, numbers, count, bring, together)
+    one.__name__: one for one in (make, same, different, numbers, count, bring, promised, together)
 }
 
 

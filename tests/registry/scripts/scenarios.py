@@ -18,6 +18,7 @@ from compatkit.registry.canonical import dumps
 from compatkit.registry.copying.importing import import_components
 from compatkit.registry.gc.collecting import plan
 from compatkit.registry.manifest import Manifest, Parent, function_digest
+from compatkit.registry.policies import Images, Policy
 from compatkit.registry.store import Store
 
 FIRST, SECOND, UNUSED, GONE = 0, 1, 2, 3
@@ -160,6 +161,29 @@ def remove(root: Path) -> None:
     Store.open(root).set_alias("a/b", "prod", None)
 
 
+POLICY = Policy(scope="a/b", mode="backward", data=Images("images/test", "data:sha256:" + "a" * 64))
+
+
+def promise(root: Path) -> None:
+    """Set a policy."""
+    Store.open(root).set_policy("a/b", POLICY)
+
+
+def promised(root: Path) -> None:
+    """Make a registry with an extractor, a head that was trained with it, and a policy that asks about both."""
+    one(root)
+    store = Store.open(root)
+    parents = (Parent("trained_with", str(store.resolve("a/b").digest)),)
+    store.publish("a/head", manifest_for(put(store, UNUSED), kind="head", parents=parents))
+    promise(root)
+
+
+def keep_promise(root: Path) -> None:
+    """Publish what the policy lets pass."""
+    store = Store.open(root)
+    store.publish("a/b", manifest_for(put(store, SECOND)), decide=lambda question: None)
+
+
 BOTH = ("a/b@1.0.0", "a/b@2.0.0")
 SCENARIOS = (
     Scenario("init", None, make, ()),
@@ -173,6 +197,8 @@ SCENARIOS = (
     Scenario("import", family, bring, ("a/extractor@1.0.0", "a/head@2.0.0"), atomic=False),
     Scenario("heal", damaged, heal, BOTH[:1], sound=False),
     Scenario("record", one, record, BOTH[:1]),
+    Scenario("promise", one, promise, BOTH[:1]),
+    Scenario("keep_promise", promised, keep_promise, ("a/b@1.0.0", "a/b@1.1.0", "a/head@1.0.0")),
 )
 
 
