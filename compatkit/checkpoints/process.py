@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-import compatkit
 from compatkit.checkpoints.formats import Format
 from compatkit.errors import (
     CompatkitError,
@@ -117,7 +116,7 @@ def unpickled(
 
 def _run(descriptor: int, folder: Path, settings: Mapping[str, Any], limits: Limits) -> tuple[int, str]:
     """Run the process to its end; return its exit code, and the end of what it printed."""
-    root = str(Path(compatkit.__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     words = [sys.executable, "-I", str(CHILD), root, str(folder), json.dumps(settings)]
     one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
     variables = {name: os.environ[name] for name in KEPT if name in os.environ} | one | {"HOME": str(folder)}
