@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
     from compatkit.exports.reading import load_exported
     from compatkit.hooks import HOOK_API, effect, hookimpl, hookspec
+    from compatkit.outcomes import Outcome
     from compatkit.plugins import Use, use
     from compatkit.registry.changes.differences import Difference
+    from compatkit.registry.policies import Policy
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts
     from compatkit.training.context import AuxiliaryHead, Batch, SetUp, Step, TaskState
@@ -44,6 +46,8 @@ _HOMES = {
     "Fit": "compatkit.training.fit",
     "Label": "compatkit.contract",
     "Matrix": "compatkit.reports.matrix",
+    "Outcome": "compatkit.outcomes",
+    "Policy": "compatkit.registry.policies",
     "Recombination": "compatkit.evaluation.recombination",
     "Registry": "compatkit.workspace",
     "Report": "compatkit.compatibility",
@@ -90,6 +94,8 @@ __all__ = [
     "Fit",
     "Label",
     "Matrix",
+    "Outcome",
+    "Policy",
     "Recombination",
     "Registry",
     "Report",

@@ -165,27 +165,23 @@ def tell(registry: ck.Registry, plan: Story) -> ck.Matrix:
     release(registry, plan)
     print(f"released {EXTRACTOR}@1.0.0 and, against it, {', '.join(heads(registry))}\n")
     promise(registry, plan)
-    print(f"policy {registry.policy(EXTRACTOR)}\n")
+    print(f"promised {registry.policy(EXTRACTOR)}\n")
 
     fit = incremental(registry, plan)
     print(registry.rehearse(fit, prefix="digits")["any.extractor"])
-    published = registry.publish(fit, prefix="digits")
-    print(f"published {published['digits.extractor']}\n")
+    print(f"published {registry.publish(fit, prefix='digits')['any.extractor']}\n")
 
     fit = independent(plan)
     try:
         registry.publish(fit, prefix="digits")
     except PolicyBroken as refused:
-        print(f"error [{refused.code}] {refused}\n")
-        print(f"{refused.subject}\n")
+        print(f"refused [{refused.code}]\n{refused.subject}")
     else:
         raise SystemExit("The independent extractor passed, which is not the story: nothing made it fit.")
     published = registry.publish(fit, prefix="digits", major=True)
-    print(f"published {published['digits.extractor']}: a break, for all to see")
+    print(f"published {published['any.extractor']}: a break, for all to see\n")
     versions = [f"{EXTRACTOR}@{one}" for one in registry.store.versions(EXTRACTOR)]
-    return registry.matrix(
-        versions, heads(registry), {EXTRACTOR: plan.first.test}, normalisation="running", batch_size=256
-    )
+    return registry.matrix(versions, heads(registry), {EXTRACTOR: plan.first.test}, normalisation="running")
 
 
 def heads(registry: ck.Registry) -> list[str]:
@@ -193,24 +189,61 @@ def heads(registry: ck.Registry) -> list[str]:
     return [f"{name}@1.0.0" for name in registry.names("digits/*.head")]
 
 
+def figures(plan: Story) -> dict[str, ck.Outcome]:
+    """Return what the policy says of both successors of 1.0.0."""
+    with tempfile.TemporaryDirectory() as folder:
+        registry = ck.Registry.init(Path(folder) / "parts")
+        release(registry, plan)
+        promise(registry, plan)
+        fits = {"incremental": incremental(registry, plan), "independent": independent(plan)}
+        return {name: registry.rehearse(fit, prefix="digits")["any.extractor"] for name, fit in fits.items()}
+
+
+def spread(plans: Sequence[Story]) -> str:
+    """Return a Markdown table: for each seed and head the bound, and what each successor loses against it."""
+    lines = ["| seed | head | images | bound | incremental | independent |", "|---|---|---|---|---|---|"]
+    losses: dict[str, list[float]] = {"incremental": [], "independent": []}
+    for plan in plans:
+        found = figures(plan)
+        for one, other in zip(found["incremental"].answers, found["independent"].answers, strict=True):
+            texts: list[str] = []
+            for name, answer in (("incremental", one), ("independent", other)):
+                if answer.accuracy is None or answer.bound is None:
+                    raise SystemExit(f"{name}: {answer}")
+                losses[name].append(answer.bound.accuracy - answer.accuracy.accuracy)
+                said = "passes" if answer.passed else "fails"
+                texts.append(f"{answer.accuracy.accuracy:.3f} ({-losses[name][-1]:+.3f}) {said}")
+            bound = one.bound.accuracy if one.bound else 0.0
+            count = one.accuracy.count if one.accuracy else 0
+            lines.append(f"| {plan.seed} | {one.partner} | {count:,} | {bound:.3f} | {' | '.join(texts)} |")
+    worst = ", ".join(f"{name} {max(each):.3f}" for name, each in losses.items())
+    mean = ", ".join(f"{name} {sum(each) / len(each):.3f}" for name, each in losses.items())
+    return "\n".join([*lines, "", f"Largest loss: {worst}. Mean loss: {mean}."])
+
+
 def main() -> None:
-    """Tell the story, and write its matrix as a picture and a page."""
+    """Tell the story, and write its matrix as a picture and a page; or its figures for several seeds."""
     parser = argparse.ArgumentParser(description="The story of a compatibility policy.")
     parser.add_argument("--data-root", help="Folder with mnist.npz; else scikit-learn's digits are taken.")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=200, help="Of each network.")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, help="Print the figures for so many seeds, from 0, as a table.")
     parser.add_argument("--out", type=Path, help="Folder for matrix.png and matrix.html.")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    if given.data_root:
-        plan = story(
-            ck.data.load("mnist", root=given.data_root), 4000, 2000, steps=given.steps, seed=given.seed
-        )
-    else:
-        plan = story(ck.data.load("digits"), 700, 297, steps=given.steps, seed=given.seed)
+
+    def planned(seed: int) -> Story:
+        if given.data_root:
+            data, sizes = ck.data.load("mnist", root=given.data_root), (4000, 2000)
+        else:
+            data, sizes = ck.data.load("digits"), (700, 297)
+        return story(data, *sizes, steps=given.steps, seed=seed)
+
+    if given.seeds is not None:
+        print(spread([planned(seed) for seed in range(given.seeds)]))
+        return
     with tempfile.TemporaryDirectory() as folder:
-        matrix = tell(ck.Registry.init(Path(folder) / "parts"), plan)
-    print()
+        matrix = tell(ck.Registry.init(Path(folder) / "parts"), planned(given.seed))
     print(matrix)
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
