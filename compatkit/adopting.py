@@ -139,7 +139,7 @@ def _fitted(
     state, added = completed(state, own)
     mismatch = compare(state, own)
     if mismatch:
-        fitting = list(_fitting(builder, model, given, state))
+        fitting = list(_fitting(builder, model, kwargs, found.tensors))
         raise refuse(whose, f"{model} of {builder}", mismatch, fitting)
     return own, given, state, (*told, *added)
 
@@ -168,7 +168,7 @@ def _fitting(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping
     for other in (builder, *(one for one in BUILT_IN if one != builder)):
         known = (one for one in (BUILDERS[other].names or tuple)() if (other, one) != (builder, model))
         for name in heapq.nsmallest(NEAR, known, key=lambda one: _distance(model, one)):
-            if _fits(other, name, kwargs, state):
+            if _fits(other, name, kwargs if other == builder else {}, state):
                 yield f"{name} of {other}"
 
 
@@ -184,6 +184,10 @@ def _fits(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping[st
     """Tell whether weights fit a network, which is made without memory of its own."""
     try:
         with torch.device("meta"):
-            return not compare(state, create(builder, model, kwargs).state_dict())
+            whole = create(builder, model, kwargs)
+            shown = {name: value for name, (value, _) in _shown_arguments(whole, state, kwargs)}
+            if shown:
+                whole = create(builder, model, {**kwargs, **shown})
+        return not compare(state, whole.state_dict())
     except (CompatkitError, RuntimeError, NotImplementedError):
         return False

@@ -271,7 +271,7 @@ def _writes(path: Any, mode: Any, flags: Any) -> bool:
 if __name__ == "__main__":
     try:
         code = main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
-    except BaseException:  # told to the parent, whatever it is: it is printed, and the exit code says so
+    except BaseException:  # told to whoever asked, who reads the end of it
         traceback.print_exc()
         code = 2
     sys.exit(code)

@@ -182,7 +182,7 @@ def _report(path: Path, code: int, said: str, whose: str) -> _Report:
 
 
 def _error(fault: _Fault, whose: str) -> CompatkitError:
-    text = f"{whose}: {fault.message[:2000]}."
+    text = f"{whose}: {fault.message[:2000].rstrip('.')}."
     if fault.code == "unsafe":
         whole = "a whole pickled network, not its state dict. " if _is_network(fault.asked) else ""
         return UnsafeCheckpoint(
@@ -193,7 +193,7 @@ def _error(fault: _Fault, whose: str) -> CompatkitError:
     if fault.code in ("bomb", "memory"):
         return UnsafeCheckpoint(f"{text} It is refused.", subject=whose)
     if fault.code == "content":
-        return UsageError(text.replace("..", "."), subject=whose)
+        return UsageError(text, subject=whose)
     return FormatError(f"{text} Copy or save it again.", subject=whose)
 
 

@@ -21,7 +21,8 @@ from compatkit.registry.memory import FILE, Memory
 from compatkit.registry.mounts import is_local
 from compatkit.registry.objects import GRACE_SECONDS, SMALL
 from compatkit.registry.store import Store
-from compatkit.registry.tensors.tensorfile import pieces, serialise
+from compatkit.registry.tensors.header import check_header
+from compatkit.registry.tensors.tensorfile import deserialise, pieces, serialise
 
 Publish = Callable[..., Any]
 ZERO = "sha256:" + "0" * 64
@@ -58,11 +59,43 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "SETTLED_NS", -1)
 
 
-def test_the_bytes_are_those_of_the_safetensors_library():
+def test_the_bytes_are_those_of_the_safetensors_library_but_for_the_blanks_behind_the_header():
     state = {"b": torch.randn(3, 2), "a": torch.randn(5), "n": torch.tensor(3), "é": torch.randn(1)}
-    assert serialise(state) == safetensors.torch.save(state)
-    assert serialise(state, "note") == safetensors.torch.save(state, {"compatkit": "note"})
+    for note, metadata in ((None, None), ("note", {"compatkit": "note"})):
+        mine, theirs = serialise(state, note), safetensors.torch.save(state, metadata)
+        (length, header, tensors), other = split_file(mine), split_file(theirs)
+        assert (header.rstrip(), tensors) == (other[1].rstrip(), other[2])
+        assert (8 + length) % 64 == 0
     assert same(safetensors.torch.load(serialise(large())), large())
+
+
+def split_file(data: bytes) -> tuple[int, bytes, bytes]:
+    length = int.from_bytes(data[:8], "little")
+    return length, data[8 : 8 + length], data[8 + length :]
+
+
+def test_weights_lie_where_torch_would_place_them_because_results_depend_on_it(store: Store):
+    """A counter and a bias of odd size do not push the weights of others off their places."""
+    state = large() | {
+        "bn.num_batches_tracked": torch.tensor(3),
+        "fc.bias": torch.randn(5),
+        "fc.weight": torch.randn(5, 16),
+        "odd.weight": torch.randn(3, 3),
+    }
+    for verify in ("auto", "always"):
+        loaded = store.load_state(store.put_state(state, parameters=1), verify=verify)
+        assert same(loaded, state)
+        assert all(one.data_ptr() % 64 == 0 for one in loaded.values() if one.ndim > 1)
+    entries = check_header(serialise(state)).tensors
+    whole = [one for one in entries if (one.stop - one.start) % 64 == 0]
+    assert "fc.weight" in {one.name for one in whole}
+    assert all(one.start % 64 == 0 for one in whole)
+
+
+def test_files_of_others_are_copied_where_their_tensors_lie_elsewhere():
+    state = {"a": torch.randn(5), "b": torch.randn(7, 7), "n": torch.tensor(3)}
+    loaded = deserialise(safetensors.torch.save(state))
+    assert same(loaded, state) and loaded["b"].data_ptr() % 64 == 0
 
 
 def test_tensors_are_written_without_being_copied():

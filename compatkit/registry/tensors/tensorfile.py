@@ -43,6 +43,9 @@ METADATA_KEY = "compatkit"
 _DTYPES = "U64 I64 F64 C64 F32 U32 I32 BF16 F16 U16 I16 F8_E5M2FNUZ F8_E4M3FNUZ F8_E4M3 F8_E5M2 I8 U8 BOOL"
 _ORDER = {code: place for place, code in enumerate(_DTYPES.split())}
 """Of the dtypes in a file; large elements first, so that all are aligned."""
+ALIGNED = 64
+"""Bytes to a multiple of which torch places tensors. Matrix products and some convolutions give other last bits for
+weights that lie elsewhere, so that a network would differ from what it was before it was stored."""
 
 
 def serialise(state: Mapping[str, Tensor], metadata: str | None = None) -> bytes:
@@ -61,25 +64,27 @@ def serialise(state: Mapping[str, Tensor], metadata: str | None = None) -> bytes
 def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[bytes | memoryview]:
     """Return what ``serialise`` returns, without copying the tensors: the header, then each one's bytes.
 
-    In the order of the safetensors library: by dtype, then by name.
+    Those that fill whole units of 64 bytes come first, from a multiple of 64 bytes on, so that they can be used where
+    they lie in a mapped file; then, as everywhere in the safetensors library's files, by dtype and by name.
     The library itself copies all of it into one buffer, or writes a file of mode 0600 by steps that cannot be seen.
 
     Raises:
         FormatError: A name, a dtype or a layout (sparse) cannot be stored.
     """
-    found: list[tuple[int, bytes, str, Tensor]] = []
+    found: list[tuple[bool, int, bytes, str, Tensor]] = []
     for name, tensor in state.items():
         check_tensor_name(name)
         one = _dense(name, tensor)
         code = _code(name, one)
-        found.append((_ORDER[code], name.encode(), code, one))
+        odd = one.numel() * one.element_size() % ALIGNED != 0
+        found.append((odd, _ORDER[code], name.encode(), code, one))
     if len(found) > MAX_TENSORS:
         raise FormatError(f"safetensors: at most {MAX_TENSORS} tensors are stored, got {len(found)}.")
-    found.sort(key=lambda one: one[:2])
+    found.sort(key=lambda one: one[:3])
     header: dict[str, object] = {} if metadata is None else {"__metadata__": {METADATA_KEY: metadata}}
     views: list[bytes | memoryview] = []
     reached = 0
-    for _, name, code, one in found:
+    for _, _, name, code, one in found:
         size = one.numel() * one.element_size()
         header[name.decode()] = {
             "dtype": code,
@@ -89,25 +94,31 @@ def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[byt
         reached += size
         views.append(_bytes(one))
     written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    written += b" " * (-len(written) % 8)  # so that every tensor is aligned to its elements
+    written += b" " * (-(8 + len(written)) % ALIGNED)
     return [len(written).to_bytes(8, "little") + written, *views]
 
 
 def deserialise(data: Buffer | mmap.mmap) -> dict[str, Tensor]:
     """Return the tensors of ``data``, on the CPU, after a strict check of the header.
 
-    A private map of a file is shared and not copied. The safetensors library would open the file again by its name,
-    which may be another file's by then.
+    A private map of a file is shared and not copied, but for tensors of two or more axes that do not lie at a multiple
+    of 64 bytes (see ``ALIGNED``): few in files of this library, any in those of others. The safetensors library would
+    open the file again by its name, which may be another file's by then.
 
     Raises:
         FormatError: See ``check_header``.
     """
     header = check_header(memoryview(data))
     if isinstance(data, mmap.mmap):
-        return {one.name: _shared(data, one) for one in header.tensors}
+        return {one.name: _placed(_shared(data, one)) for one in header.tensors}
     import safetensors.torch
 
-    return safetensors.torch.load(bytes(data))
+    return {name: _placed(one) for name, one in safetensors.torch.load(bytes(data)).items()}
+
+
+def _placed(tensor: Tensor) -> Tensor:
+    """Return a tensor that lies where torch would place it, as far as results depend on that."""
+    return tensor if tensor.ndim < 2 or tensor.data_ptr() % ALIGNED == 0 else tensor.clone()
 
 
 def _shared(mapped: mmap.mmap, one: Entry) -> Tensor:
