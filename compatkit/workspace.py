@@ -77,7 +77,7 @@ class Registry(Policing):
             root: The folder.
             require_signature: Whose signature every component must have that is built, recombined or measured here:
                 True for the keys that you trust (``compatkit keys``), a folder of public keys, a file or a key; see
-                ``compatkit.signing``. False asks for none.
+                ``compatkit.signing``. False or None asks for none.
 
         Raises:
             LayoutError: There is no registry, or one that this version cannot read.
@@ -85,7 +85,7 @@ class Registry(Policing):
             MissingDependency: Signatures are required, and ``cryptography`` is not installed.
         """
         trusted = None
-        if require_signature is not False:
+        if require_signature is not False and require_signature is not None:
             from compatkit.registry.signing.ed25519 import check_installed
 
             trusted = Trusted.of(require_signature)
@@ -424,6 +424,7 @@ class Registry(Policing):
         *,
         expires: str | None = None,
         named: bool = True,
+        every: bool = False,
     ) -> list[Signed]:
         """Sign components, as the names and versions that they have here; see docs/signatures.md.
 
@@ -433,6 +434,7 @@ class Registry(Policing):
             key: A private key, or its file (a passphrase is taken from COMPATKIT_KEY_PASSPHRASE).
             expires: ``"365d"``, ``"2027-01-31"``; None ends with the key.
             named: False vouches for the bytes under any name.
+            every: Sign all versions of a name or glob that were not withdrawn, and not only the latest.
 
         Returns:
             One signature of each; one of this key that says as much and lasts as long is kept, and not made again.
@@ -449,7 +451,7 @@ class Registry(Policing):
 
         used = key if isinstance(key, SigningKey) else SigningKey.load(key)
         ends = None if expires is None else moments.until(expires)
-        return sign(self.store, references, used, expires=ends, named=named)
+        return sign(self.store, references, used, expires=ends, named=named, every=every)
 
     def signatures(self, reference: str) -> list[Verdict]:
         """Return what the signatures of a component say of themselves; none is verified, and none is believed."""

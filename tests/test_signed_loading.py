@@ -75,7 +75,8 @@ def test_a_registry_that_requires_signatures_loads_nothing_else(
 
 
 def test_one_build_may_require_a_signature(registry: ck.Registry, key: Any, public: Path) -> None:
-    assert registry.build(HEAD)
+    assert registry.build(HEAD) and registry.build(HEAD, require_signature=None)
+    assert ck.Registry.open(registry.store.root, require_signature=None).build(HEAD)
     with pytest.raises(Unsigned):
         registry.build(HEAD, require_signature=public)
     registry.sign(HEAD, key)
@@ -88,6 +89,8 @@ def test_one_build_may_require_a_signature(registry: ck.Registry, key: Any, publ
     assert ck.Registry.open(registry.store.root, require_signature=True).build(HEAD)
     with pytest.raises(KeyFileError, match="no folder or file"):
         registry.build(HEAD, require_signature="nowhere")
+    with pytest.raises(KeyFileError, match="names nobody"):
+        ck.Registry.open(registry.store.root, require_signature="")  # not the current folder
 
 
 def test_a_signature_says_nothing_where_bytes_are_not_compared(

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from compatkit.registry.signing.verification import Verdict
     from compatkit.registry.signing.vouching import Subject
 
+ALL = click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="All versions of a name or glob, and not only the latest; none withdrawn.",
+)
+
 
 @click.command(
     "sign",
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     metavar="WHEN",
     help="When the signature ends: 365d, 12h, 8w, 2y, or 2027-01-31; at the latest when the key does.",
 )
+@ALL
 @click.option(
     "--unnamed", is_flag=True, help="Vouch for the bytes, whatever name and version they are shown as."
 )
@@ -43,6 +51,7 @@ def sign_command(
     references: tuple[str, ...],
     key: str,
     expires: str | None,
+    every: bool,
     unnamed: bool,
     machine: bool,
 ) -> None:
@@ -50,7 +59,7 @@ def sign_command(
     from compatkit.cli.signing import open_key
 
     held = registry(context)
-    done = held.sign(references, open_key(key), expires=expires, named=not unnamed)
+    done = held.sign(references, open_key(key), expires=expires, named=not unnamed, every=every)
     if machine:
         emit([one.to_json() for one in done])
         return
@@ -59,7 +68,8 @@ def sign_command(
         ends = f", until {said['expires']}" if said["expires"] else ""
         click.echo(f"{'signed' if one.made else 'signed before'} {one.subject}{ends}")
     root = given(context).registry
-    next_step("compatkit", *(["--registry", root] if root else []), "signatures", *references)
+    more = ["--all"] if every else []
+    next_step("compatkit", *(["--registry", root] if root else []), "signatures", *references, *more)
 
 
 @click.command(
@@ -70,11 +80,14 @@ def sign_command(
     "damaged.",
 )
 @click.argument("references", metavar="[REF]...", nargs=-1)
+@ALL
 @trusted_option
 @registry_option
 @json_option
 @click.pass_context
-def signatures_command(context: click.Context, references: tuple[str, ...], machine: bool) -> None:
+def signatures_command(
+    context: click.Context, references: tuple[str, ...], every: bool, machine: bool
+) -> None:
     """Verify the signatures of components."""
     from compatkit.registry.signing.ed25519 import check_installed
     from compatkit.registry.signing.trust import Trusted
@@ -87,7 +100,7 @@ def signatures_command(context: click.Context, references: tuple[str, ...], mach
     check_installed()
     told: list[dict[str, Any]] = []
     code = 0
-    for one in subjects(held, references or ("*",)):
+    for one in subjects(held, references or ("*",), every=every):
         found = [judge(data, one.digest, trusted, name=one.name) for data in held.signatures.of(one.digest)]
         error = refusal(one.digest, one.name, found)
         code = max(code, 0 if error is None else error.exit_code)

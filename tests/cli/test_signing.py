@@ -35,6 +35,8 @@ def test_the_whole_way(run: Any, parts: Path, tmp_path: Path) -> None:
     assert said.code == 0 and f"signed {HEAD}@1.0.0, until 20" in said.out
     assert "next: compatkit signatures 'digits/*.head'" in said.out
     assert "signed before" in run("sign", "digits/*.head", "--key", "alice").out
+    said = run("sign", "digits/*.head", "--all", "--key", "alice")
+    assert "signed before" in said.out and "next: compatkit signatures 'digits/*.head' --all" in said.out
     said = run("signatures", HEAD)
     assert (
         said.code == 1

@@ -387,7 +387,14 @@ def test_whom_to_trust_is_said_in_many_ways(tmp_path: Path, monkeypatch: pytest.
     assert set(Trusted.of().keys) == {bob.id}
     team.distrust("bob")
     assert bob.id in Trusted.of([public, team.path]).distrusted
+    sooner = Folder(tmp_path / "sooner")
+    sooner.trust(alice.public, expires=ENDS)
+    for both in ([public, sooner.path], [sooner.path, public]):  # of two ends the first counts
+        assert Trusted.of(both).keys[alice.public.id].expires == ENDS
+    (sooner.path / "zoe.pub").write_bytes(alice.public.to_bytes())
+    assert sooner.read().keys[alice.public.id].expires == ENDS
     for wrong, expected in {
+        "": "names nobody",
         tmp_path / "none": "no folder or file",
         "ed25519:12": "is no key",
         False: "names nobody",

@@ -127,6 +127,16 @@ def test_patterns_mean_what_they_mean_elsewhere(store: Store, publish: Publish, 
         Subject(first.digest),
     ]
     assert [one.statement.name for one in sign(store, first.digest, key)] == [None]
+    assert subjects(store, "digits/*", every=True) == [
+        Subject(first.digest, "digits/a.head@1.0.0"),
+        Subject(second.digest, "digits/a.head@2.0.0"),
+        Subject(other.digest, "digits/b.head@1.0.0"),
+    ]
+    assert subjects(store, "digits/a.head@^1", every=True) == [Subject(first.digest, "digits/a.head@1.0.0")]
+    store.withdraw("digits/a.head", "1.0.0", "wrong data")
+    assert [str(one.subject) for one in sign(store, "digits/a.head", key, every=True)] == [
+        "digits/a.head@2.0.0"
+    ]
     with pytest.raises(NotFound):
         sign(store, "none/*", key)
     with pytest.raises(UsageError, match="means 2 components"):

@@ -77,8 +77,8 @@ class Trusted:
             return trust
         if trust is None or trust is True:
             return Folder.of_user().read()
-        if trust is False:
-            raise KeyFileError("Whom to trust is a folder, a file or a key; False names nobody.")
+        if trust is False or trust == "":
+            raise KeyFileError(f"Whom to trust is a folder, a file or a key; {trust!r} names nobody.")
         if isinstance(trust, str) and trust.startswith("ed25519:"):
             key = PublicKey.parse(trust)
             return cls({key.id: key}, source=trust)
@@ -86,7 +86,7 @@ class Trusted:
             return _at(Path(trust).expanduser())
         several = [cls.of(one) for one in trust]
         return cls(
-            {key: value for one in several for key, value in one.keys.items()},
+            joined(key for one in several for key in one.keys.values()),
             {key: value for one in several for key, value in one.distrusted.items()},
             ", ".join(one.source for one in several),
         )
@@ -112,16 +112,15 @@ class Folder:
             KeyFileError: A file in it is no key, or no note of distrust: nothing is guessed.
             EnvironmentFailure: It cannot be read.
         """
-        keys: dict[str, PublicKey] = {}
+        keys: list[PublicKey] = []
         distrusted: dict[str, Distrust] = {}
         for name in self._names():
             path = self.path / name
             if match := _DISTRUSTED.fullmatch(name):
                 distrusted[f"ed25519:{match[1]}"] = _distrust(path)
             elif name.endswith(".pub") and not name.startswith("."):
-                key = PublicKey.from_bytes(read_small(path, str(path)), what=str(path))
-                keys[key.id] = key
-        return Trusted(keys, distrusted, str(self.path))
+                keys.append(PublicKey.from_bytes(read_small(path, str(path)), what=str(path)))
+        return Trusted(joined(keys), distrusted, str(self.path))
 
     def trust(
         self, key: PublicKey, *, name: str | None = None, expires: datetime | None = None, again: bool = False
@@ -216,6 +215,16 @@ class Folder:
         with environment("make", self.path):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         durable.replace_file(self.path / name, data)
+
+
+def joined(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
+    """Return keys by their identity; one that is there twice ends where the first of both does."""
+    found: dict[str, PublicKey] = {}
+    for key in keys:
+        before = found.get(key.id, key)
+        ends = [one.expires for one in (before, key) if one.expires is not None]
+        found[key.id] = attrs.evolve(before, expires=min(ends) if ends else None)
+    return found
 
 
 def configuration() -> Path:

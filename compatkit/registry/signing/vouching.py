@@ -65,8 +65,13 @@ class Signed:
         }
 
 
-def subjects(store: Store, patterns: str | Iterable[str]) -> list[Subject]:
-    """Return what references mean: each a name, glob, version, alias, or a bare digest.
+def subjects(store: Store, patterns: str | Iterable[str], *, every: bool = False) -> list[Subject]:
+    """Return what references mean.
+
+    Args:
+        store: Where they are.
+        patterns: Each a name, glob, version, alias, or a bare digest.
+        every: Whether a name or glob means all its versions that were not withdrawn, and not only the latest.
 
     Raises:
         NotFound: One means nothing.
@@ -77,6 +82,8 @@ def subjects(store: Store, patterns: str | Iterable[str]) -> list[Subject]:
             found[Subject(one)] = None
             continue
         for reference in store.select(one):
+            for version in store.versions(reference.name) if every and not {"@", ":"} & set(one) else ():
+                found[subject_of(store.resolve(Reference(reference.name, version)))] = None
             found[subject_of(reference)] = None
     return list(found)
 
@@ -93,11 +100,12 @@ def sign(
     *,
     expires: datetime | None = None,
     named: bool = True,
+    every: bool = False,
     now: datetime | None = None,
 ) -> list[Signed]:
     """Sign components; see ``Registry.sign``."""
     store.layout.check_writer(store.root)
-    chosen = subjects(store, patterns)
+    chosen = subjects(store, patterns, every=every)
     for one in chosen:
         store.manifest(one.digest)  # nobody vouches for what is not here, or damaged
     found: list[Signed] = []
