@@ -189,7 +189,7 @@ class World:
             path = self.registry.store.objects.path(digest)
             data = path.read_bytes()
             path.unlink()
-            path.write_bytes(data.replace(b'"correct"', b'"korrect"'))
+            path.write_bytes(data.replace(b'"grade"', b'"krade"'))
             self.registry.store.index.rebuild()  # what was read while it was sound stays known until then
         elif how == "pointer":
             pointer.chmod(0o644)
@@ -300,7 +300,7 @@ class World:
         for pointer in folder.rglob("*"):
             if pointer.is_file() and len(pointer.name) == 64 and pointer.name not in known:
                 document = self.registry.store.objects.path(f"sha256:{pointer.name}").read_text()
-                if f'"correct":{truth.correct()},' in document and f'"machine":{truth.machine}' in document:
+                if f",{truth.correct()},100000," in document and f'"machine":{truth.machine}' in document:
                     self.log.append((truth, pointer))
 
     def cell(self, left: Any, right: Any, split: Split, how: Any) -> Cell:

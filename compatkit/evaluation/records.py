@@ -36,7 +36,6 @@ _TYPES = {
     "normalised": bool,
     BOUND: str,
 }
-_FIGURE = ("accuracy", "correct", "count", "low", "high")
 _GRADES = frozenset(get_args(Grade))
 SLACK = 1e-9
 """Rounding of a Wilson end that should be exactly 0 or 1."""
@@ -182,26 +181,27 @@ def read_figures(figures: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any, A
             _optional(figures["recovered"]),
             between,
         )
-    except (LookupError, TypeError, OverflowError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise FormatError(f"the figures of a result are not complete: {error!r:.120}.") from error
 
 
-def _written(figure: Figure | None) -> dict[str, Any] | None:
-    return None if figure is None else {name: getattr(figure, name) for name in _FIGURE}
+def _written(figure: Figure | None) -> list[float] | None:
+    """Return accuracy, right answers, images and the two ends of the interval."""
+    if figure is None:
+        return None
+    return [figure.accuracy, figure.correct, figure.count, figure.low, figure.high]
 
 
 def _read(value: Any) -> Figure | None:
     if value is None:
         return None
-    accuracy, correct, count, low, high = (
-        value["accuracy"], value["correct"], value["count"], value["low"], value["high"]
-    )  # fmt: skip
+    accuracy, correct, count, low, high = value
     if type(correct) is not int or type(count) is not int or not 0 <= correct <= count or count == 0:
         raise FormatError(f"{correct!r:.40} right of {count!r:.40} is no figure.")
     for one in (accuracy, low, high):
-        if not (type(one) is float or type(one) is int) or not -SLACK <= one <= 1 + SLACK:
+        if type(one) is not float or not -SLACK <= one <= 1 + SLACK:
             raise FormatError(f"{one!r:.40} is no share from 0 to 1.")
-    return Figure(float(accuracy), correct, count, float(low), float(high))
+    return Figure(accuracy, correct, count, low, high)
 
 
 def _optional(value: Any) -> float | None:

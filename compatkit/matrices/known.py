@@ -228,7 +228,7 @@ def differing(results: Sequence[Result]) -> str:
     """
     if all(one.figures == results[0].figures for one in results[1:]):
         return ""
-    told = sorted(one.figures["restricted"]["accuracy"] for one in results)
+    told = sorted(one.figures["restricted"][0] for one in results)
     return (
         f"{len(results)} results are kept under this key, and they differ: accuracy {told[0]:.4f} to {told[-1]:.4f}; "
         "the newest is shown."

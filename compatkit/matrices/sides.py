@@ -30,6 +30,7 @@ class Component:
         trained_with: For heads: manifest digest of the extractor it was trained with.
         trained_function: For heads: function digest of that extractor, where it is known.
         anchors: Kind and digest of what it was trained against.
+        reference: ``name@version``.
     """
 
     place: Reference
@@ -38,11 +39,9 @@ class Component:
     trained_with: str | None = None
     trained_function: str | None = None
     anchors: frozenset[tuple[str, str]] = frozenset()
-
-    @property
-    def reference(self) -> str:
-        """``name@version``."""
-        return pinned(self.place)
+    reference: str = attrs.field(
+        init=False, default=attrs.Factory(lambda self: pinned(self.place), takes_self=True)
+    )
 
     def is_own(self, extractor: Component) -> bool:
         """Tell whether this head was trained with an extractor, or with another release that does the same."""

@@ -18,7 +18,7 @@ from compatkit.reports.writing import kept, write
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-SLACK = 1e-9  # Rounding of a Wilson end that should be exactly 0 or 1.
+LEAST, MOST = -1e-9, 1 + 1e-9  # Rounding of a Wilson end that should be exactly 0 or 1.
 
 
 def _plain(value: Any) -> Any:
@@ -206,15 +206,19 @@ def _check_figures(cell: Cell) -> None:
         figure: Figure | None = getattr(cell, name)
         if figure is None:
             continue
-        shares = (figure.accuracy, figure.low, figure.high)
-        if not all(-SLACK <= one <= 1 + SLACK for one in shares) or not 0 <= figure.correct <= figure.count:
+        if not (
+            LEAST <= figure.accuracy <= MOST
+            and LEAST <= figure.low <= MOST
+            and LEAST <= figure.high <= MOST
+            and 0 <= figure.correct <= figure.count
+        ):
             raise UsageError(
                 f"the figure {name!r} of the pair {cell.extractor!r}, {cell.head!r} must hold shares in "
                 f"[0, 1] and no more right answers than images, got {figure}",
                 subject=cell,
             )
     others = (cell.chance, cell.recovered, *(cell.difference or ()))
-    if not all(one is None or math.isfinite(one) for one in others):
+    if not all(map(math.isfinite, filter(None, others))):
         raise UsageError(
             f"chance, recovered and difference of the pair {cell.extractor!r}, {cell.head!r} must be finite, "
             f"got {others}",

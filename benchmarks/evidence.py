@@ -1,0 +1,216 @@
+"""What does a matrix of measured pairs cost, as a question to the registry?
+
+Run ``python benchmarks/evidence.py [--side 300] [--rounds 5] [--seed 0] [--folder DIR] [--out FILE]``. Nothing is
+trained: SIDE extractors, SIDE heads and a result of every pair are made by hand, results file by file as the store
+would write them. Contestants take turns in one run, in another order each round; what comes out is
+compared. The floors do the least that the question can mean:
+
+- **bare SQL**: one join of names, versions, manifests and results in the index's own tables, all rows fetched, nothing
+  compared with any file and nothing made of it;
+- **bare JSON**: the same results read file by file: open, read, ``json.loads``, nothing verified.
+
+Ours resolves the patterns, reads the manifests, looks for the head that gives each bound, compares every row with the
+file that points at it, checks keys and figures, and builds a ``Matrix``. ``--fill none`` without images is a process
+of its own and shows that neither torch nor numpy is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+import attrs
+import check as contracts
+from registry_measuring import Contestant, Gate, Row, compete, expect, head, lines, machine, say
+
+from compatkit.evaluation.cells import Cell, Figure
+from compatkit.evaluation.keys import circumstances
+from compatkit.evaluation.records import record
+from compatkit.registry.index.tables import FILE
+from compatkit.registry.manifest import Manifest, Parent, function_digest
+from compatkit.registry.results import key_of, to_bytes
+from compatkit.registry.store import Store
+from compatkit.workspace import Registry
+
+IMAGES = 10_000
+DATA = "data:" + contracts.digest("images")
+JOIN = (
+    "SELECT f.name, v.major, v.minor, v.patch, m.digest, r.head, r.key, r.digest, r.figures FROM folders f"
+    " JOIN versions v ON v.folder = f.id JOIN manifests m ON m.id = v.manifest JOIN measured e ON e.extractor ="
+    " (SELECT function FROM floor WHERE manifest = m.digest) JOIN results r ON r.extractor = e.id"
+)
+SCRIPT = (
+    "import sys; from compatkit.workspace import Registry;"
+    "found = Registry.open({root!r}).matrix('bench/e*', 'bench/h*', fill='none');"
+    "print(found.settings['cells']['taken'], [one for one in ('torch', 'numpy') if one in sys.modules])"
+)
+
+
+def fill(root: Path, side: int) -> list[str]:
+    """Make a registry in which every pair was measured; return the function digests of the extractors."""
+    import torch
+
+    os.fsync = lambda descriptor: None
+    store = Store.init(root)
+    payload = store.put_state({"weight": torch.zeros(1)}, parameters=1)
+    functions: dict[str, list[str]] = {"extractor": [], "head": []}
+    made: list[str] = []
+    for kind in ("extractor", "head"):
+        for number, (name, one) in enumerate(contracts.side(kind, side, side).items()):  # pyright: ignore[reportArgumentType]
+            manifest: Manifest = attrs.evolve(one, payload=payload)
+            if kind == "head":
+                manifest = attrs.evolve(manifest, parents=(Parent("trained_with", made[number]),))
+            place = store.publish(name.split("@")[0], manifest)
+            functions[kind].append(function_digest(store.manifest(place)))
+            made.append(str(place.digest))
+    for number, extractor in enumerate(functions["extractor"]):
+        say(f"\r  results of extractor {number + 1} of {side}")
+        for place, one in enumerate(functions["head"]):
+            cell = measured(number, place, functions["head"][number])
+            put(root, extractor, one, cell)
+    return functions["extractor"]
+
+
+def put(root: Path, extractor: str, head: str, cell: Cell) -> None:
+    """Write what ``store.evidence.keep`` writes, without its care: 90,000 durable results would take an hour."""
+    kept = record(cell)
+    data = to_bytes(extractor, head, **kept)
+    name, key = contracts.hashlib.sha256(data).hexdigest(), key_of(kept["conditions"])
+    folder = root / "evidence" / extractor[13:] / head[13:] / key
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(f"sha256:{name}\n".encode())
+    blob = root / "blobs" / "sha256" / name[:2] / name
+    blob.parent.mkdir(exist_ok=True)
+    blob.write_bytes(data)
+
+
+def measured(row: int, column: int, bound: str) -> Cell:
+    """Return a cell whose figures tell its place."""
+    right = 1000 + (row * 977 + column * 31) % 8800
+    figure = Figure(right / IMAGES, right, IMAGES, right / IMAGES - 0.01, right / IMAGES + 0.01)
+    best = Figure(0.97, 9700, IMAGES, 0.96, 0.98)
+    settings = circumstances(
+        policy="batch",
+        batch_size=256,
+        seed=0,
+        precision="float32",
+        data="bench/test",
+        data_digest=DATA,
+        images=IMAGES,
+        normalised=True,
+        bound=bound,
+    )
+    cell = Cell(
+        "e", "h", "direct", "none", "compatible", figure, figure, 0.1, best, 0.5, (-0.5, -0.4), ("0", "1")
+    )
+    return attrs.evolve(cell, settings={**settings, "device": "cpu", "torch": "2.15.0", "own": row == column})
+
+
+def bare_sql(path: Path) -> int:
+    """Fetch every row, and believe it."""
+    with sqlite3.connect(path) as connection:
+        return len(connection.execute(JOIN).fetchall())
+
+
+def bare_json(root: Path) -> int:
+    """Read every result as it lies there, and believe it."""
+    count = 0
+    for _, _, names in os.walk(root / "evidence"):
+        for name in names:
+            with open(root / "blobs" / "sha256" / name[:2] / name, "rb") as file:
+                count += json.loads(file.read())["figures"]["restricted"][1] > 0
+    return count
+
+
+def prepare_floor(path: Path, root: Path) -> None:
+    """Let the floor know the function of each manifest, which ours works out from the manifests."""
+    store = Store.open(root)
+    rows = [(str(one.digest), function_digest(store.manifest(one))[13:]) for one in store.select("bench/e*")]
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS floor (manifest TEXT PRIMARY KEY, function TEXT)")
+        connection.executemany("INSERT OR REPLACE INTO floor VALUES (?, ?)", rows)
+
+
+def measure(folder: Path, side: int, rounds: int, seed: int) -> list[str]:
+    """Let all take turns; return the lines of the table."""
+    root = folder / "parts"
+    say("making components and results")
+    fill(root, side)
+    say("reading them for the first time")
+    first = Registry.open(root).matrix("bench/e*", "bench/h*", fill="none")
+    expect("cells", first.settings["cells"]["taken"], side**2)
+    path = next((folder / "cache").glob(f"*/{FILE}"))
+    prepare_floor(path, root)
+
+    def ours() -> int:
+        return Registry.open(root).matrix("bench/e*", "bench/h*", fill="none").settings["cells"]["taken"]
+
+    def again(held: Registry = Registry.open(root)) -> int:  # noqa: B008 - one registry for all turns
+        return held.matrix("bench/e*", "bench/h*", fill="none").settings["cells"]["taken"]
+
+    def kept(held: Registry = Registry.open(root)) -> int:  # noqa: B008 - the same
+        store = held.store
+        names = [[function_digest(store.manifest(one)) for one in store.select(f"bench/{k}*")] for k in "eh"]
+        return len(store.evidence.kept(*names))
+
+    def process() -> int:
+        script = SCRIPT.format(root=str(root))
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        taken, loaded = done.stdout.split(" ", 1)
+        expect("loaded", loaded.strip(), "[]")
+        return int(taken)
+
+    def same(came: int) -> None:
+        expect("pairs", came, side**2)
+
+    work = {
+        "bare SQL": lambda: bare_sql(path),
+        "bare JSON": lambda: bare_json(root),
+        "rows": kept,
+        "matrix": ours,
+        "matrix again": again,
+        "process": process,
+    }
+    times = compete({name: Contestant(one, check=same) for name, one in work.items()}, rounds, seed)
+    what = f"{side} x {side} measured pairs"
+    rows = [
+        Row(f"{what}: a Matrix, a new Registry each time", "bare JSON", "matrix", Gate(1)),
+        Row(f"{what}: a Matrix, the same Registry", "bare JSON", "matrix again", Gate(1)),
+        Row(f"{what}: a Matrix", "bare SQL", "matrix"),
+        Row(f"{what}: the rows, with manifests and every pointer looked at", "bare SQL", "rows"),
+        Row(f"{what}: a process of its own", "bare JSON", "process"),
+    ]
+    return lines(rows, times)
+
+
+def main() -> None:
+    """Measure, and print or keep the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--side", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0, help="of the order of turns")
+    parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
+    parser.add_argument("--out", type=Path, help="Markdown file to write")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder, prefix="evidence-") as folder:
+        os.environ["COMPATKIT_CACHE"] = f"{folder}/cache"
+        table = measure(Path(folder), given.side, given.rounds, given.seed)
+        text = "\n".join([machine(), f"{given.rounds} rounds, seed {given.seed}.", "", head(), *table])
+        print(text, flush=True)  # removing the folder takes long
+        if given.out is not None:
+            command = " ".join(["python", "benchmarks/evidence.py", *sys.argv[1:]])
+            given.out.write_text(f"# What a matrix of measured pairs costs\n\n    {command}\n\n{text}\n")
+
+
+if __name__ == "__main__":
+    main()
