@@ -9,6 +9,7 @@ import click
 
 from compatkit.adaptation import FITTED
 from compatkit.cli.images import data_sets, fitting_images, test_images
+from compatkit.cli.keeping import Kept, check_target, keep, tell_kept
 from compatkit.cli.options import data_options, json_option, registry_option, signature_options
 from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, report_text, rows
 from compatkit.cli.roots import check_outputs, registry
@@ -174,6 +175,12 @@ def _tell_cells(matrix: Matrix) -> None:
     "without their labels.",
 )
 @click.option("--no-measure", is_flag=True, help="Check and build only; needs no images but those to fit on.")
+@click.option(
+    "--publish",
+    metavar="NAME",
+    help="Keep the recombination under NAME, with the policy of --normalisation, unless it is measured at chance; "
+    "statistics that are estimated anew are those of training images.",
+)
 @measuring_options
 @click.pass_context
 def recombine_command(
@@ -184,26 +191,34 @@ def recombine_command(
     recipe: str | None,
     adapt: bool,
     no_measure: bool,
+    publish: str | None,
     data_root: str | None,
     download: bool,
     machine: bool,
     **conditions: Any,
 ) -> None:
     """Check, build and measure; exit code 1 where it cannot be wired or measured, or is at chance."""
+    if publish is not None:
+        check_target(context, publish)
     held = registry(context)
     left, right = held.store.resolve(extractor), held.store.resolve(head)
     report = held.check(str(left), str(right))
     _refuse(report, adapt)
     fits = any(one.severity == "adaptable" and one.remedy.split(":")[0] in FITTED for one in report.findings)
     data = None
-    if fits or not no_measure:
+    anew = publish is not None and conditions["normalisation"] == "reestimate"
+    if fits or anew or not no_measure:
         where = {"recipe": recipe, "names": (name,) if name else (), "root": data_root, "download": download}
         data = data_sets(held, [str(left)], **where)[left.name]
     policy = "running" if no_measure else "batch"  # measured by the matrix, under the policy asked for
-    images = fitting_images(data) if data is not None and fits else None
-    model = held.recombine(str(left), str(right), normalisation=policy, adapt=adapt, data=images)
+    policy = policy if publish is None else conditions["normalisation"]
+    given = fitting_images(data) if data is not None and (fits or anew) else None
+    images, fitted_on = given if anew else None, given if fits else None
+    model = held.recombine(
+        str(left), str(right), normalisation=policy, images=images, adapt=adapt, data=fitted_on
+    )
     if no_measure or data is None:
-        _tell(model.report, None, model, machine)
+        _tell(model.report, None, model, machine, keep(held, publish, model, None))
         return
     between = {(str(left), str(right)): model.inserted}
     with progress("recombine") as done:
@@ -214,7 +229,7 @@ def recombine_command(
     cell = matrix.cell(str(left), str(right))
     # Checked again, with what was measured by now; figures with adapters are no evidence of the pair.
     after = model.report if model.inserted else held.check(str(left), str(right))
-    _tell(after, cell, model, machine)
+    _tell(after, cell, model, machine, keep(held, publish, model, cell))
     context.exit(1 if cell.grade == "chance" or cell.restricted is None else 0)
 
 
@@ -232,14 +247,15 @@ def _refuse(report: Report, adapt: bool) -> None:
     raise IncompatibleError(text, subject=report)
 
 
-def _tell(report: Report, cell: Cell | None, model: Recombination, machine: bool) -> None:
+def _tell(report: Report, cell: Cell | None, model: Recombination, machine: bool, kept: Kept | None) -> None:
     """Print what was checked, what stands between and, unless only that was asked for, what was measured."""
     if machine:
         from compatkit.registry.structuring import unstructure
 
         measured = None if cell is None else attrs.asdict(cell)
         adapters = unstructure(model.contract.adapters)
-        emit({"check": report.to_json(), "adapters": adapters, "cell": measured})
+        found = {"check": report.to_json(), "adapters": adapters, "cell": measured}
+        emit(found | ({} if kept is None else kept.to_json()))
         return
     click.echo(report_text(report))
     if model.inserted:
@@ -247,6 +263,7 @@ def _tell(report: Report, cell: Cell | None, model: Recombination, machine: bool
         rows({f"adapter {place}": str(one) for place, one in enumerate(model.inserted, 1)})
     if cell is None:
         click.echo("\nbuilt; not measured")
+        tell_kept(kept)
         return
     from compatkit.reports.wording import evidence, settings_line, verdict
 
@@ -254,3 +271,4 @@ def _tell(report: Report, cell: Cell | None, model: Recombination, machine: bool
     click.echo()
     paragraph(f"{said.mark} {said.word}: {cell.reason or said.meaning}")
     rows(dict(evidence(cell)) | {"Measured with": settings_line(cell.settings)})
+    tell_kept(kept)

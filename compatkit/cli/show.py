@@ -54,8 +54,13 @@ def _facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
     if about.tags:
         facts["tags"] = ", ".join(f"{key} {value}" for key, value in about.tags.items())
     facts |= summary(manifest)
-    for parent in manifest.parents:
-        facts[parent.relation.replace("_", " ")] = short(parent.component)
+    relations = [parent.relation for parent in manifest.parents]
+    for place, parent in enumerate(manifest.parents):
+        label = parent.relation.replace("_", " ")
+        if relations.count(parent.relation) > 1:
+            label += f" {relations[:place].count(parent.relation) + 1}"
+        known = [str(one) for one in held.index.search(digest=parent.component, limit=1)]
+        facts[label] = " ".join([*known, short(parent.component)])
     facts["digest"] = str(found.digest)
     others = [str(version) for version in held.versions(found.name) if version != found.version]
     if others:

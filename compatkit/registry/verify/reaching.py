@@ -29,7 +29,8 @@ class Use:
         role: What it is there for.
         whose: Who needs it: ``name@version``, an ancestor, or the results of a pair.
         living: False where only withdrawn versions need it.
-        kin: True where it is part of a component that is there only because another came from it.
+        kin: True where it is part of a component that is there only because another came from it; what a recombination
+            is made of is no kin.
         size: Number of bytes that the user states, if it does.
         payload: What the manifest promises of it, if it is the weights.
     """
@@ -97,28 +98,36 @@ class Reach:
             for digest, those in named.items()
         )
         ahead = deque(sorted(both, key=lambda one: not one.living))
-        walked: set[str] = set()
+        walked: dict[str, bool] = {}  # whether only as kin
         while ahead:
             one = ahead.popleft()
-            if one.digest in walked:
+            again = one.digest in walked
+            if again and (one.kin or not walked[one.digest]):
                 continue
-            walked.add(one.digest)
+            walked[one.digest] = one.kin
             label = f"an ancestor of {one.labels[0].removeprefix('an ancestor of ')}"
-            for parent in self._follow(one):
-                if parent in walked:
+            for parent, needed in self._follow(one, again):
+                kin = one.kin or not needed
+                if parent in walked and (kin or not walked[parent]):
                     continue
                 if parent not in named:
-                    ahead.appendleft(_Named(parent, (label,), one.living, kin=True))
+                    ahead.appendleft(_Named(parent, (label,), one.living, kin=kin))
                 elif one.living:
                     ahead.appendleft(_Named(parent, tuple(map(str, named[parent])), True))
 
-    def _follow(self, one: _Named) -> Iterator[str]:
-        """Note what a manifest keeps; yield the digests of its parents."""
+    def _follow(self, one: _Named, again: bool) -> Iterator[tuple[str, bool]]:
+        """Note what a manifest keeps; yield the digests of its parents, and whether it is nothing without them."""
         data = self.read(one.digest)
         if data is None:
             return
         value = self._document(one.digest, data)
         manifest = self._manifest(one.digest, data, value) if value is not None else None
+        whole = manifest is not None and manifest.kind == "recombination"
+        parts = (
+            {parent.component for parent in manifest.parents}
+            if manifest is not None and whole
+            else set[str]()
+        )
         for key, edge, size in edges(value):
             payload = (
                 manifest.payload if manifest is not None and edge == manifest.payload.file.blob else None
@@ -127,8 +136,8 @@ class Reach:
             for label in one.labels:
                 self.uses[edge].append(Use(role, label, one.living, one.kin, size, payload))
             if role == "parent":
-                yield edge
-        if manifest is not None:
+                yield edge, edge in parts
+        if manifest is not None and not again:
             self.manifests += 1
             if self.naming:
                 self.functions[function_digest(manifest).rpartition(":")[2]].extend(one.labels)

@@ -1,0 +1,80 @@
+"""Keeping a recombination that was put together on the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from compatkit.cli.output import next_step, paragraph
+from compatkit.cli.roots import destination
+
+if TYPE_CHECKING:
+    from compatkit.evaluation.cells import Cell
+    from compatkit.evaluation.recombination import Recombination
+    from compatkit.workspace import Registry
+
+
+@attrs.frozen
+class Kept:
+    """What became of a recombination that was to be published.
+
+    Attributes:
+        reference: ``name@version``; empty where it was not published.
+        note: What to know of it, in words.
+    """
+
+    reference: str
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {"published": self.reference or None}
+
+
+def check_target(context: click.Context, name: str) -> None:
+    """Refuse a name or a registry that nothing can be published under, before any work.
+
+    Raises:
+        InvalidName: It is no component name.
+        EnvironmentFailure: The registry cannot be written.
+    """
+    from compatkit.registry.names import check_name
+
+    check_name(name)
+    destination(context)
+
+
+def keep(held: Registry, name: str | None, model: Recombination, cell: Cell | None) -> Kept | None:
+    """Publish a recombination, unless it was measured at chance, or could not be measured; None for no name."""
+    if name is None:
+        return None
+    if cell is not None and (cell.grade == "chance" or cell.restricted is None):
+        why = "it is at chance" if cell.restricted is not None else f"it could not be measured: {cell.reason}"
+        return Kept("", f"not published: {why}. --no-measure publishes it all the same.")
+    reference = held.publish_recombination(name, model)
+    note = ""
+    if model.estimated:
+        data = model.estimated["data"]
+        note = (
+            f"Its statistics are those of {data['images']:,} images of {data['name']}; the figures above are with "
+            "statistics of the test images."
+            if cell is not None
+            else f"Its statistics are those of {data['images']:,} images of {data['name']}."
+        )
+    return Kept(reference, note)
+
+
+def tell_kept(kept: Kept | None) -> None:
+    """Print what became of it."""
+    if kept is None:
+        return
+    click.echo()
+    if kept.reference:
+        click.echo(f"published {kept.reference}")
+    if kept.note:
+        paragraph(kept.note)
+    if kept.reference:
+        name = kept.reference.partition("@")[0].rpartition("/")[2]
+        next_step("compatkit", "export", kept.reference, f"{name}.safetensors")

@@ -1,0 +1,112 @@
+"""adopt: what was taken off and read is told, both parts are published, and what does not fit leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from savedfiles import touching
+
+import compatkit as ck
+
+COMMON = ("--model", "resnet8_cifar", "--split", "layer2", "--name", "zoo/small", "--size", "16")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Weights of a small network with 3 classes, wrapped, in the current folder; the registry is made when needed."""
+    from compatkit.adapters.builders import create
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMPATKIT_REGISTRY", str(tmp_path / "parts"))
+    torch.manual_seed(0)
+    state = create("timm", "resnet8_cifar", {"num_classes": 3}).state_dict()
+    save_file({f"module.{name}": one for name, one in state.items()}, tmp_path / "net.safetensors")
+    return tmp_path / "net.safetensors"
+
+
+def test_what_was_done_is_told_and_both_parts_are_published(run: Any, file: Path) -> None:
+    said = run("--registry", "parts", "adopt", "net.safetensors", *COMMON)
+    text = " ".join(said.out.split())
+    assert said.code == 0, said.err
+    assert text.startswith("net.safetensors (safetensors), ")
+    assert "took 'module.' off the names num_classes 3 read from fc.weight" in text
+    assert "resnet8_cifar cut at layer2: head(extractor(x)) equals the whole network bitwise" in text
+    assert "published zoo/small.extractor@1.0.0 published zoo/small.head@1.0.0" in text
+    shown = " ".join(run("--registry", "parts", "show", "zoo/small.head").out.split())
+    assert "adopted from net.safetensors (file:sha256:" in shown
+
+
+def test_programs_get_everything(run: Any, file: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.txt"
+    labels.write_text("cat\ndog\nbird\n")
+    images = (
+        "--mean",
+        "0.1,0.2,0.3",
+        "--std",
+        "0.5,0.5,0.5",
+        "--interpolation",
+        "bicubic",
+        "--crop-pct",
+        "0.9",
+    )
+    said = run("--registry", "parts", "adopt", file, *COMMON, "--labels", labels, *images, "--json")
+    found = said.json
+    assert found["published"] == {
+        "extractor": "zoo/small.extractor@1.0.0",
+        "head": "zoo/small.head@1.0.0",
+    }
+    assert found["adopted"]["file"] == "net.safetensors" and found["kwargs"]["num_classes"] == 3
+    data = found["parts"]["head"]["contract"]["data"]
+    assert (data["mean"], data["interpolation"], data["crop_pct"]) == ([0.1, 0.2, 0.3], "bicubic", 0.9)
+    assert [one["name"] for one in data["labels"]] == ["cat", "dog", "bird"]
+
+
+def test_classes_of_a_data_set(run: Any, file: Path, trained: Path) -> None:
+    data = ("--data", trained / "left.npz", "--dataset-labels")
+    said = run("--registry", "parts", "adopt", file, *COMMON, *data, "--json")
+    contract = said.json["parts"]["head"]["contract"]
+    assert [one["name"] for one in contract["data"]["labels"]] == ["0", "1", "2"]
+    assert contract["statistical"]["features"][0]["samples"] == 48
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--dataset-labels",), 2, "--dataset-labels takes the class names of --data"),
+        (("--mean", "grey"), 2, "expected numbers joined by commas"),
+        (("--mean", "0.5"), 2, "mean: expected a number for each of 3 channels"),
+        (("--model", "resnet9_cifar"), 2, "did you mean resnet"),
+        (("--model", "resnet20_cifar"), 2, "Names and shapes are those of resnet8_cifar of timm"),
+        (("--name", "Zoo"), 2, "Zoo"),
+        (("--key", "ema"), 2, "there is no entry 'ema'"),
+        (("--split", "layer7"), 2, "layer7"),
+    ],
+)
+def test_what_does_not_fit_leaves_nothing_behind(
+    run: Any, file: Path, tmp_path: Path, words: tuple[str, ...], code: int, message: str
+) -> None:
+    said = run("--registry", "parts", "adopt", file, *COMMON, *words)
+    assert said.code == code and message in " ".join(said.err.split())
+    assert not (tmp_path / "parts").exists()
+
+
+def test_code_is_refused_with_integrity_as_the_reason(run: Any, file: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    (tmp_path / "evil.pth").write_bytes(touching(mark)())
+    said = run("--registry", "parts", "adopt", "evil.pth", *COMMON, "--json")
+    assert said.code == 3 and said.json["error"]["code"] == "unsafe-checkpoint"
+    assert "posix.system" in said.json["error"]["message"] and not mark.exists()
+    assert not (tmp_path / "parts").exists()
+
+
+def test_the_parts_can_be_measured_like_any_other(run: Any, file: Path, trained: Path) -> None:
+    assert run("--registry", "parts", "adopt", file, *COMMON, "--kwargs", "{}").code == 0
+    said = run(
+        "--registry", "parts", "recombine", "zoo/small.extractor", "zoo/small.head", "--no-measure", "--json"
+    )
+    assert said.code == 0 and said.json["check"]["wiring"] == "direct"
+    assert ck.Registry.open("parts").names() == ["zoo/small.extractor", "zoo/small.head"]

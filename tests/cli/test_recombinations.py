@@ -1,0 +1,124 @@
+"""Recombinations on the command line: kept, shown, found, checked, collected, imported, exported, inspected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import compatkit as ck
+
+LEFT, RIGHT = "digits/left.extractor", "digits/right.head"
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.fixture
+def kept(run: Any, parts: Path) -> Path:
+    """A registry that holds a recombination."""
+    assert run("recombine", LEFT, RIGHT, "--no-measure", "--publish", "pairs/ab").code == 0
+    return parts
+
+
+@pytest.mark.parametrize("policy", ["batch", "reestimate", "running"])
+def test_recombine_publishes_under_the_policy_asked_for(run: Any, parts: Path, policy: str) -> None:
+    said = run("recombine", LEFT, RIGHT, "--no-measure", "--normalisation", policy, "--publish", "pairs/ab")
+    assert said.code == 0 and "built; not measured" in said.out and "published pairs/ab@1.0.0" in said.out
+    assert "next: compatkit export pairs/ab@1.0.0 ab.safetensors" in said.out
+    assert ("statistics are those of 48 images of left/train" in words(said.out)) == (policy == "reestimate")
+    assert ck.Registry.open(parts).load_recombination("pairs/ab").normalisation == policy
+
+
+def test_what_is_at_chance_is_measured_and_not_published(run: Any, parts: Path) -> None:
+    """Two steps of training leave all heads at chance, or undecided."""
+    said = run("recombine", LEFT, RIGHT, "--publish", "pairs/ab", "--json")
+    found = said.json
+    at_chance = found["cell"]["grade"] == "chance"
+    assert (found["published"] is None) == at_chance
+    assert bool(ck.Registry.open(parts).names("pairs/*")) != at_chance
+    told = run("recombine", LEFT, RIGHT, "--publish", "pairs/cd")
+    assert ("not published: it is at chance. --no-measure publishes" in words(told.out)) == at_chance
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_name_that_is_none_is_refused_before_any_work(run: Any) -> None:
+    said = run("recombine", LEFT, RIGHT, "--publish", "Pairs/AB")
+    assert said.code == 2 and "Pairs" in said.err and said.out == ""
+
+
+def test_show_list_and_search_know_it(run: Any, kept: Path) -> None:
+    said = words(run("show", "pairs/ab").out)
+    assert "kind recombination" in said and "network resnet20_cifar, put together at layer2" in said
+    assert "normalisation batch: statistics of each batch" in said
+    assert "extractor digits/left.extractor@1.0.0 sha256:" in said and "head digits/right.head@1.0.0" in said
+    assert "recombination" in run("ls", "pairs/*").out
+    found = run("search", "--kind", "recombination", "--json").json["components"]
+    assert [one["name"] for one in found] == ["pairs/ab"] and found[0]["parameters"] > 10_000
+    assert run("search", "--parent", RIGHT, "--json").json["total"] == 1
+    assert run("log", "pairs/ab").code == 0
+
+
+@pytest.mark.usefixtures("kept")
+def test_check_refuses_it_by_kind(run: Any) -> None:
+    said = run("check", "pairs/ab", RIGHT)
+    assert said.code == 2 and "is of kind recombination" in said.err
+
+
+def test_care_knows_its_edges(run: Any, kept: Path, tmp_path: Path) -> None:
+    assert run("verify", "pairs/*").code == 0
+    assert run("gc", "--json").json["plan"]["totals"]["blobs"]["files"] == 0
+    other = tmp_path / "other"
+    run("init", other)
+    assert run("--registry", other, "import", kept, "pairs/*").code == 0
+    assert run("--registry", other, "verify").code == 0
+    assert ck.Registry.open(other).load_recombination("pairs/ab")
+    assert run("diff", "pairs/ab", "pairs/ab", "--exit-code").code == 0
+
+
+def test_verify_tells_of_a_part_that_is_missing(run: Any, kept: Path) -> None:
+    registry = ck.Registry.open(kept)
+    lost = registry.manifest(RIGHT).payload.file.blob
+    registry.store.objects.path(lost).unlink()
+    said = run("verify", "pairs/*")
+    assert said.code == 3 and "blob-missing" in said.out
+
+
+def test_export_and_inspect(run: Any, kept: Path) -> None:
+    said = run("export", "pairs/ab", "ab.safetensors")
+    text = words(said.out)
+    assert said.code == 0 and "wrote ab.safetensors (" in text and "recombination pairs/ab@1.0.0" in text
+    assert "loads into timm.create_model('resnet20_cifar', in_chans=1, num_classes=3)" in text
+    assert "runs with compatkit.load_exported('ab.safetensors')" in text
+    seen = run("inspect", "ab.safetensors")
+    text = words(seen.out)
+    assert "exported recombination from pairs/ab@1.0.0 sha256:" in text
+    assert "parts resnet20_cifar up to layer2; resnet20_cifar after layer2" in text
+    assert "normalisation batch" in text and "classes 0, 1, 2" in text
+    found = run("inspect", "ab.safetensors", "--json").json["exported"]
+    assert found["kind"] == "recombination" and found["names"] == "whole"
+    again = run("export", "pairs/ab", "ab.safetensors", "--names", "parts", "--json").json
+    assert again["exported"]["parts"][0]["prefix"] == "extractor." and again["bytes"] > 10**5
+
+
+def test_an_export_goes_nowhere_where_it_cannot(run: Any, kept: Path, tmp_path: Path) -> None:
+    assert run("export", "pairs/ab", tmp_path).code == 2
+    said = run("export", "pairs/ab", tmp_path / "nowhere" / "ab.safetensors")
+    assert said.code == 4 and "does not exist" in said.err
+    assert run("export", "pairs/ba", "x.safetensors").code == 2 and not Path("x.safetensors").exists()
+    assert run("export", LEFT, "x.safetensors", "--names", "whole").code == 2
+
+
+def test_inspect_says_where_a_description_cannot_be_read(run: Any, tmp_path: Path) -> None:
+    import torch
+
+    from compatkit.registry.tensors.tensorfile import serialise
+
+    file = tmp_path / "odd.safetensors"
+    file.write_bytes(serialise({"w": torch.zeros(1)}, json.dumps({"schema": 9})))
+    said = run("inspect", file)
+    assert said.code == 0 and "not readable as an export" in said.out and "newer compatkit" in words(said.out)
+    assert run("inspect", file, "--json").json["exported"] is None
