@@ -23,7 +23,7 @@ from compatkit.registry.manifest import from_bytes
 from compatkit.registry.names import Reference
 from compatkit.registry.objects import Objects
 from compatkit.registry.oci import descriptors as oci
-from compatkit.registry.oci.imagelayout import INDEX, MARKER, ImageLayout
+from compatkit.registry.oci.imagelayout import INDEX, MARKER, entries
 from compatkit.registry.surroundings import environment
 
 if TYPE_CHECKING:
@@ -133,7 +133,9 @@ def _prepare(folder: Path) -> list[dict[str, Any]]:
     Raises:
         LayoutError: It holds something else.
     """
-    if folder.exists() and (not folder.is_dir() or os.listdir(folder)) and not (folder / MARKER).exists():
+    begun = {"blobs", INDEX, MARKER}  # as an export leaves it that was cut off
+    foreign = folder.is_dir() and any(name not in begun and name[0] != "." for name in os.listdir(folder))
+    if (folder.exists() and not folder.is_dir()) or (foreign and not (folder / MARKER).exists()):
         raise LayoutError(f"{folder} holds other files and no {MARKER}; name a new folder.", subject=folder)
     with environment("write below", folder):
         (folder / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
@@ -142,14 +144,10 @@ def _prepare(folder: Path) -> list[dict[str, Any]]:
     if not (folder / MARKER).exists():
         durable.replace_file(folder / INDEX, oci.index([]))
         durable.replace_file(folder / MARKER, dumps(oci.LAYOUT))
-    layout = ImageLayout(folder, lambda what, error: None)
-    try:
-        entries = layout.entries()
-    finally:
-        layout.close()
-    for place, one in enumerate(entries):
+    listed = entries(folder)
+    for place, one in enumerate(listed):
         oci.descriptor(one, f"{folder / INDEX}: manifests[{place}]")
-    return entries
+    return listed
 
 
 def _write(one: Reference, closure: Closure, blobs: Blobs) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class ImageLayout(Source):
     refuse: Callable[[str, CompatkitError], None]
     images: dict[str, Image] = attrs.field(init=False, factory=dict)
     _signatures: dict[str, str] = attrs.field(init=False, factory=dict)
-    _folder: TemporaryDirectory[str] = attrs.field(init=False, factory=scratch)
+    _folder: TemporaryDirectory[str] = attrs.field(init=False)
     _by_digest: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -60,7 +60,9 @@ class ImageLayout(Source):
             LayoutError: The folder is no image layout.
             FormatError: The index is not strict.
         """
-        for place, one in enumerate(self.entries()):
+        listed = entries(self.root)
+        self._folder = scratch()
+        for place, one in enumerate(listed):
             what = f"{self.root / INDEX}: manifests[{place}]"
             try:
                 self._enter(one, what)
@@ -90,33 +92,6 @@ class ImageLayout(Source):
     def retold(self, error: Any) -> Any:
         """Return an error about ``references`` that names the folder."""
         return type(error)(str(error).replace(self._folder.name, self.where), subject=error.subject)
-
-    def entries(self) -> list[Any]:
-        """Return the descriptors of the index.
-
-        Raises:
-            LayoutError: The folder is no image layout.
-            FormatError: The index is not strict.
-        """
-        marker = durable.read(self.root / MARKER, self.root, limit=LIMIT)
-        said: Any = None if marker is None else loads(marker[0], what=str(self.root / MARKER))
-        if not isinstance(said, dict) or said.get("imageLayoutVersion") != LAYOUT["imageLayoutVersion"]:
-            raise LayoutError(
-                f"{self.root} is no OCI image layout: {MARKER} should hold {LAYOUT}. Write one with `compatkit oci "
-                "export`, `skopeo copy docker://... oci:FOLDER:TAG` or `oras copy --to-oci-layout`.",
-                subject=self.root,
-            )
-        found = durable.read(self.root / INDEX, self.root, limit=MAX_BYTES + 1)
-        value: Any = None if found is None else loads(found[0], what=str(self.root / INDEX))
-        if (
-            not isinstance(value, dict)
-            or value.get("schemaVersion") != 2
-            or not isinstance(value.get("manifests"), list)
-        ):
-            raise FormatError(
-                f"{self.root / INDEX}: expected schemaVersion 2 and a list of manifests.", subject=self.root
-            )
-        return value["manifests"]
 
     def size(self, digest: str) -> int | None:
         """Return the number of bytes that it has for a digest; None if it has none."""
@@ -201,3 +176,29 @@ class ImageLayout(Source):
             if one.kind == SIGNATURE and is_digest(notes.get(SIGNS)) and "/" not in notes.get(TITLE, "/"):
                 signed = notes[SIGNS].removeprefix("sha256:")
                 self._signatures[f"{SIGNATURES}/{signed}/{notes[TITLE]}"] = one.digest
+
+
+def entries(root: Path) -> list[Any]:
+    """Return the descriptors of the index of a layout.
+
+    Raises:
+        LayoutError: The folder is no image layout.
+        FormatError: The index is not strict.
+    """
+    marker = durable.read(root / MARKER, root, limit=LIMIT)
+    said: Any = None if marker is None else loads(marker[0], what=str(root / MARKER))
+    if not isinstance(said, dict) or said.get("imageLayoutVersion") != LAYOUT["imageLayoutVersion"]:
+        raise LayoutError(
+            f"{root} is no OCI image layout: {MARKER} should hold {LAYOUT}. Write one with `compatkit oci "
+            "export`, `skopeo copy docker://... oci:FOLDER:TAG` or `oras copy --to-oci-layout`.",
+            subject=root,
+        )
+    found = durable.read(root / INDEX, root, limit=MAX_BYTES + 1)
+    value: Any = None if found is None else loads(found[0], what=str(root / INDEX))
+    if (
+        not isinstance(value, dict)
+        or value.get("schemaVersion") != 2
+        or not isinstance(value.get("manifests"), list)
+    ):
+        raise FormatError(f"{root / INDEX}: expected schemaVersion 2 and a list of manifests.", subject=root)
+    return value["manifests"]

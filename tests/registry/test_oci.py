@@ -1,0 +1,487 @@
+"""OCI image layouts: valid by the specification, carried by its tools, read as strictly as any remote."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import oci_schemas
+import pytest
+from far import EXTRACTOR, HEAD, content, fill, write
+
+from compatkit.errors import (
+    CompatkitError,
+    EnvironmentFailure,
+    FormatError,
+    Incomplete,
+    IntegrityError,
+    LayoutError,
+    NotFound,
+    VersionExists,
+)
+from compatkit.registry import durable
+from compatkit.registry.canonical import dumps
+from compatkit.registry.manifest import About
+from compatkit.registry.oci.exporting import export
+from compatkit.registry.oci.importing import import_layout
+from compatkit.registry.remotes.transferring import Choice
+from compatkit.registry.store import Store
+from compatkit.registry.verify.soundness import examine
+
+Publish = Callable[..., Any]
+REF_NAME = "org.opencontainers.image.ref.name"
+
+
+@pytest.fixture
+def source(tmp_path: Path, publish: Publish) -> Store:
+    return fill(Store.init(tmp_path / "source"), publish)
+
+
+@pytest.fixture
+def layout(tmp_path: Path, source: Store) -> Path:
+    export(source, tmp_path / "layout").check()
+    return tmp_path / "layout"
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def blob(layout: Path, digest: str) -> Path:
+    return layout / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+
+def entries(layout: Path) -> dict[str, Any]:
+    found = json.loads((layout / "index.json").read_bytes())["manifests"]
+    return {one["annotations"][REF_NAME]: one for one in found}
+
+
+def image(layout: Path, name: str) -> Any:
+    return json.loads(blob(layout, entries(layout)[name]["digest"]).read_bytes())
+
+
+# --- what is written
+
+
+def test_a_layout_is_valid_by_the_specification(layout: Path):
+    jsonschema.validate(json.loads((layout / "oci-layout").read_bytes()), oci_schemas.LAYOUT)
+    jsonschema.validate(json.loads((layout / "index.json").read_bytes()), oci_schemas.INDEX)
+    assert sorted(entries(layout)) == [f"{EXTRACTOR}:1.0.0", f"{HEAD}:2.0.0"], "withdrawn versions stay"
+    reached = {entry["digest"] for entry in entries(layout).values()}
+    for name, entry in entries(layout).items():
+        found = image(layout, name)
+        jsonschema.validate(found, oci_schemas.MANIFEST)
+        assert found["artifactType"] == entry["artifactType"] == "application/vnd.compatkit.component.v1"
+        for one in (entry, found["config"], *found["layers"]):
+            data = blob(layout, one["digest"]).read_bytes()
+            assert len(data) == one["size"] and f"sha256:{hashlib.sha256(data).hexdigest()}" == one["digest"]
+            reached.add(one["digest"])
+    assert {path.name for path in (layout / "blobs" / "sha256").iterdir()} == {one[7:] for one in reached}
+
+
+def test_an_image_holds_a_component_and_all_that_it_refers_to(layout: Path, source: Store):
+    found = image(layout, f"{HEAD}:2.0.0")
+    head, extractor = (source.resolve(one).digest for one in (HEAD, EXTRACTOR))
+    kinds = {
+        one["digest"]: one["mediaType"].removeprefix("application/vnd.compatkit.") for one in found["layers"]
+    }
+    assert next(iter(kinds.items())) == (head, "manifest.v1+json"), "its own manifest comes first"
+    weights = [source.manifest(one).payload.file.blob for one in (HEAD, EXTRACTOR)]
+    expected = {head: "manifest.v1+json", extractor: "manifest.v1+json"} | dict.fromkeys(
+        weights, "weights.v1.safetensors"
+    )
+    assert expected.items() <= kinds.items()
+    assert sorted(kinds.values()).count("blob.v1") == 1 and sorted(kinds.values()).count("signature.v1") == 1
+    notes = found["annotations"]
+    assert notes["vnd.compatkit.name"] == HEAD and notes["org.opencontainers.image.version"] == "2.0.0"
+    titles = {
+        one["digest"]: one.get("annotations", {}).get("org.opencontainers.image.title")
+        for one in found["layers"]
+    }
+    assert (titles[head], titles[weights[0]]) == ("manifest.json", "weights.safetensors")
+
+
+def test_what_is_told_to_people_stands_in_the_annotations(tmp_path: Path, store: Store, publish: Publish):
+    publish(store, "a", about=About("Digits", "Reads digits.", licence="MIT"))
+    export(store, tmp_path / "layout")
+    notes = image(tmp_path / "layout", "a:1.0.0")["annotations"]
+    told = {key.removeprefix("org.opencontainers.image."): text for key, text in notes.items()}
+    assert (told["title"], told["description"], told["licenses"]) == ("Digits", "Reads digits.", "MIT")
+
+
+def test_the_same_components_give_the_same_bytes(tmp_path: Path, source: Store, layout: Path):
+    export(source, tmp_path / "again")
+    assert tree(tmp_path / "again") == tree(layout)
+    export(source, tmp_path / "parts", [HEAD])
+    export(source, tmp_path / "parts", [EXTRACTOR])
+    assert tree(tmp_path / "parts") == tree(layout), "whatever the order in which they were written"
+    assert export(source, layout).check().blobs == 0 and tree(tmp_path / "again") == tree(layout)
+
+
+@pytest.mark.parametrize("name", ["a_-b/c", "a__b", "a._-b", "a-b/c_d", "0"])
+def test_reference_names_keep_to_their_grammar_and_names_come_back(
+    tmp_path: Path, store: Store, publish: Publish, name: str
+):
+    publish(store, name)
+    export(store, tmp_path / "layout").check()
+    jsonschema.validate(json.loads((tmp_path / "layout" / "index.json").read_bytes()), oci_schemas.INDEX)
+    here = Store.init(tmp_path / "here")
+    import_layout(here, tmp_path / "layout").check()
+    assert here.names() == [name]
+
+
+def test_a_number_that_belongs_to_another_component_in_the_layout_is_refused(
+    tmp_path: Path, layout: Path, publish: Publish
+):
+    other = Store.init(tmp_path / "other")
+    publish(other, EXTRACTOR, 77)
+    publish(other, "new", 5)
+    before = entries(layout)
+    moved = export(other, layout)
+    with pytest.raises(Incomplete) as error:
+        moved.check()
+    assert isinstance(error.value.errors[0], VersionExists) and [one.what for one in moved.refused] == [
+        f"{EXTRACTOR}@1.0.0"
+    ]
+    assert entries(layout) == {**before, "new:1.0.0": entries(layout)["new:1.0.0"]}
+
+
+def test_a_component_that_was_signed_meanwhile_takes_its_own_place(source: Store, layout: Path):
+    digest = str(source.resolve(EXTRACTOR).digest).removeprefix("sha256:")
+    write(source, f"signatures/{digest}/cd.json", b"{}\n")
+    assert [str(one) for one in export(source, layout).check().there] == [
+        f"{EXTRACTOR}@1.0.0",
+        f"{HEAD}@2.0.0",
+    ]
+    kinds = [one["mediaType"] for one in image(layout, f"{EXTRACTOR}:1.0.0")["layers"]]
+    assert kinds.count("application/vnd.compatkit.signature.v1") == 1
+
+
+def test_other_images_of_a_layout_stay(tmp_path: Path, source: Store, layout: Path):
+    foreign = {
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "digest": f"sha256:{'0' * 64}",
+        "size": 3,
+        "annotations": {REF_NAME: "debian"},
+    }
+    value = json.loads((layout / "index.json").read_bytes())
+    (layout / "index.json").write_bytes(dumps({**value, "manifests": [foreign, *value["manifests"]]}))
+    export(source, layout).check()
+    assert entries(layout)["debian"] == foreign
+
+
+def test_a_folder_with_other_files_is_not_written_to(tmp_path: Path, source: Store):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "me.jpg").write_bytes(b"")
+    with pytest.raises(LayoutError, match="holds other files"):
+        export(source, tmp_path / "photos")
+    with pytest.raises(NotFound):
+        export(source, tmp_path / "new", ["nothing"])
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_export_that_is_cut_off_anywhere_leaves_a_valid_layout_and_goes_on(
+    tmp_path: Path, source: Store, layout: Path, monkeypatch: pytest.MonkeyPatch
+):
+    whole, at, count = tree(layout), 0, 0
+
+    def step(operation: str, path: Path) -> None:
+        nonlocal count
+        count += "/cut" in str(path)
+        if count > at and operation != "unlink":
+            raise OSError(28, os.strerror(28), str(path))
+
+    while True:
+        folder, count = tmp_path / f"cut{at}", 0
+        monkeypatch.setattr(durable, "step", step)
+        try:
+            export(source, folder).check()
+            break
+        except EnvironmentFailure as error:
+            assert "the disk is full" in str(error)
+        monkeypatch.setattr(durable, "step", lambda operation, path: None)
+        if (folder / "index.json").exists():
+            for name in entries(folder):
+                assert all(blob(folder, one["digest"]).exists() for one in image(folder, name)["layers"])
+        export(source, folder).check()
+        assert tree(folder) == whole
+        at += 3
+    assert at > 30
+
+
+# --- what is read
+
+
+def test_what_was_exported_and_imported_is_the_same(store: Store, source: Store, layout: Path):
+    came = import_layout(store, layout).check()
+    assert sorted(map(str, came.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@2.0.0"] and came.signatures == 1
+    here, there = content(store.root), content(source.root)
+    assert here.items() <= there.items() and examine(store).sound
+    assert import_layout(store, layout).check().blobs == 0
+    for name in (EXTRACTOR, HEAD):
+        assert store.resolve(name) == source.resolve(name)
+
+
+def test_patterns_say_what_comes_and_a_plan_brings_nothing(store: Store, layout: Path):
+    planned = import_layout(store, layout, [EXTRACTOR], choice=Choice(dry_run=True))
+    assert [str(one) for one in planned.made] == [f"{EXTRACTOR}@1.0.0"] and store.names() == []
+    assert [str(one) for one in import_layout(store, layout, ["digits/*.extractor"]).made] == [
+        f"{EXTRACTOR}@1.0.0"
+    ]
+    with pytest.raises(NotFound, match=f"perhaps {EXTRACTOR}"):
+        import_layout(store, layout, ["digits/mnist.extracter"])
+
+
+def test_a_differing_version_is_never_overwritten(store: Store, layout: Path, publish: Publish):
+    mine = publish(store, EXTRACTOR, 77)
+    came = import_layout(store, layout)
+    assert [(one.what, type(one.error)) for one in came.refused] == [(f"{EXTRACTOR}@1.0.0", VersionExists)]
+    assert store.resolve(EXTRACTOR) == mine and HEAD in store.names() and examine(store).sound
+
+
+def test_who_accepts_is_given_the_signatures(store: Store, layout: Path):
+    asked: dict[str, list[bytes]] = {}
+
+    def accept(digest: str, signatures: Any, name: str) -> None:
+        asked[name] = list(signatures)
+        if not signatures:
+            raise CompatkitError("unsigned")
+
+    came = import_layout(store, layout, choice=Choice(accept=accept))
+    assert asked == {f"{EXTRACTOR}@1.0.0": [], f"{HEAD}@2.0.0": [b'{"signed":true}\n']}
+    assert [one.what for one in came.refused] == [f"{EXTRACTOR}@1.0.0"] and store.names() == [HEAD]
+
+
+def changed(name: str, change: Callable[[Any], None]) -> Callable[[Path, Store], None]:
+    """Let an entry of the index be another image manifest, whose digest and size are right."""
+
+    def lie(layout: Path, source: Store) -> None:
+        value = image(layout, name)
+        change(value)
+        data = dumps(value)
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        blob(layout, digest).write_bytes(data)
+        index = json.loads((layout / "index.json").read_bytes())
+        for one in index["manifests"]:
+            if one["annotations"][REF_NAME] == name:
+                one.update(digest=digest, size=len(data))
+        (layout / "index.json").write_bytes(dumps(index))
+
+    return lie
+
+
+def damaged(
+    which: Callable[[Path, Store], str], change: Callable[[bytes], bytes]
+) -> Callable[[Path, Store], None]:
+    def lie(layout: Path, source: Store) -> None:
+        path = blob(layout, which(layout, source))
+        path.write_bytes(change(path.read_bytes()))
+
+    return lie
+
+
+def weights(layout: Path, source: Store) -> str:
+    return source.manifest(HEAD).payload.file.blob
+
+
+def linked(layout: Path, source: Store) -> None:
+    path = blob(layout, weights(layout, source))
+    path.rename(layout.parent / "secret")
+    path.symlink_to(layout.parent / "secret")
+
+
+def sparse(layout: Path, source: Store) -> None:
+    os.truncate(blob(layout, entries(layout)[f"{HEAD}:2.0.0"]["digest"]), 2**40)
+
+
+IMAGE = f"{HEAD}:2.0.0"
+LIES: dict[str, Callable[[Path, Store], None]] = {
+    "weights flipped": damaged(weights, lambda data: data[:-1] + b"?"),
+    "weights cut": damaged(weights, lambda data: data[:-1]),
+    "weights missing": lambda layout, source: blob(layout, weights(layout, source)).unlink(),
+    "weights linked": linked,
+    "component flipped": damaged(
+        lambda layout, source: str(source.resolve(HEAD).digest), lambda data: data[:-2] + b"}}"
+    ),
+    "image flipped": damaged(
+        lambda layout, source: entries(layout)[IMAGE]["digest"], lambda data: data[:-2] + b"}}"
+    ),
+    "image huge": sparse,
+    "layer size": changed(IMAGE, lambda value: value["layers"][1].update(size=1)),
+    "layer digest": changed(IMAGE, lambda value: value["layers"][1].update(digest="sha256:../../secret")),
+    "layer kind": changed(IMAGE, lambda value: value["layers"][1].update(mediaType="application/x-sh")),
+    "no layers": changed(IMAGE, lambda value: value.update(layers=[])),
+    "other first layer": changed(IMAGE, lambda value: value["layers"].reverse()),
+    "config": changed(IMAGE, lambda value: value["config"].update(digest=f"sha256:{'0' * 64}")),
+    "no config": changed(IMAGE, lambda value: value.pop("config")),
+    "name": changed(IMAGE, lambda value: value["annotations"].update({"vnd.compatkit.name": "../../evil"})),
+    "version": changed(IMAGE, lambda value: value["annotations"].update({"vnd.compatkit.version": "1"})),
+    "another's name": changed(
+        IMAGE,
+        lambda value: value["annotations"].update(
+            {"vnd.compatkit.name": EXTRACTOR, "vnd.compatkit.version": "1.0.0"}
+        ),
+    ),
+    "no annotations": changed(IMAGE, lambda value: value.pop("annotations")),
+    "annotations of layers": changed(IMAGE, lambda value: value["layers"][0].update(annotations={"a": 1})),
+}
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_what_a_layout_lies_about_is_refused_and_the_rest_comes(
+    tmp_path: Path, store: Store, source: Store, layout: Path, kind: str
+):
+    LIES[kind](layout, source)
+    before = {str(path): path.lstat().st_size for path in layout.rglob("*")}
+    came = import_layout(store, layout)
+    assert came.refused and all(isinstance(one.error, IntegrityError) for one in came.refused)
+    with pytest.raises(Incomplete) as error:
+        came.check()
+    assert error.value.exit_code == 3 and "/remote-" not in str(error.value)
+    assert [str(one) for one in came.made] == [f"{EXTRACTOR}@1.0.0"] and store.names() == [EXTRACTOR]
+    assert examine(store).sound and not list(tmp_path.rglob("*evil*"))
+    assert {str(path): path.lstat().st_size for path in layout.rglob("*")} == before
+
+
+def test_a_signature_beside_another_manifest_is_not_taken_for_one(store: Store, source: Store, layout: Path):
+    def change(value: Any) -> None:
+        for title, signs in (("../../evil", None), ("ok.json", "sha256:../../evil")):
+            layer = dict(value["layers"][-1])
+            notes = dict(layer["annotations"], **{"org.opencontainers.image.title": title})
+            value["layers"].append(
+                {**layer, "annotations": {**notes, **({"vnd.compatkit.signs": signs} if signs else {})}}
+            )
+
+    changed(IMAGE, change)(layout, source)
+    assert import_layout(store, layout).check().signatures == 1
+    assert not list(store.root.parent.rglob("*evil*"))
+
+
+@pytest.mark.parametrize(
+    ("file", "data", "error", "said"),
+    [
+        ("oci-layout", b'{"imageLayoutVersion":"2.0.0"}', LayoutError, "is no OCI image layout"),
+        ("oci-layout", b"[]", LayoutError, "is no OCI image layout"),
+        ("oci-layout", b"{", FormatError, "not valid JSON"),
+        ("index.json", b'{"schemaVersion":1,"manifests":[]}', FormatError, "schemaVersion 2"),
+        ("index.json", b'{"schemaVersion":2,"manifests":{}}', FormatError, "a list of manifests"),
+        ("index.json", b'{"schemaVersion":2,"schemaVersion":2,"manifests":[]}', FormatError, "appears twice"),
+    ],
+)
+def test_what_is_no_layout_is_refused(
+    store: Store, layout: Path, file: str, data: bytes, error: type, said: str
+):
+    (layout / file).write_bytes(data)
+    with pytest.raises(error, match=said):
+        import_layout(store, layout)
+    (layout / file).unlink()
+    with pytest.raises((LayoutError, FormatError)):
+        import_layout(store, layout)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        1,
+        {},
+        {"mediaType": "x"},
+        {"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "md5:1", "size": 1},
+    ],
+)
+def test_an_entry_that_is_no_descriptor_is_refused(store: Store, layout: Path, entry: Any):
+    value = json.loads((layout / "index.json").read_bytes())
+    (layout / "index.json").write_bytes(dumps({**value, "manifests": [entry, *value["manifests"]]}))
+    came = import_layout(store, layout)
+    assert [type(one.error) for one in came.refused] == [FormatError] and len(came.made) == 2
+
+
+def test_images_of_something_else_are_left_alone(tmp_path: Path, store: Store, source: Store, layout: Path):
+    changed(f"{EXTRACTOR}:1.0.0", lambda value: value.update(artifactType="application/vnd.example"))(
+        layout, source
+    )
+    value = json.loads((layout / "index.json").read_bytes())
+    nested = {
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "digest": f"sha256:{'0' * 64}",
+        "size": 3,
+    }
+    (layout / "index.json").write_bytes(dumps({**value, "manifests": [nested, *value["manifests"]]}))
+    assert [str(one) for one in import_layout(store, layout).check().made] == [f"{HEAD}@2.0.0"]
+    assert [str(one) for one in import_layout(store, layout).check().unnamed] == []
+
+
+# --- other programs
+
+
+def skopeo(*words: str) -> str:
+    if shutil.which("skopeo") is None:
+        pytest.skip("skopeo is not installed: apt-get install skopeo")
+    done = subprocess.run(["skopeo", *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(180)
+def test_skopeo_reads_an_image_and_copies_it_to_another_layout(
+    tmp_path: Path, store: Store, source: Store, layout: Path
+):
+    for name in entries(layout):
+        raw = skopeo("inspect", "--raw", f"oci:{layout}:{name}")
+        assert json.loads(raw) == image(layout, name)
+        skopeo("copy", f"oci:{layout}:{name}", f"oci:{tmp_path / 'copy'}:{name}")
+    assert {name: one["digest"] for name, one in entries(tmp_path / "copy").items()} == {
+        name: one["digest"] for name, one in entries(layout).items()
+    }
+    import_layout(store, tmp_path / "copy").check()
+    assert store.resolve(HEAD) == source.resolve(HEAD) and examine(store).sound
+
+
+@pytest.fixture
+def container_registry(tmp_path: Path) -> Iterator[str]:
+    """Debian's container registry, on loopback."""
+    program = shutil.which("docker-registry")
+    if program is None:
+        pytest.skip("docker-registry is not installed: apt-get install docker-registry")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    storage = {"filesystem": {"rootdirectory": str(tmp_path / "registry")}}
+    settings = {"version": 0.1, "storage": storage, "http": {"addr": f"127.0.0.1:{port}"}}
+    (tmp_path / "settings.yml").write_text(json.dumps(settings))  # JSON is YAML
+    running = subprocess.Popen(
+        [program, "serve", str(tmp_path / "settings.yml")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(100):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield f"127.0.0.1:{port}"
+    finally:
+        running.terminate()
+        running.wait(10)
+
+
+@pytest.mark.timeout(180)
+def test_a_container_registry_carries_components(
+    tmp_path: Path, store: Store, source: Store, layout: Path, container_registry: str
+):
+    for name in entries(layout):
+        there = f"docker://{container_registry}/team/{name}"
+        skopeo("copy", "--dest-tls-verify=false", f"oci:{layout}:{name}", there)
+        skopeo("copy", "--src-tls-verify=false", there, f"oci:{tmp_path / 'back'}:{name}")
+    came = import_layout(store, tmp_path / "back").check()
+    assert len(came.made) == 2 and came.signatures == 1
+    assert store.resolve(HEAD) == source.resolve(HEAD) and examine(store).sound

@@ -1,0 +1,245 @@
+"""push and pull through S3's own protocol: a server on loopback, spoken to by s3fs, and nothing else on the network."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from far import EXTRACTOR, HEAD, Fault, content, fill
+
+from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, VersionExists
+from compatkit.registry.copying.moved import Moved
+from compatkit.registry.manifest import Payload
+from compatkit.registry.remotes import files
+from compatkit.registry.remotes.far import place
+from compatkit.registry.remotes.locations import locate
+from compatkit.registry.remotes.transferring import pull, push
+from compatkit.registry.store import Store
+from compatkit.registry.tensors.tensorfile import tensor_digest
+from compatkit.registry.verify.soundness import examine
+
+pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'compatkit[remotes]'")
+server = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'compatkit[dev]'")
+pytestmark = pytest.mark.timeout(120)  # a server that hangs must not hang the tests
+
+Publish = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """An S3 server in this process; it counts requests in ``werkzeug``'s log."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}"
+    running.stop()
+
+
+@pytest.fixture
+def s3(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """An address in a bucket of this test's own, and the options to reach it; no user's credentials are read."""
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "FSSPEC_S3_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    options = {"endpoint_url": endpoint, "key": "tester", "secret": "tester"}
+    bucket = f"parts-{abs(hash(str(tmp_path))) % 10**12}"
+    system = reach(f"s3://{bucket}", options).system
+    system.mkdir(bucket)
+    yield f"s3://{bucket}/team", options
+    system.rm(bucket, recursive=True)
+
+
+def reach(address: str, options: dict[str, Any]) -> files.Files:
+    found = locate(address, options)
+    assert isinstance(found, files.Files)
+    return found
+
+
+@pytest.fixture
+def source(tmp_path: Path, publish: Publish) -> Store:
+    return fill(Store.init(tmp_path / "source"), publish)
+
+
+def test_what_is_pushed_cut_off_resumed_and_pulled_is_the_same_byte_by_byte(
+    store: Store, source: Store, s3: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    remote, options = s3
+    fault = Fault(monkeypatch, at=14)
+    with pytest.raises(EnvironmentFailure, match="goes on where it was"):
+        push(source, remote, options=options)
+    fault.mend()
+    there = set(reach(remote, options).listed("blobs"))
+    assert 0 < len(there) < 8 and not reach(remote, options).listed("refs")
+    fault.mend()
+    assert len(push(source, remote, options=options).check().made) == 3
+    assert not there & set(fault.written(("put", "upload"))), "moved twice"
+    fault.at = 20
+    with pytest.raises(EnvironmentFailure):
+        pull(store, remote, options=options)
+    fault.mend()
+    came = pull(store, remote, options=options).check()
+    assert (came.results, came.signatures) == (1, 1)
+    assert content(store.root) == content(source.root) and examine(store).sound
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_push_and_a_pull_that_are_cut_off_at_every_request_go_on(
+    tmp_path: Path, source: Store, s3: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    remote, options = s3
+    whole, fault, at = content(source.root), Fault(monkeypatch), 0
+
+    def went_through(move: Callable[[], Moved]) -> bool:
+        fault.calls.clear()
+        fault.at = at
+        try:
+            move().check()
+        except EnvironmentFailure:
+            fault.mend()
+            move().check()
+            return False
+        finally:
+            fault.mend()
+        return True
+
+    ended = False
+    while not ended:
+        here, there = Store.init(tmp_path / f"here{at}"), f"{remote}/{at}"
+        sent = went_through(partial(push, source, there, options=options))
+        came = went_through(partial(pull, here, there, options=options))
+        ended = sent and came
+        assert content(here.root) == whole
+        at += 1
+    assert at > 40
+
+
+def test_a_version_is_created_by_a_conditional_write_which_one_of_many_wins(s3: tuple[str, dict[str, Any]]):
+    found = reach(*s3)
+    won: list[int] = []
+    start = threading.Barrier(6)
+
+    def write(number: int) -> None:
+        start.wait()
+        if found.create("refs/a/@versions/1.0.0", f"{number}\n".encode()):
+            won.append(number)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+    for one in writers:
+        one.start()
+    for one in writers:
+        one.join()
+    assert len(won) == 1 and found.read("refs/a/@versions/1.0.0", 0, 99) == f"{won[0]}\n".encode()
+
+
+def test_of_two_pushers_of_one_number_one_is_refused(
+    tmp_path: Path, source: Store, s3: tuple[str, dict[str, Any]], publish: Publish
+):
+    remote, options = s3
+    rival = Store.init(tmp_path / "rival")
+    publish(rival, HEAD, 50, version="2.0.0")
+    moved: dict[str, Any] = {}
+
+    def send(store: Store) -> None:
+        moved[store.root.name] = push(store, remote, options=options)
+
+    pushers = [threading.Thread(target=send, args=(one,)) for one in (source, rival)]
+    for one in pushers:
+        one.start()
+    for one in pushers:
+        one.join()
+    refused = [refusal for one in moved.values() for refusal in one.refused]
+    assert [(one.what, type(one.error)) for one in refused] == [(f"{HEAD}@2.0.0", VersionExists)]
+    here = Store.init(tmp_path / "here")
+    pull(here, remote, options=options).check()
+    assert examine(here).sound and EXTRACTOR in here.names()
+
+
+def test_a_server_without_conditional_writes_is_asked_first(
+    source: Store, s3: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    found, calls = reach(*s3), list[str]()
+    original = found.system.pipe_file
+
+    def pipe_file(path: str, data: bytes, **others: Any) -> Any:
+        calls.append(others.get("mode", "plain"))
+        if others.get("mode") == "create":
+            raise OSError(38, "A header you provided implies functionality that is not implemented")
+        return original(path, data, **others)
+
+    monkeypatch.setattr(found.system, "pipe_file", pipe_file)
+    assert found.create("refs/a/@versions/1.0.0", b"1") and calls == ["create", "plain"]
+    assert (
+        not found.create("refs/a/@versions/1.0.0", b"2")
+        and found.read("refs/a/@versions/1.0.0", 0, 9) == b"1"
+    )
+
+
+def test_a_large_blob_goes_in_parts_and_comes_in_pieces(
+    store: Store,
+    source: Store,
+    s3: tuple[str, dict[str, Any]],
+    manifest_of: Callable[..., Any],
+    make_file: Callable[..., bytes],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    remote, options = s3
+    size = 20 * 2**20  # above the 8 MiB that are read at once and written in one request
+    entry = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
+    data = make_file({"weight": entry}, bytes(range(256)) * (size // 256))
+    edge = source.put_blob(data)
+    source.publish("large", manifest_of(Payload(edge, tensor_digest(data), 1, size)))
+    fault = Fault(monkeypatch)
+    push(source, remote, ["large"], options=options).check()
+    assert fault.written(("upload",)) == [place(edge.blob)]
+    fault.calls.clear()
+    pull(store, remote, ["large"], options=options).check()
+    assert [path for operation, path in fault.calls if operation == "read"].count(place(edge.blob)) == 3
+    assert store.read_blob(edge.blob, verify="always") == data
+
+
+def test_an_object_that_was_tampered_with_is_refused_and_named(
+    store: Store, source: Store, s3: tuple[str, dict[str, Any]]
+):
+    remote, options = s3
+    push(source, remote, options=options)
+    digest = source.manifest(HEAD).payload.file.blob
+    there = reach(remote, options)
+    there.put(place(digest), (there.read(place(digest), 0, 999) or b"")[:-1] + b"?")
+    came = pull(store, remote, options=options)
+    assert [one.what for one in came.refused] == [f"{HEAD}@2.0.0"]
+    assert isinstance(came.refused[0].error, IntegrityError)
+    assert f"{remote}/{place(digest)}" in str(came.refused[0].error) and digest in str(came.refused[0].error)
+    assert sorted(map(str, came.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
+
+
+def test_what_is_wrong_with_an_address_is_told(store: Store, source: Store, s3: tuple[str, dict[str, Any]]):
+    remote, options = s3
+    with pytest.raises(LayoutError, match="is no registry"):
+        pull(store, remote, options=options)
+    with pytest.raises(EnvironmentFailure, match="the bucket or repository does not exist"):
+        push(source, "s3://no-such-bucket-here/x", options=options)
+    closed = {
+        **options,
+        "endpoint_url": "http://127.0.0.1:9",
+        "config_kwargs": {"retries": {"max_attempts": 0}},
+    }
+    with pytest.raises(EnvironmentFailure, match=r"could not read s3://.*/compatkit\.json"):
+        pull(store, remote, options=closed)
+
+
+def test_an_empty_object_is_read_as_nothing(s3: tuple[str, dict[str, Any]]):
+    found = reach(*s3)
+    found.put("empty", b"")
+    assert found.read("empty", 0, 10) == b"" and found.size("empty") == 0
+    assert found.read("missing", 0, 10) is None and found.size("missing") is None
