@@ -41,7 +41,9 @@ SPLITS = {
     "whole": Split(np.zeros((7, 2, 2, 1), np.uint8), SEVEN, ("0", "1"), "a/test"),
     "changed": Split(np.ones((7, 2, 2, 1), np.uint8), SEVEN, ("0", "1"), "a/test"),
     "renamed": Split(np.zeros((7, 2, 2, 1), np.uint8), SEVEN, ("0", "1"), "b/test"),
-    "sample": Split(np.zeros((4, 2, 2, 1), np.uint8), SEVEN[:4], ("0", "1"), "a/test"),
+    "fewer": Split(np.zeros((4, 2, 2, 1), np.uint8), SEVEN[:4], ("0", "1"), "a/test"),
+    "sample": Split(np.zeros((4, 2, 2, 1), np.uint8), SEVEN[:4], ("0", "1"), "a/test", sample=True),
+    "other sample": Split(np.ones((4, 2, 2, 1), np.uint8), SEVEN[:4], ("0", "1"), "a/test", sample=True),
     "reordered": Split(np.zeros((7, 2, 2, 1), np.uint8), SEVEN[::-1].copy(), ("0", "1"), "a/test"),
 }
 
@@ -89,6 +91,7 @@ class Truth:
     precision: str
     adapters: tuple[str, ...]
     bound: str
+    sample: bool
     machine: int = 0
 
     def effective(self) -> tuple[Any, ...]:
@@ -112,7 +115,8 @@ class Truth:
         order: tuple[Any, ...] = ("no normalisation",)
         if self.normalised:
             order = (self.policy,) + ((self.batch_size, self.seed) if self.policy != "running" else ())
-        return (self.extractor, self.head, self.name, self.precision, self.adapters, *order)
+        images = self.data if self.sample else self.name
+        return (self.extractor, self.head, images, self.precision, self.adapters, *order)
 
     def answers(self, other: Truth) -> bool:
         """Tell whether a figure that was measured so is the one asked for."""
@@ -252,6 +256,7 @@ class World:
             wanted.precision,
             tuple(one.function for one in ADAPTERS[: wanted.adapters]),
             self.bound(pair[0]),
+            split.sample,
             self.machine,
         )
 
@@ -318,6 +323,7 @@ class World:
             data=split.name,
             data_digest=split.digest,
             images=len(split),
+            sample=split.sample,
             normalised=truth.normalised,
             bound=truth.bound,
             adapters=[(one.function, str(one)) for one in between],

@@ -32,6 +32,8 @@ class Split:
         labels: int64 ``(n,)``, positions in ``classes``; other integer types are converted.
         classes: Names of the classes, each once.
         name: For example ``"mnist/train"``.
+        sample: Whether these are some of the images of that name, chosen by ``subset``, ``take`` or ``halves``: figures
+            on a sample say nothing about those on all, or on another sample.
 
     Raises:
         DataError: An array has another type or shape, a label is out of range, or a class name is empty
@@ -42,6 +44,7 @@ class Split:
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     name: str
+    sample: bool = False
     _known: dict[str, Any] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -164,7 +167,8 @@ class Split:
     def take(self, positions: Iterable[int] | NDArray[np.int64]) -> Split:
         """Return the images at ``positions``, in ascending order."""
         chosen = np.sort(np.asarray(positions, dtype=np.int64))
-        return self._with(images=self.images[chosen], labels=self.labels[chosen])
+        some = self.sample or len(chosen) < len(self)
+        return self._with(images=self.images[chosen], labels=self.labels[chosen], sample=some)
 
     def halves(self) -> tuple[Split, Split]:
         """Return two disjoint splits: of each class the images at even, and those at odd places.

@@ -17,6 +17,8 @@ FUNCTIONS = "adapter_functions"
 """The setting with the function digests of the adapters, in order, with a blank between two."""
 BOUND = "bound_head"
 """The setting with the function digest of the head that gives the bound; empty where there is none."""
+SAMPLE = "sample"
+"""The setting of figures on some of the images of a name; absent where they are all."""
 Settings = dict[str, str | int | float]
 _WHAT = {
     "metric_version": "the metric {metric} moved from version {old} to {new}",
@@ -36,6 +38,7 @@ def circumstances(
     images: int,
     normalised: bool,
     bound: str,
+    sample: bool = False,
     adapters: Sequence[tuple[str, str]] = (),
 ) -> Settings:
     """Return the settings of a cell that decide its key.
@@ -50,11 +53,12 @@ def circumstances(
         images: How many there are, of all classes.
         normalised: Whether either part holds batch normalisation.
         bound: Function digest of the head that gives the bound, else empty.
+        sample: Whether the images are some of those of that name.
         adapters: Function digest and words of each that stands between, in order.
     """
-    between: Settings = {}
+    beside: Settings = {SAMPLE: True} if sample else {}
     if adapters:
-        between = {
+        beside |= {
             ADAPTED: "; ".join(words for _, words in adapters),
             FUNCTIONS: " ".join(function for function, _ in adapters),
         }
@@ -70,7 +74,7 @@ def circumstances(
         "images": images,
         "normalised": normalised,
         BOUND: bound,
-    } | between
+    } | beside
 
 
 def conditions(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,10 +105,12 @@ def conditions(settings: Mapping[str, Any]) -> dict[str, Any]:
 def question(settings: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what was asked: the same for a figure and for the one that replaces it once something moved.
 
-    The name of the images stands for whatever they are now; neither the version of the metric nor the bound counts.
+    The name of the images stands for whatever they are now, but for samples, of which there are many; neither the
+    version of the metric nor the bound counts.
     """
+    data = settings["data_digest"] if settings.get(SAMPLE) else settings["data"]
     order = (settings["batch_size"], settings["seed"]) if _batched(settings) else ()
-    asked = settings["metric"], settings["data"], _normalisation(settings), settings["precision"]
+    asked = settings["metric"], data, _normalisation(settings), settings["precision"]
     return *asked, *_functions(settings), *order
 
 

@@ -234,6 +234,7 @@ def _settings(pair: _Pair, split: Split, conditions: Conditions, own: _Pair | No
             data=split.name,
             data_digest=split.digest,
             images=len(split),
+            sample=split.sample,
             normalised=normalised(pair.extractor.module, pair.head.module),
             bound=own.head.function if own is not None else "",
             adapters=[(one.function, str(one)) for one in pair.adapters],

@@ -31,17 +31,20 @@ class Images:
         digest: ``data:sha256:...``, of exactly these images with their labels, in their order.
         count: Of all images.
         counts: Images of each class by its name; None where the images are not at hand.
+        sample: Whether they are some of those of that name.
     """
 
     name: str
     digest: str
     count: int
     counts: Mapping[str, int] | None = None
+    sample: bool = False
 
     @classmethod
     def of(cls, split: Split) -> Images:
         """Return what is to be known of a split."""
-        return cls(split.name, split.digest, len(split), dict(zip(split.classes, split.counts, strict=True)))
+        counts = dict(zip(split.classes, split.counts, strict=True))
+        return cls(split.name, split.digest, len(split), counts, split.sample)
 
 
 @attrs.frozen(eq=False)

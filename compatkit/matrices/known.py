@@ -11,7 +11,7 @@ from compatkit.components import family_of, trained_on
 from compatkit.errors import DataError, FormatError
 from compatkit.evaluation.cells import Cell
 from compatkit.evaluation.conditions import Conditions
-from compatkit.evaluation.keys import FUNCTIONS, circumstances, conditions, is_kept, moved, question
+from compatkit.evaluation.keys import FUNCTIONS, SAMPLE, circumstances, conditions, is_kept, moved, question
 from compatkit.evaluation.planning import Images, is_normalised, promise
 from compatkit.evaluation.records import Cells, Damaged
 from compatkit.matrices.sides import Component
@@ -52,6 +52,7 @@ class Asked:
             data=images.name,
             data_digest=images.digest,
             images=images.count,
+            sample=images.sample,
             normalised=normalised,
             bound=bound,
             adapters=adapters,
@@ -245,7 +246,9 @@ def _last_seen(extractor: Component, results: Sequence[Result], made: Cells) -> 
     for settings in _sound(results, made):
         if not settings.get(FUNCTIONS):
             name = settings["data"]
-            names[name] = Images(name, settings["data_digest"], settings["images"])
+            some = bool(settings.get(SAMPLE))
+            if name not in names or not some or names[name].sample:  # all images before any sample
+                names[name] = Images(name, settings["data_digest"], settings["images"], sample=some)
     family = trained_on(extractor.manifest)
     mine = [one for name, one in names.items() if family_of(name) == family] or list(names.values())
     if len(mine) > 1:

@@ -1,0 +1,156 @@
+"""Cells as the registry keeps them: nothing is lost on the way, and nothing odd is let in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from measured import cell, settings
+
+from compatkit.errors import FormatError
+from compatkit.evaluation.cells import Cell, Figure
+from compatkit.evaluation.records import TOLD, Cells, Damaged, record
+from compatkit.registry.canonical import dumps, loads
+from compatkit.registry.results import Result, from_bytes, key_of, to_bytes
+
+LEFT, RIGHT = "value:sha256:" + "1" * 64, "value:sha256:" + "2" * 64
+
+shares = st.floats(0, 1)
+figures = st.builds(
+    lambda correct, more, *rest: Figure(rest[0], correct, correct + more, *rest[1:]),
+    st.integers(0, 10**6),
+    st.integers(1, 10**6),
+    shares,
+    shares,
+    shares,
+)
+numbers = st.none() | st.floats(-10, 10)
+measured = st.builds(
+    Cell,
+    st.just("e@1.0.0"),
+    st.just("h@1.0.0"),
+    st.sampled_from(["direct", "needs-adapter"]),
+    st.just("none"),
+    st.sampled_from(["none", "undecided", "chance", "compatible", "perfect"]),
+    figures,
+    st.none() | figures,
+    numbers,
+    st.none() | figures,
+    numbers,
+    st.none() | st.tuples(st.floats(-1, 1), st.floats(-1, 1)),
+    st.lists(st.text("abc ", max_size=3), max_size=3).map(tuple),
+    st.builds(
+        settings,
+        seed=st.integers(0, 5),
+        policy=st.sampled_from(["batch", "running"]),
+        bound=st.sampled_from(["", LEFT]),
+        device=st.sampled_from(["cpu", "cuda"]),
+        own=st.just(False),
+    ),
+)
+
+
+def kept(one: Cell, **changes: Any) -> Result:
+    """Return a result as it comes out of a registry, with parts replaced."""
+    data = loads(dumps({**record(one), **changes}), what="the result")
+    return Result(LEFT, RIGHT, "sha256:" + "0" * 64, 0, data["conditions"], data["settings"], data["figures"])
+
+
+@given(measured)
+def test_a_cell_comes_back_as_it_was(one: Cell) -> None:
+    assert Cells().of(kept(one), "e@1.0.0", "h@1.0.0") == one
+
+
+def test_the_parts_are_called_as_they_are_called_now() -> None:
+    one = cell()
+    found = Cells().of(kept(one), "new@2.0.0", "other@3.0.0", promise="shared-head", own=True)
+    assert (found.extractor, found.head, found.promise, found.own) == (
+        "new@2.0.0",
+        "other@3.0.0",
+        "shared-head",
+        True,
+    )
+    assert found.restricted == one.restricted and Cells().of(kept(one), "a", "b").own is False
+
+
+def odd(**changes: Any) -> dict[str, Any]:
+    return {**record(cell())["figures"], **changes}
+
+
+ODD: dict[str, tuple[dict[str, Any], str]] = {
+    "no accuracy": ({"figures": odd(restricted=None)}, "without an accuracy"),
+    "a share above 1": ({"figures": odd(restricted=[1.5, 50, 100, 0.4, 0.6])}, "no share"),
+    "a share that is text": ({"figures": odd(bound=["x", 50, 100, 0.4, 0.6])}, "no share"),
+    "more right than images": ({"figures": odd(restricted=[0.5, 101, 100, 0.4, 0.6])}, "no figure"),
+    "no images": ({"figures": odd(restricted=[0.5, 0, 0, 0.4, 0.6])}, "no figure"),
+    "a figure cut off": ({"figures": odd(restricted=[0.5, 50])}, "not complete"),
+    "a stale grade": ({"figures": odd(grade="stale")}, "no grade 'stale'"),
+    "a grade that is a list": ({"figures": odd(grade=[])}, "not complete"),
+    "chance as text": ({"figures": odd(chance="low")}, "expected a number"),
+    "a field less": ({"figures": {"grade": "perfect"}}, "not complete"),
+    "classes as text": ({"settings": {**record(cell())["settings"], "classes": "01"}}, "classes"),
+    "a list among the settings": ({"settings": {**record(cell())["settings"], "x": []}}, "texts and numbers"),
+    "no seed": (
+        {"settings": {k: v for k, v in record(cell())["settings"].items() if k != "seed"}},
+        "no usable 'seed'",
+    ),
+    "a seed that is true": ({"settings": {**record(cell())["settings"], "seed": True}}, "no usable 'seed'"),
+    "no batch": ({"settings": {**record(cell())["settings"], "batch_size": 0}}, "no usable 'batch_size'"),
+    "settings of another key": (
+        {"settings": {**record(cell())["settings"], "precision": "bfloat16"}},
+        "not those of the key",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "said"), ODD.values(), ids=ODD)
+def test_what_is_no_measured_cell_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(FormatError, match=said):
+        Cells().of(kept(cell(), **changes), "e", "h")
+
+
+def test_a_damaged_result_says_why() -> None:
+    with pytest.raises(FormatError, match="bits fell over"):
+        Cells().of(attrs.evolve(kept(cell()), error="bits fell over"), "e", "h")
+
+
+def test_damaged_results_are_told_together() -> None:
+    damaged = Damaged()
+    damaged.warn(stacklevel=2)  # nothing to tell: no warning, which would be an error here
+    for number in range(TOLD + 4):
+        damaged.add(f"e{number}", "h", "gone.")
+    with pytest.warns(
+        UserWarning, match=r"e0 with h: a result is left out: gone; .* and 4 more results; as if"
+    ):
+        damaged.warn(stacklevel=2)
+
+
+def test_a_document_names_its_own_key() -> None:
+    inside = record(cell())
+    data = to_bytes(LEFT, RIGHT, **inside)
+    key = key_of(inside["conditions"])
+    assert from_bytes(data, LEFT, RIGHT, key, "it")[0] == inside["conditions"]
+    for place in ((RIGHT, LEFT, key), (LEFT, LEFT, key), (LEFT, RIGHT, key_of({}))):
+        with pytest.raises(
+            FormatError, match="it lies under the key of another pair, or of other conditions"
+        ):
+            from_bytes(data, *place, "it")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[], {}, {"kind": "result"}, {"kind": "result", "schema": 2}, {"accuracy": 0.5}, attrs.asdict(cell())],
+)
+def test_what_is_not_written_as_a_result_is_none(value: Any) -> None:
+    with pytest.raises(FormatError, match="is not written as this version keeps results"):
+        from_bytes(dumps(value), LEFT, RIGHT, key_of({}), "it")
+
+
+def test_a_document_with_another_field_is_none() -> None:
+    value = loads(to_bytes(LEFT, RIGHT, {}, {}, {}), what="it")
+    for wrong in ({**value, "more": 1}, {**value, "figures": []}):
+        with pytest.raises(FormatError, match="expected the fields"):
+            from_bytes(dumps(wrong), LEFT, RIGHT, key_of({}), "it")
