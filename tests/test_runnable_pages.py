@@ -1,0 +1,53 @@
+"""Pages that promise that their commands run as they stand: every block, in order, in an empty folder."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from compatkit.cli import main
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGES = ("adopting.md", "recombinations.md")
+EXIT = re.compile(r"# exit code ([0-9]+)$")
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Language and text of the fenced blocks that are commands or programs."""
+    return re.findall(r"^```(bash|python)\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_everything_runs(page: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    found = blocks(page)
+    assert {language for language, _ in found} == {"bash", "python"}
+    for language, text in found:
+        if language == "python":
+            exec(compile(text, page, "exec"), {"__name__": "page"})
+            continue
+        for line in text.splitlines():
+            words = shlex.split(line, comments=True)
+            assert words[0] == "compatkit", line
+            with pytest.raises(SystemExit) as end:
+                main(words[1:])
+            expected = EXIT.search(line)
+            said = capsys.readouterr()
+            assert end.value.code == int(expected[1] if expected else 0), f"{line}\n{said.out}{said.err}"
+    assert not (tmp_path / "owned").exists()
+
+
+def test_what_adopting_says_is_what_the_program_says() -> None:
+    """Messages that the page quotes are made from these texts."""
+    from compatkit.checkpoints.process import _error, _Fault
+
+    page = " ".join((DOCS / "adopting.md").read_text().split())
+    fault = _Fault("unsafe", "it asks for posix.system", ("posix.system",))
+    assert f"error [unsafe-checkpoint] {_error(fault, 'malicious.pth')}" in page
