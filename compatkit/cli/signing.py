@@ -59,8 +59,10 @@ def chosen_key(context: click.Context) -> SigningKey | None:
     return None if text is None else open_key(text)
 
 
-def sign_published(held: Registry, references: Iterable[str], key: SigningKey | None) -> list[dict[str, Any]]:
-    """Sign what was just published; return it as JSON values, nothing if there is no key."""
+def sign_published(
+    held: Registry, references: Iterable[str], key: SigningKey | None
+) -> dict[str, list[dict[str, Any]]]:
+    """Sign what was just published; return it for ``--json`` under ``signed``, nothing if there is no key."""
     if key is None:
-        return []
-    return [one.to_json() for one in held.sign(list(references), key)]
+        return {}
+    return {"signed": [one.to_json() for one in held.sign(list(references), key)]}

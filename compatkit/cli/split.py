@@ -96,14 +96,14 @@ def split_command(
             labels=None if labels is None else lines(labels),
             data=images,
         )
-    published, signed = {}, []
+    published, signed = {}, {}
     if root is not None and publish is not None:
         held = publishing(root)
         published = publish_split(held, parts, publish)
         signed = sign_published(held, published.values(), key)
     if machine:
         found = {side: part.to_json() for side, part in parts.items()}
-        done = {"published": published, "signed": signed, "bitwise_equal": True}
+        done = {"published": published, **signed, "bitwise_equal": True}
         emit({"model": model, "split": point, "parts": found, **done})
         return
     click.echo(f"{model} cut at {point}: head(extractor(x)) equals the whole network bitwise")

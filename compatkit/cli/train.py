@@ -102,7 +102,7 @@ def train_command(
     signed = sign_published(registry(context), parts.values(), key)
     last = {row["task"]: row["losses"] for row in fit.history}
     if machine:
-        emit({"registry": str(root), "parts": parts, "signed": signed, "losses": last, "plan": fit.plan})
+        emit({"registry": str(root), "parts": parts, **signed, "losses": last, "plan": fit.plan})
         return
     _print_losses(last)
     for reference in parts.values():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -459,6 +461,24 @@ def test_a_failure_at_any_step_leaves_no_half_signature_and_a_retry_makes_it(
         assert all(Envelope.from_bytes(one) for one in Signatures(store.root).of(head.digest))
     assert allowed > 3 and len(store.signatures.of(head.digest)) == 1
     assert [one.code for one in examine(store).faults if one.severity == "error"] == []
+
+
+def test_one_that_is_being_written_without_hard_links_is_waited_for(
+    store: Store, head: Any, key: SigningKey, trusted: Trusted
+) -> None:
+    data = key.sign(head.digest, None, now=NOW).to_bytes()
+    path = store.signatures.folder(head.digest) / file_name(data, head.digest)
+    path.parent.mkdir()
+    path.write_bytes(data[:100])
+
+    def finish() -> None:
+        time.sleep(0.05)
+        path.write_bytes(data)
+
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(finish)
+        assert verify(store, HEAD, trusted, now=NOW)
+    assert not store.signatures.add(head.digest, data)
 
 
 def test_an_import_brings_signatures_along(

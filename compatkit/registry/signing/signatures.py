@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 import attrs
@@ -16,6 +17,7 @@ from compatkit.errors import IntegrityError, MalformedSignature, OtherDigest, Si
 from compatkit.registry import durable
 from compatkit.registry.canonical import digest as digest_of
 from compatkit.registry.names import check_digest
+from compatkit.registry.references import PATIENCE
 from compatkit.registry.signing.envelope import LIMIT, Envelope
 from compatkit.registry.signing.statement import Statement
 from compatkit.registry.surroundings import environment
@@ -99,6 +101,11 @@ class Signatures:
         """Return at most one byte more than a signature may have; nothing where no plain file stands, None if gone."""
         try:
             found = durable.read(path, self.root, limit=LIMIT + 1)
+            for _ in range(PATIENCE):
+                if found is None or found[0].endswith(b"\n") or time.time() - found[1].st_mtime > 1:
+                    break
+                time.sleep(0.01)  # without hard links, another process may be writing it at this moment
+                found = durable.read(path, self.root, limit=LIMIT + 1)
         except IntegrityError:
             return b""  # a link, pipe or folder: as a signature it is malformed, and the examination names it
         return None if found is None else found[0]
