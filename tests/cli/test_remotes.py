@@ -1,0 +1,239 @@
+"""push, pull, clone and oci on the command line: what people read, what programs read, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from compatkit.registry.copying.moving import Move
+from compatkit.registry.store import Store
+
+HEAD, EXTRACTOR = "digits/left.head", "digits/left.extractor"
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[str]:
+    system = fsspec.filesystem("memory")
+    yield f"memory://commands/{tmp_path.name}"
+    if system.exists("/commands"):
+        system.rm("/commands", recursive=True)
+
+
+@pytest.fixture(params=["memory", "folder"])
+def remote(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return request.getfixturevalue("memory") if request.param == "memory" else str(tmp_path / "far")
+
+
+def test_a_registry_is_pushed_cloned_and_pulled(run: Any, parts: Path, remote: str, tmp_path: Path) -> None:
+    said = run("push", remote)
+    assert said.code == 0 and f"{HEAD}@1.0.0" in said.out and "new" in said.out and "pushed" in said.out
+    again = run("push", remote)
+    assert "versions were there already" in again.out and "pushed 0 blobs (0 B)" in again.out
+    cloned = run("clone", remote, tmp_path / "copy")
+    assert cloned.code == 0 and f"made the registry {tmp_path / 'copy'}" in cloned.err
+    assert f"next: compatkit --registry {tmp_path / 'copy'} ls" in cloned.out
+    pulled = run("--registry", tmp_path / "new", "pull", remote, HEAD)
+    assert pulled.code == 0 and f"made the registry {tmp_path / 'new'}" in pulled.err
+    assert f"next: compatkit --registry {tmp_path / 'new'} show digits/" in pulled.out
+    source, copy = Store.open(parts), Store.open(tmp_path / "copy")
+    assert copy.names() == source.names() and copy.id != source.id
+    assert [one for one, _ in copy.objects.each()] == [one for one, _ in source.objects.each()]
+    assert run("--registry", tmp_path / "copy", "verify").code == 0
+    checked = run("--registry", tmp_path / "new", "check", EXTRACTOR, HEAD)
+    assert checked.code == 0 and "promise shared-head" in checked.out
+
+
+def test_a_plan_lists_what_would_move(
+    run: Any, parts: Path, memory: str, tmp_path: Path, untouched: Any
+) -> None:
+    said = run("push", memory, EXTRACTOR, "--dry-run")
+    assert said.code == 0 and "would be new" in said.out and "Nothing was changed." in said.out
+    weights = Store.open(parts).manifest(EXTRACTOR).payload.file
+    assert weights.blob in said.out and not fsspec.filesystem("memory").exists(memory)
+    planned = run("push", memory, EXTRACTOR, "--dry-run", "--json").json
+    assert planned["planned"] and {"digest", "bytes", "whose"} == set(planned["objects"][0])
+    assert planned["bytes"] == sum(one["bytes"] for one in planned["objects"]) > weights.bytes
+    run("push", memory)
+    wanted = run("--registry", tmp_path / "new", "pull", memory, EXTRACTOR, "--dry-run", "--json").json
+    assert wanted["bytes"] == planned["bytes"] and not (tmp_path / "new").exists()
+
+
+def test_programs_are_told_everything(run: Any, parts: Path, memory: str, tmp_path: Path) -> None:
+    run("alias", HEAD, "prod", "1.0.0")
+    run("withdraw", "digits/right.head@1.0.0", "--reason", "wrong")
+    run("push", memory)
+    came = run("--registry", tmp_path / "new", "pull", memory, "--json").json
+    assert {one["reference"] for one in came["made"]} == {
+        f"{name}@1.0.0" for name in Store.open(parts).names()
+    }
+    assert came["aliases"] == [f"{HEAD}:prod"] and came["refused"] == [] and not came["planned"]
+    assert came["withdrawn"] == [{"reference": "digits/right.head@1.0.0", "reason": "wrong"}]
+
+
+def test_what_is_refused_is_told_and_the_rest_comes(
+    run: Any, parts: Path, memory: str, tmp_path: Path, untouched: Any
+) -> None:
+    run("push", memory)
+    copy = tmp_path / "copy"
+    shutil.copytree(parts, copy)
+    digest = Store.open(parts).resolve(EXTRACTOR).digest
+    path = copy / "refs" / HEAD / "@versions" / "1.0.0"
+    path.chmod(0o644)
+    path.write_text(f"{digest}\n")
+    with untouched(copy / "refs"):
+        said = run("--registry", copy, "pull", memory)
+    assert said.code == 2 and f"{HEAD}@1.0.0" in said.out and "refused" in said.out
+    told = " ".join(said.out.split())
+    assert (
+        f"is {digest} in {copy}" in told and f"{Store.open(parts).resolve(HEAD).digest} in {memory}" in told
+    )
+    found = run("--registry", copy, "pull", memory, "--json")
+    assert found.code == 2 and [one["code"] for one in found.json["refused"]] == ["version-exists"]
+
+
+def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory: str, tmp_path: Path) -> None:
+    run("push", memory)
+    digest = Store.open(parts).manifest(HEAD).payload.file.blob
+    path = f"{memory}/blobs/sha256/{digest[7:9]}/{digest[7:]}"
+    system = fsspec.filesystem("memory")
+    system.pipe_file(path, system.cat_file(path)[:-1] + b"?")
+    said = run("--registry", tmp_path / "new", "pull", memory)
+    assert (
+        said.code == 3
+        and digest in said.out
+        and "other bytes than its name promises" in " ".join(said.out.split())
+    )
+    assert EXTRACTOR in Store.open(tmp_path / "new").names()
+    assert HEAD not in Store.open(tmp_path / "new").names()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("pull", "nowhere"), 3, "is no registry"),
+        (("pull", "memory://nowhere"), 3, "is no registry"),
+        (("pull", "parts", "nothing*"), 2, "matches no component"),
+        (("pull", "nonsense://x"), 2, "knows no protocol"),
+        (("pull", "memory://x", "--option", "secret"), 2, "written key=value"),
+        (("pull", "parts", "--option", "a=1"), 2, "takes no options (a)"),
+        (("pull", "parts", "--jobs", "0"), 2, "--jobs"),
+        (("pull",), 2, "REMOTE"),
+    ],
+)
+def test_what_cannot_be_pulled_leaves_nothing(
+    run: Any, parts: Path, tmp_path: Path, words: tuple[str, ...], code: int, told: str
+) -> None:
+    said = run("--registry", tmp_path / "copy", *words)
+    assert said.code == code and told in " ".join(said.err.split())
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize("target", ["parts", "work"])
+def test_a_clone_needs_a_new_folder(run: Any, parts: Path, memory: str, target: str) -> None:
+    run("push", memory)
+    said = run("clone", memory, parts if target == "parts" else parts.parent)
+    assert said.code == 3 and (
+        "pull REMOTE" in said.err if target == "parts" else "holds other files" in said.err
+    )
+
+
+def test_options_reach_the_file_system(
+    run: Any, parts: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    seen: dict[str, Any] = {}
+
+    class Seeing(MemoryFileSystem):
+        protocol = "seeing"
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            seen.update(options)
+            super().__init__(*args, **options)
+
+        @classmethod
+        def _strip_protocol(cls, path: Any) -> Any:
+            return super()._strip_protocol(str(path).replace("seeing://", "memory://"))
+
+    fsspec.register_implementation("seeing", Seeing, clobber=True)
+    words = (
+        "--option",
+        "endpoint_url=http://127.0.0.1:9000",
+        "--option",
+        'client={"verify": false}',
+        "--option",
+        "anon=true",
+    )
+    assert run("push", memory.replace("memory", "seeing"), *words).code == 0
+    assert seen["endpoint_url"] == "http://127.0.0.1:9000"
+    assert seen["client"] == {"verify": False} and seen["anon"] is True
+
+
+def test_an_interruption_says_how_to_go_on(
+    run: Any, parts: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Any, *words: Any, **others: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Move, "run", interrupted)
+    said = run("push", memory)
+    assert said.code == 130 and "Interrupted" in said.err
+
+
+def test_text_from_a_remote_cannot_drive_the_terminal(
+    run: Any, parts: Path, memory: str, tmp_path: Path
+) -> None:
+    run("push", memory)
+    escape = b'{"reason":"\\u001b[31mred","time":"2020-01-01T00:00:00+00:00"}\n'
+    fsspec.filesystem("memory").pipe_file(f"{memory}/refs/{HEAD}/@tombstones/1.0.0", escape)
+    fsspec.filesystem("memory").pipe_file(f"{memory}/refs/{EXTRACTOR}/@versions/1.0.0", b"\x1b[31m\n")
+    said = run("--registry", tmp_path / "new", "pull", memory)
+    assert said.code == 3 and "red" in said.out and "\x1b" not in said.out + said.err
+
+
+def test_components_go_through_an_image_layout(run: Any, parts: Path, tmp_path: Path, untouched: Any) -> None:
+    with untouched(parts):
+        said = run("oci", "export", tmp_path / "layout", "*.extractor", "*.head")
+    assert said.code == 0 and f"{HEAD}@1.0.0" in said.out and "wrote" in said.out
+    assert f"next: skopeo copy oci:{tmp_path / 'layout'}:digits/" in said.out
+    listed = json.loads((tmp_path / "layout" / "index.json").read_bytes())["manifests"]
+    assert len(listed) == 4
+    came = run("--registry", tmp_path / "copy", "oci", "import", tmp_path / "layout", HEAD, "--json")
+    assert came.code == 0 and {one["reference"] for one in came.json["made"]} == {
+        f"{HEAD}@1.0.0",
+        f"{EXTRACTOR}@1.0.0",
+    }
+    assert run("--registry", tmp_path / "copy", "verify").code == 0
+    checked = run("--registry", tmp_path / "copy", "check", EXTRACTOR, HEAD)
+    assert checked.code == 0 and "promise shared-head" in checked.out
+    rest = run("--registry", tmp_path / "copy", "oci", "import", tmp_path / "layout")
+    assert "2 versions were there already" in rest.out and "next: compatkit --registry" in rest.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("oci", "import", "nowhere"), 3, "is no OCI image layout"),
+        (("oci", "import", "parts"), 3, "is no OCI image layout"),
+        (("oci", "export"), 2, "FOLDER"),
+        (("oci", "nothing"), 2, "No such command"),
+    ],
+)
+def test_what_is_no_layout_leaves_nothing(
+    run: Any, parts: Path, tmp_path: Path, words: tuple[str, ...], code: int, told: str
+) -> None:
+    said = run("--registry", tmp_path / "copy", *words)
+    assert said.code == code and told in said.err and not (tmp_path / "copy").exists()
+
+
+def test_an_export_of_what_is_not_there_leaves_nothing(run: Any, parts: Path, tmp_path: Path) -> None:
+    said = run("oci", "export", tmp_path / "layout", "nothing")
+    assert said.code == 2 and not (tmp_path / "layout").exists()
+    said = run("oci", "export", parts)
+    assert said.code == 3 and "holds other files" in said.err

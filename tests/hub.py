@@ -1,0 +1,174 @@
+"""A Hub on loopback: repositories with commits, in as much of its protocol as files need. Uploads are inline."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+_API = re.compile(
+    r"/api/(models|datasets)/([^/]+/[^/]+)(?:/(revision|tree|paths-info|preupload|commit)/([^/]+)(?:/(.*))?)?"
+)
+_RESOLVE = re.compile(r"/(?:datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.*)")
+
+
+class Repository:
+    """Files and commits of one repository.
+
+    Attributes:
+        files: Content by path.
+        commits: Messages, oldest first.
+        before: Called before each commit is looked at; tests let somebody else commit there.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.commits = ["initial commit"]
+        self.before: Callable[[], None] = lambda: None
+        self.lock = threading.Lock()
+
+    @property
+    def head(self) -> str:
+        return hashlib.sha1(str(len(self.commits)).encode()).hexdigest()
+
+    def info(self, path: str) -> dict[str, Any]:
+        data = self.files[path]
+        return {"type": "file", "oid": hashlib.sha1(data).hexdigest(), "size": len(data), "path": path}
+
+    def below(self, folder: str, recursive: bool) -> list[dict[str, Any]]:
+        prefix = f"{folder}/" if folder else ""
+        found: dict[str, dict[str, Any]] = {}
+        for path in sorted(self.files):
+            if path.startswith(prefix):
+                parts = path.removeprefix(prefix).split("/")
+                for depth in range(1, len(parts)):
+                    if recursive or depth == 1:
+                        name = prefix + "/".join(parts[:depth])
+                        found[name] = {"type": "directory", "oid": "0" * 40, "size": 0, "path": name}
+                if recursive or len(parts) == 1:
+                    found[path] = self.info(path)
+        return list(found.values())
+
+    def commit(self, lines: list[dict[str, Any]]) -> bool:
+        """Apply a commit; False if it should follow another one than the last."""
+        header, *operations = lines
+        self.before()
+        with self.lock:
+            if header["value"].get("parentCommit", self.head) != self.head:
+                return False
+            for one in operations:
+                if one["key"] == "file":
+                    self.files[one["value"]["path"]] = base64.b64decode(one["value"]["content"])
+                elif one["key"] == "deletedFile":
+                    del self.files[one["value"]["path"]]
+            self.commits.append(header["value"]["summary"])
+        return True
+
+
+@contextmanager
+def hub(**repositories: Repository) -> Iterator[str]:
+    """Serve repositories by what follows ``user/``; give the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+        def answer(self, value: Any, status: int = 200, **headers: str) -> None:
+            data = value if isinstance(value, bytes) else json.dumps(value).encode()
+            self.send_response(status)
+            for name, text in {"Content-Length": str(len(data)), **headers}.items():
+                self.send_header(name.replace("_", "-"), text)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def missing(self, what: str) -> None:
+            self.answer({"error": what}, 404, X_Error_Code=what)
+
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            api, resolve = _API.fullmatch(url.path), _RESOLVE.fullmatch(url.path)
+            found = repositories.get((api or resolve or [None, ""])[2 if api else 1].rpartition("/")[2])
+            if found is None:
+                self.missing("RepoNotFound")
+            elif api and api[3] == "tree":
+                listed = found.below(
+                    unquote(api[5] or ""),
+                    parse_qs(url.query).get("recursive", ["false"])[0].lower() == "true",
+                )
+                self.answer(listed) if listed else self.missing("EntryNotFound")
+            elif api:
+                self.answer({"id": api[2], "sha": found.head, "siblings": [], "private": False, "tags": []})
+            elif resolve:
+                self.content(found, unquote(resolve[3]))
+
+        def content(self, found: Repository, path: str) -> None:
+            data, asked = (
+                found.files.get(path),
+                re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")),
+            )
+            if data is None:
+                self.missing("EntryNotFound")
+            elif asked:
+                piece = data[int(asked[1]) : int(asked[2]) + 1]
+                self.answer(
+                    piece, 206, Content_Range=f"bytes {asked[1]}-{int(asked[1]) + len(piece) - 1}/{len(data)}"
+                )
+            else:
+                self.answer(data)
+
+        def do_POST(self) -> None:
+            body = (
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if "Content-Length" in self.headers
+                else self.chunks()
+            )
+            api = _API.fullmatch(urlsplit(self.path).path)
+            found = repositories.get(api[2].rpartition("/")[2]) if api else None
+            above = f"https://huggingface.co{'/datasets' if api and api[1] == 'datasets' else ''}"
+            if found is None or api is None:
+                self.missing("RepoNotFound")
+            elif api[3] == "paths-info":
+                paths = parse_qs(body.decode()).get("paths", [])
+                self.answer([found.info(path) for path in paths if path in found.files])
+            elif api[3] == "preupload":
+                files = json.loads(body)["files"]
+                self.answer(
+                    {
+                        "files": [
+                            {"path": one["path"], "uploadMode": "regular", "shouldIgnore": False}
+                            for one in files
+                        ]
+                    }
+                )
+            elif found.commit([json.loads(line) for line in body.splitlines()]):
+                self.answer({"commitUrl": f"{above}/{api[2]}/commit/{found.head}", "commitOid": found.head})
+            else:
+                self.answer({"error": "A commit has happened since. Please refresh and try again."}, 412)
+
+        def chunks(self) -> bytes:
+            data = b""
+            while size := int(self.rfile.readline(), 16):
+                data += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return data
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
