@@ -1,8 +1,8 @@
 """Measured results in the tables: a row a result, with its figures, so that 90,000 pairs are one question.
 
 What a document says is kept by its digest and stays true; that it is still there is looked up each time by the state
-of the file that points at it. New ones show in the times of a pair's folders, which are looked at unless ``tmp`` says
-that no writer came by since.
+of the file that points at it. New ones show in the times of a pair's folders, which a process looks at once, and
+again only if ``tmp`` shows that a writer came by.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from compatkit.registry.results import FUNCTION, Result
 
 NAMES = ("measured", "pairs", "texts", "results")
 TABLES = (
-    # watch: of tmp, when all pairs of the extractor were last looked at; 0 where that does not tell
-    "CREATE TABLE measured (id INTEGER PRIMARY KEY, extractor TEXT NOT NULL UNIQUE, state INTEGER, watch INTEGER)",
+    # state of an extractor's folder when its heads were last listed, 0 where it does not tell
+    "CREATE TABLE measured (id INTEGER PRIMARY KEY, extractor TEXT NOT NULL UNIQUE, state INTEGER)",
     "CREATE TABLE pairs (extractor INTEGER, head TEXT, state INTEGER, PRIMARY KEY (extractor, head)) WITHOUT ROWID",
     # conditions and settings, which many results share, by a digest of their own
     "CREATE TABLE texts (digest TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID",
@@ -56,6 +56,8 @@ class Results:
     connection: sqlite3.Connection
     files: Files
     _texts: dict[str, Any] = attrs.field(init=False, factory=dict)
+    _watched: dict[str, int] = attrs.field(init=False, factory=dict)
+    """By extractor: state of ``tmp`` when all its pairs were last looked at by this process."""
     _begun: float = attrs.field(init=False, default=0.0)
 
     def find(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Result]:
@@ -102,7 +104,7 @@ class Results:
             seen: State of ``tmp`` if it tells whether a writer came by, else 0.
         """
         now, execute = time.time_ns(), self.connection.execute
-        known = execute("SELECT id, state, watch FROM measured WHERE extractor = ?", (extractor,)).fetchone()
+        known = execute("SELECT id, state FROM measured WHERE extractor = ?", (extractor,)).fetchone()
         self.files.check(extractor)
         try:
             own = os.lstat(self.files.folder(extractor))
@@ -113,7 +115,7 @@ class Results:
         mark = stamp(own) if settled(own, now) else 0
         if known is not None and known[1] == mark != 0:
             number: int = known[0]
-            if known[2] == seen != 0:
+            if self._watched.get(extractor) == seen != 0:
                 return number
         else:
             number = self._heads(extractor, mark)
@@ -124,8 +126,8 @@ class Results:
         """Bring the list of an extractor's heads up to date; return its number."""
         self._begin()
         execute = self.connection.execute
-        execute("INSERT OR IGNORE INTO measured VALUES (NULL, ?, 0, 0)", (extractor,))
-        execute("UPDATE measured SET state = ?, watch = 0 WHERE extractor = ?", (mark, extractor))
+        execute("INSERT OR IGNORE INTO measured VALUES (NULL, ?, 0)", (extractor,))
+        execute("UPDATE measured SET state = ? WHERE extractor = ?", (mark, extractor))
         number = int(execute("SELECT id FROM measured WHERE extractor = ?", (extractor,)).fetchone()[0])
         there = set(self.files.heads(extractor))
         known = {head for (head,) in execute("SELECT head FROM pairs WHERE extractor = ?", (number,))}
@@ -158,9 +160,7 @@ class Results:
             self._begin()
             for head in changed:
                 known[head] = self._read(number, extractor, head, now)
-        if seen and len(asked) == len(known) and all(known.values()):
-            self._begin()
-            execute("UPDATE measured SET watch = ? WHERE id = ?", (seen, number))
+        self._watched[extractor] = seen if len(asked) == len(known) and all(known.values()) else 0
 
     def _read(self, number: int, extractor: str, head: str, now: int) -> int:
         """Read all results of a pair; return the state of its folders, 0 where it does not tell."""
