@@ -45,6 +45,7 @@ def show_command(context: click.Context, reference: str, machine: bool) -> None:
 
 def _facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
     """Return the contract in words, with what a person gave and what the registry knows around it."""
+    from compatkit.registry.manifest import function_digest
     from compatkit.reports.contracts import short, summary
 
     about = manifest.about
@@ -62,6 +63,10 @@ def _facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
         known = [str(one) for one in held.index.search(digest=parent.component, limit=1)]
         facts[label] = " ".join([*known, short(parent.component)])
     facts["digest"] = str(found.digest)
+    if manifest.kind == "extractor" and (heads := len(held.evidence.partners(function_digest(manifest)))):
+        facts["measured with"] = (
+            f"{heads:,} head{'' if heads == 1 else 's'}; `compatkit matrix` tells the figures"
+        )
     others = [str(version) for version in held.versions(found.name) if version != found.version]
     if others:
         facts["other versions"] = ", ".join(others)
