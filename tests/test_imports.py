@@ -24,6 +24,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDERS = {"compatkit": "compatkit", "compatkit_plugins": "plugins", "compatkit_studies": "studies"}
 ONLY_IN = {
     "cryptography": ("compatkit.registry.signing.ed25519",),
+    "fsspec": ("compatkit.registry.remotes.files", "compatkit.registry.remotes.locations"),
+    "huggingface_hub": ("compatkit.registry.remotes.hub",),
     "safetensors": ("compatkit.registry.tensors.tensorfile",),
     "timm": ("compatkit.adapters.timm",),
     "torchvision": ("compatkit.adapters.torchvision", "compatkit.data.torchvision"),

@@ -30,12 +30,13 @@ from compatkit.errors import (
 from compatkit.registry import durable
 from compatkit.registry.canonical import digest as digest_of
 from compatkit.registry.manifest import Payload, edges
-from compatkit.registry.remotes import files, upload
+from compatkit.registry.remotes import ahead, files, upload
 from compatkit.registry.remotes.far import place
 from compatkit.registry.remotes.transferring import Choice, pull, push
 from compatkit.registry.store import Store
 from compatkit.registry.tensors.tensorfile import tensor_digest
 from compatkit.registry.verify.soundness import examine
+from compatkit.workspace import Registry
 
 Publish = Callable[..., Any]
 
@@ -829,3 +830,75 @@ def test_a_registry_that_far_misses_weights_of_withdrawn_versions_only_is_whole(
     head = source.manifest(str(source.references.digest(HEAD, source.references.versions(HEAD)[0])))
     fsspec.filesystem("memory").rm_file(f"{memory}/{place(head.payload.file.blob)}")
     assert len(pull(store, memory).check().made) == 3
+
+
+# --- in Python, as people call it
+
+
+def test_a_registry_is_pushed_pulled_and_cloned_in_python(
+    tmp_path: Path, store: Store, source: Store, memory: str
+):
+    assert len(Registry(source).push(memory, "digits/*", jobs=2).made) == 3
+    assert Registry(store).pull(memory, [EXTRACTOR], versions="latest", evidence=False).results == 0
+    copy = Registry.clone(memory, tmp_path / "copy")
+    assert content(copy.store.root) == content(source.root) and copy.store.id != source.id
+    with pytest.raises(LayoutError, match="is a registry already"):
+        Registry.clone(memory, tmp_path / "copy")
+
+
+def test_what_is_refused_is_an_error_in_python(tmp_path: Path, store: Store, source: Store, memory: str):
+    Registry(source).push(memory)
+    overwrite(weights, lambda data: data[:-1] + b"?")(fsspec.filesystem("memory"), memory, source)
+    with pytest.raises(Incomplete, match="1 refused, the rest came: 2 new") as error:
+        Registry(store).pull(memory)
+    assert [str(one) for one in error.value.subject.made] == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
+    with pytest.raises(Incomplete):
+        Registry.clone(memory, tmp_path / "copy")
+    assert Store.open(tmp_path / "copy").names() == [EXTRACTOR, HEAD], "the rest came"
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"speed": 9}, "no choice speed; there are versions"),
+        ({"jobs": 0}, "from 1"),
+        ({"versions": "new"}, "'all' or 'latest'"),
+    ],
+)
+def test_choices_that_there_are_not_are_told(store: Store, memory: str, choice: dict[str, Any], said: str):
+    with pytest.raises(UsageError, match=said):
+        Registry(store).push(memory, **choice)
+
+
+# --- ranges that are asked for ahead
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 35, 90, 100])
+@pytest.mark.parametrize(("start", "count"), [(0, 10), (0, 3), (7, 10), (20, 100)])
+def test_ranges_come_in_order_whatever_is_asked_for_at_once(
+    monkeypatch: pytest.MonkeyPatch, size: int, start: int, count: int
+):
+    monkeypatch.setattr(durable, "CHUNK", 10)
+    data, asked = bytes(range(size)), list[tuple[int, int]]()
+
+    def ask(at: int, many: int) -> bytes:
+        asked.append((at, many))
+        return data[at : at + many]
+
+    with ahead.reading(ask, start, size) as read:
+        pieces = list(iter(lambda: read(count), b""))
+    assert b"".join(pieces) == data[start:] and all(len(one) <= count for one in pieces)
+    assert all(many <= max(count, 10) and at + many <= size for at, many in asked)
+
+
+def test_a_range_that_fails_is_told_in_its_turn(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(durable, "CHUNK", 10)
+
+    def ask(at: int, many: int) -> bytes:
+        if at == 20:
+            raise EnvironmentFailure("gone")
+        return b"x" * many
+
+    with pytest.raises(EnvironmentFailure, match="gone"), ahead.reading(ask, 0, 100) as read:
+        assert read(10) == read(10) == b"x" * 10
+        read(10)

@@ -214,12 +214,15 @@ class Folder(Source):
                 return descriptor, path
         raise IntegrityError(f"{whose}: {self.root} lacks {digest}. {self.advice}", subject=digest)
 
-    def _places(self, digest: str) -> list[Path]:
-        """Return where a blob may be: at its place, or where a collection put it that was cut off."""
+    def _places(self, digest: str) -> Iterator[Path]:
+        """Yield where a blob may be: at its place, or where a collection put it that was cut off."""
         name = digest.removeprefix("sha256:")
-        durable.check_folders(self.root / "trash", self.root)
-        taken = sorted((self.root / "trash").glob(f"{name}-*"))
-        return [self.root / "blobs" / "sha256" / name[:2] / name, *taken]
+        yield self.root / f"blobs/sha256/{name[:2]}/{name}"
+        trash = self.root / "trash"
+        durable.check_folders(trash, self.root)
+        with environment("read", trash):
+            taken = sorted(os.listdir(trash)) if trash.is_dir() else []
+        yield from (trash / one for one in taken if one.startswith(f"{name}-"))
 
 
 def by_digest(references: References) -> dict[str, list[Reference]]:

@@ -21,7 +21,8 @@ from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.objects import Objects
 from compatkit.registry.references import LIMIT, References
-from compatkit.registry.remotes.files import FEW, Files, piece
+from compatkit.registry.remotes.ahead import reading
+from compatkit.registry.remotes.files import FEW, Files
 from compatkit.registry.remotes.mirror import Mirror
 from compatkit.registry.remotes.upload import Upload
 
@@ -152,21 +153,20 @@ class Far(Source):
     @contextmanager
     def opened(self, digest: str, whose: str, start: int = 0) -> Iterator[Incoming]:
         """Open a blob."""
-        path, at = place(digest), start
-        kept = self._kept.get(digest)
+        path, kept = place(digest), self._kept.get(digest)
         size = len(kept) if kept is not None else self._sizes_of([digest])[digest]
+        missing = IntegrityError(f"{whose}: {self.where} lacks {digest}. {self.advice}", subject=digest)
         if size is None:
-            raise IntegrityError(f"{whose}: {self.where} lacks {digest}. {self.advice}", subject=digest)
+            raise missing
 
-        def read(count: int) -> bytes:
-            nonlocal at
-            data = kept[at : at + count] if kept is not None else piece(self.files, path, at, size)
+        def ask(at: int, count: int) -> bytes:
+            data = kept[at : at + count] if kept is not None else self.files.read(path, at, count)
             if data is None:
-                raise IntegrityError(f"{whose}: {self.where} lacks {digest}. {self.advice}", subject=digest)
-            at += len(data)
+                raise missing
             return data
 
-        yield Incoming(f"{self.where}/{path}", size, read)
+        with reading(ask, start, size) as read:
+            yield Incoming(f"{self.where}/{path}", size, read)
 
     def notes(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all files below folders."""

@@ -19,7 +19,6 @@ from uuid import uuid4
 import attrs
 
 from compatkit.errors import CompatkitError, EnvironmentFailure, UsageError
-from compatkit.registry import durable
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -249,12 +248,6 @@ class Files:
 
 def _size(info: Any) -> int:
     return int(info.get("size") or 0)
-
-
-def piece(files: Files, path: str, start: int, size: int | None) -> bytes | None:
-    """Return the next piece of a blob; None if there is no such file."""
-    count = durable.CHUNK if size is None else min(durable.CHUNK, size - start)
-    return b"" if count <= 0 else files.read(path, start, count)
 
 
 def _cause(error: Exception) -> str:
