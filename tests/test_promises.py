@@ -270,7 +270,7 @@ def candidate(registry: ck.Registry, change: Callable[[dict[str, Tensor]], dict[
     module.load_state_dict(change(dict(module.state_dict())))
     payload = registry.store.put_state(module.state_dict(), parameters=1)
     manifest = attrs.evolve(registry.manifest(EXTRACTOR), payload=payload)
-    return candidate_of(EXTRACTOR, "sha256:" + "0" * 64, manifest, module)
+    return candidate_of(registry.store, EXTRACTOR, "sha256:" + "0" * 64, manifest, module)
 
 
 # Heads

@@ -195,7 +195,7 @@ def test_truncated_manifests_are_refused():
         {"schema": 2},
         {"kind": "model"},
     ],
-    ids=str,
+    ids=["not a number", "no JSON value", "a key that is no text", "another schema", "no kind"],
 )
 def test_what_could_not_be_read_back_is_never_written(changes: dict[str, Any]):
     with pytest.raises(FormatError):
