@@ -22,7 +22,11 @@ MAX_VALUES = 1_000_000
 MAX_KEY = 512
 """Longest key, in characters: it is told again for each of the values below it."""
 
-_LONG = re.compile(rf'[^"]{{{MAX_KEY + 1}}}')
+_LONG = re.compile(rf'"[^"]{{{MAX_KEY + 1}}}')
+
+
+class _Refused(Exception):
+    """Says what the strict reader does not take."""
 
 
 def digest(data: bytes | bytearray | memoryview) -> str:
@@ -75,20 +79,18 @@ def loads(
         raise FormatError(f"{what}: expected UTF-8, got byte {error.start} that is none.") from None
     _check_count(text, what, max_values)
     try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_unique(what),
-            parse_constant=_constant(what),
-            parse_float=_finite(what),
-            parse_int=_whole(what) if "-0" in text else None,
-        )
+        value = (_WATCHFUL if "-0" in text else _READER).decode(text)
+    except _Refused as error:
+        raise FormatError(f"{what}: {error}") from None
     except RecursionError:
         raise FormatError(f"{what}: nested deeper than {max_depth} levels.") from None
     except ValueError as error:  # JSONDecodeError, or an integer of thousands of digits
         raise FormatError(f"{what}: not valid JSON: {error}.") from None
     # most documents hold no text so long that it could be such a key
     longest = MAX_KEY if not any_key and _LONG.search(text) else None
-    _check_depth(value, what, max_depth, longest)
+    # fewer brackets than levels cannot be nested too deep
+    if longest is not None or text.count("[") + text.count("{") > max_depth:
+        _check_depth(value, what, max_depth, longest)
     if "\\ud" in text or "\\uD" in text:  # only an escape can bring a surrogate into UTF-8
         _check_surrogates(value, what)
     return value
@@ -145,44 +147,34 @@ def _check_count(text: str, what: str, most: int) -> None:
         raise FormatError(f"{what}: at most {most} commas and opening brackets are read, there are {count}.")
 
 
-def _unique(what: str) -> Any:
-    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        built = dict(pairs)
-        if len(built) != len(pairs):
-            seen: set[str] = set()
-            twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-            raise FormatError(f"{what}: the key {twice!r:.80} appears twice in one object.")
-        return built
-
-    return build
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    built = dict(pairs)
+    if len(built) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise _Refused(f"the key {twice!r:.80} appears twice in one object.")
+    return built
 
 
-def _constant(what: str) -> Any:
-    def refuse(name: str) -> NoReturn:
-        raise FormatError(f"{what}: {name} is not JSON; only finite numbers are read.")
-
-    return refuse
+def _constant(name: str) -> NoReturn:
+    raise _Refused(f"{name} is not JSON; only finite numbers are read.")
 
 
-def _finite(what: str) -> Any:
-    def parse(text: str) -> float:
-        number = float(text)
-        if not math.isfinite(number):
-            raise FormatError(f"{what}: the number {text:.40} does not fit a float.")
-        return number
-
-    return parse
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise _Refused(f"the number {text:.40} does not fit a float.")
+    return number
 
 
-def _whole(what: str) -> Any:
-    def parse(text: str) -> int:
-        if text == "-0":
-            raise FormatError(
-                f"{what}: -0 is a whole number to some readers and a fraction to others; write 0."
-            )
-        return int(text)
+def _whole(text: str) -> int:
+    if text == "-0":
+        raise _Refused("-0 is a whole number to some readers and a fraction to others; write 0.")
+    return int(text)
 
-    return parse
+
+_HOOKS: Any = {"object_pairs_hook": _unique, "parse_constant": _constant, "parse_float": _finite}
+_READER, _WATCHFUL = json.JSONDecoder(**_HOOKS), json.JSONDecoder(**_HOOKS, parse_int=_whole)
 
 
 def _check_depth(value: Any, what: str, max_depth: int, max_key: int | None) -> None:

@@ -63,17 +63,16 @@ class Folders:
 
     def read(self, names: list[str], progress: Progress | None) -> int:
         """Read folders, and those in them that nobody read yet; return how many."""
-        fresh = self.rows.connection.execute("SELECT 1 FROM folders LIMIT 1").fetchone() is None
-        seen = list(self._looks(names, fresh))
+        seen = list(self._looks(names))
         for done, one in enumerate(seen):
             if progress is not None and done % REPORTED == 0:
                 progress(done, len(seen), one.name)
-            self._folder(one, fresh)
+            self._folder(one)
         if progress is not None:
             progress(len(seen), len(seen), "")
         return len(seen)
 
-    def _looks(self, names: list[str], fresh: bool) -> Iterator[Seen]:
+    def _looks(self, names: list[str]) -> Iterator[Seen]:
         """Look at folders, and at those in them that nobody looked at yet; forget those that are gone."""
         left, done = list(names), set[str]()
         while left:
@@ -82,7 +81,7 @@ class Folders:
                 continue
             done.add(name)
             seen = look(self.refs, name, self.manifests.now)
-            known = set[str]() if fresh else self._children(name)
+            known = set[str]() if self.rows.fresh else self._children(name)
             children = {f"{name}/{one}" if name else one for one in seen.children} if seen else set[str]()
             for one in known - children if seen else {*known, name}:
                 self._remove(one)
@@ -107,8 +106,8 @@ class Folders:
         execute(f"DELETE FROM versions WHERE folder IN (SELECT id FROM folders WHERE {within})", (name,))
         execute(f"DELETE FROM folders WHERE {within}", (name,))
 
-    def _folder(self, seen: Seen, fresh: bool) -> None:
-        folder, before = (None, {}) if fresh else self._before(seen.name)
+    def _folder(self, seen: Seen) -> None:
+        folder, before = (None, {}) if self.rows.fresh else self._before(seen.name)
         if folder is None:
             folder = self.rows.number("folders")
         lines = self._lines(seen, before) if seen.versions else {}

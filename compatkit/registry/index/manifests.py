@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from compatkit.registry import durable
 from compatkit.registry.canonical import MAX_BYTES
 from compatkit.registry.documents import How
 from compatkit.registry.index.profiles import Profile, linked, profile, searched
+from compatkit.registry.index.tables import INDEXES, make_indexes
 from compatkit.registry.index.scanning import read_plain, settled, stamp
 from compatkit.registry.objects import Objects
 
@@ -26,6 +28,7 @@ ROWS = 10_000
 """Written in one go."""
 BEGINNING = 2**16
 """Bytes of a blob that tell whether it may be a document."""
+_LISTS = json.JSONEncoder(separators=(",", ":"))
 _INSERTS = {
     "folders": "INSERT OR REPLACE INTO folders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "versions": "INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -42,19 +45,27 @@ class Rows:
 
     Attributes:
         connection: To the tables, inside a transaction.
+        fresh: Whether the tables held nothing, so that nobody needs to look for what they might hold.
         numbers: The next number of a folder and of a manifest.
     """
 
     connection: sqlite3.Connection
+    fresh: bool
     numbers: dict[str, int] = attrs.field(init=False, factory=dict)
     _waiting: dict[str, list[Row]] = attrs.field(
         init=False, factory=lambda: {table: [] for table in _INSERTS}
     )
 
-    def empty(self) -> None:
-        """Forget everything that the tables hold."""
-        for table in _INSERTS:
-            self.connection.execute(f"DELETE FROM {table}")
+    @classmethod
+    def of(cls, connection: sqlite3.Connection, *, empty: bool) -> Rows:
+        """Return rows for tables, which first forget everything they hold if ``empty``."""
+        if empty:
+            for index in INDEXES:
+                connection.execute(f"DROP INDEX IF EXISTS {index}")
+            for table in _INSERTS:
+                connection.execute(f"DELETE FROM {table}")
+        some = " UNION ALL ".join(f"SELECT 1 FROM {table}" for table in ("folders", "manifests"))
+        return cls(connection, connection.execute(f"{some} LIMIT 1").fetchone() is None)
 
     def number(self, table: str) -> int:
         """Return the next free number of a table."""
@@ -67,17 +78,22 @@ class Rows:
 
     def add(self, table: str, row: Row) -> None:
         """Write a row, now or with the others; one with the same key is replaced."""
+        self.extend(table, (row,))
+
+    def extend(self, table: str, more: Iterable[Row]) -> None:
+        """Write rows, as ``add`` does."""
         rows = self._waiting[table]
-        rows.append(row)
+        rows.extend(more)
         if len(rows) >= ROWS:
             self.connection.executemany(_INSERTS[table], rows)
             rows.clear()
 
     def flush(self) -> None:
-        """Write the rows that wait."""
+        """Write the rows that wait, and make the indexes that are not there."""
         for table, rows in self._waiting.items():
-            self.connection.executemany(_INSERTS[table], rows)
+            self.connection.executemany(_INSERTS[table], sorted(rows) if table == "terms" else rows)
             rows.clear()
+        make_indexes(self.connection)
 
 
 @attrs.frozen(eq=False)
@@ -96,7 +112,7 @@ class Manifests:
     _known: dict[str, int] = attrs.field(init=False, factory=dict)
     _looked: set[str] = attrs.field(init=False, factory=set)
     _lists: set[str] = attrs.field(init=False, factory=set)
-    _shards: dict[str, bool] = attrs.field(init=False, factory=dict)
+    _shards: dict[str, str] = attrs.field(init=False, factory=dict)
 
     def number(self, digest: str) -> int:
         """Return the number of a manifest."""
@@ -130,7 +146,7 @@ class Manifests:
     def _found(self, digest: str) -> int | None:
         """Return the number of a manifest that was read before, now or ever."""
         number = self._known.get(digest)
-        if number is None:
+        if number is None and not self.rows.fresh:
             row = self.rows.connection.execute(
                 "SELECT id FROM manifests WHERE digest = ? AND (kind NOT NULL OR error NOT NULL)", (digest,)
             ).fetchone()
@@ -152,7 +168,7 @@ class Manifests:
         if digest in self._looked or digest in self._known:
             return {}
         self._looked.add(digest)
-        if self.rows.connection.execute("SELECT 1 FROM manifests WHERE digest = ?", (digest,)).fetchone():
+        if not self.rows.fresh and self.rows.connection.execute("SELECT 1 FROM manifests WHERE digest = ?", (digest,)).fetchone():
             return {}
         try:
             edges = linked(self._blob(digest, BEGINNING)[1], lambda: self._blob(digest, MAX_BYTES)[1], digest)
@@ -165,12 +181,10 @@ class Manifests:
         return edges
 
     def _blob(self, digest: str, limit: int) -> tuple[os.stat_result, bytes]:
-        hexadecimal = digest.removeprefix("sha256:")
-        return read_plain(f"{self._shard(hexadecimal[:2])}/{hexadecimal}", limit)
+        return read_plain(f"{self._shard(digest[7:9])}/{digest[7:]}", limit)
 
     def _edges(self, number: int, edges: Mapping[str, How]) -> None:
-        for edge, how in edges.items():
-            self.rows.add("edges", (number, edge, how != "payload"))
+        self.rows.extend("edges", [(number, edge, how != "payload") for edge, how in edges.items()])
 
     def _profile(self, digest: str) -> tuple[int, Profile]:
         """Return the stamp of a manifest's file, 0 where a later change might not show, and what it says."""
@@ -195,19 +209,19 @@ class Manifests:
         Raises:
             OSError: It, or one above, is a symbolic link or not there.
         """
-        folder = self.objects.root / "blobs" / "sha256" / first
-        if first not in self._shards:
-            try:
+        known = self._shards.get(first)
+        if known is None:
+            folder = self.objects.root / "blobs" / "sha256" / first
+            with suppress(CompatkitError):
                 durable.check_folders(folder, self.objects.root)
-                self._shards[first] = True
-            except CompatkitError:
-                self._shards[first] = False
-        if not self._shards[first]:
-            raise OSError(f"{folder} is no folder")
-        return str(folder)
+                known = str(folder)
+            self._shards[first] = known = known or ""
+        if not known:
+            raise OSError(f"{self.objects.root}/blobs/sha256/{first} is no folder")
+        return known
 
     def _keep(self, number: int, digest: str, mark: int, about: Profile) -> None:
-        more = json.dumps([about.tags, about.channels, about.anchors, about.parents], separators=(",", ":"))
+        more = _LISTS.encode([about.tags, about.channels, about.anchors, about.parents])
         facts = (about.kind, about.builder, about.model, about.split, about.parameters, about.bytes)
         words = searched(f"{about.title}\n{about.description}")
         told = (about.title, about.licence, len(about.classes) or None, more, words)
@@ -218,8 +232,7 @@ class Manifests:
         terms += [("parent", parent) for _, parent in about.parents]
         if about.classes:
             terms.append(("classes", self._list(about.classes)))
-        for field, value in terms:
-            self.rows.add("terms", (field, value, number))
+        self.rows.extend("terms", [(field, value, number) for field, value in terms])
         self._edges(number, about.edges)
 
     def _list(self, classes: tuple[tuple[str, ...], ...]) -> str:
@@ -227,6 +240,5 @@ class Manifests:
         key = sha256(repr(classes).encode()).hexdigest()[:32]
         if key not in self._lists:
             self._lists.add(key)
-            for name in {name for names in classes for name in names}:
-                self.rows.add("classes", (name, key))
+            self.rows.extend("classes", [(name, key) for name in {one for names in classes for one in names}])
         return key

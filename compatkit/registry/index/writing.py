@@ -100,9 +100,8 @@ class Writer:
         return changed if any(row[0] == "" for row in rows) else ["", *changed]
 
     def _write(self, names: list[str], retry: list[str], everything: bool, progress: Progress | None) -> int:
-        rows = Rows(self.connection)
+        rows = Rows.of(self.connection, empty=everything)
         if everything:
-            rows.empty()
             for table in results.NAMES:
                 self.connection.execute(f"DELETE FROM {table}")
         work = Folders(rows, self.references, Manifests(rows, self.objects, time.time_ns()))
