@@ -16,8 +16,8 @@ from compatkit.registry import durable
 from compatkit.registry.canonical import MAX_BYTES
 from compatkit.registry.documents import How
 from compatkit.registry.index.profiles import Profile, linked, profile, searched
-from compatkit.registry.index.tables import INDEXES, make_indexes
 from compatkit.registry.index.scanning import read_plain, settled, stamp
+from compatkit.registry.index.tables import INDEXES, make_indexes
 from compatkit.registry.objects import Objects
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ class Manifests:
         if digest in self._looked or digest in self._known:
             return {}
         self._looked.add(digest)
-        if not self.rows.fresh and self.rows.connection.execute("SELECT 1 FROM manifests WHERE digest = ?", (digest,)).fetchone():
+        known = "SELECT 1 FROM manifests WHERE digest = ?"
+        if not self.rows.fresh and self.rows.connection.execute(known, (digest,)).fetchone():
             return {}
         try:
             edges = linked(self._blob(digest, BEGINNING)[1], lambda: self._blob(digest, MAX_BYTES)[1], digest)
