@@ -7,6 +7,7 @@ import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -56,7 +57,7 @@ class References:
         refs = self.root / "refs"
         with environment("read", refs):
             durable.check_folders(refs, self.root)
-            return sorted(_names(refs, "", 3))
+            return sorted(_names(str(refs), "", 3))
 
     def each(self) -> Iterator[tuple[str, Version]]:
         """Yield all versions of all names, withdrawn and damaged ones included."""
@@ -228,26 +229,30 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _names(folder: Path, prefix: str, depth: int) -> Iterator[str]:
-    for entry in _entries(folder):
+def _names(folder: str, prefix: str, depth: int) -> Iterator[str]:
+    with _entries(folder) as entries:
+        inside = [one for one in entries if not one.name.startswith("@") and one.is_dir(follow_symlinks=False)]
+    for entry in inside:
         try:
             check_segment(entry.name)
         except InvalidName:
             continue
-        if not entry.is_dir(follow_symlinks=False):
-            continue
-        if any(_entries(Path(entry.path, "@versions"))):
-            yield prefix + entry.name
+        with _entries(f"{entry.path}{os.sep}@versions") as versions:
+            if next(versions, None) is not None:
+                yield prefix + entry.name
         if depth > 1:
-            yield from _names(Path(entry.path), f"{prefix}{entry.name}/", depth - 1)
+            yield from _names(entry.path, f"{prefix}{entry.name}/", depth - 1)
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+@contextmanager
+def _entries(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        found = os.scandir(folder)
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        yield iter(())
+        return
+    with found:
+        yield found
 
 
 def _numbers(folder: Path) -> Iterator[tuple[int, int, int]]:
