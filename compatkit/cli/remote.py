@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from compatkit.cli.gc import counted, size
-from compatkit.cli.options import given, json_option, registry_option
+from compatkit.cli.options import given, json_option, registry_option, signature_options
 from compatkit.cli.output import clean, columns, emit, fold, news, next_step, paragraph, progress
-from compatkit.cli.roots import destination, make, store
+from compatkit.cli.roots import demanded, destination, make, store
 
 if TYPE_CHECKING:
     from compatkit.registry.copying.moved import Moved, Progress
@@ -88,6 +88,7 @@ def push_command(
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @moving_options
 @dry_run_option
+@signature_options
 @registry_option
 @json_option
 @click.pass_context
@@ -115,6 +116,7 @@ def pull_command(
 @click.argument("remote")
 @click.argument("folder")
 @moving_options
+@signature_options
 @json_option
 @click.pass_context
 def clone_command(context: click.Context, remote: str, folder: str, machine: bool, **_: object) -> None:
@@ -143,7 +145,7 @@ def _choice(context: click.Context, report: Progress) -> Choice:
         jobs=chosen["jobs"],
         dry_run=chosen.get("dry_run", False),
         progress=report,
-    )
+    ).requiring(demanded(context))
 
 
 @contextmanager
@@ -191,8 +193,8 @@ def tell(moved: Moved, done: str, machine: bool) -> None:
     for one in moved.apart:
         click.echo(fold("apart", f"{one}; both stay as they are", indent=0, size=9))
     for one in moved.refused:
-        label = click.style("refused", fg="red")
-        click.echo(fold(label, f"{one.what}: {one.error}", indent=0, size=len(label) + 2))
+        told = fold("refused", f"{one.what}: [{one.error.code}] {one.error}", indent=0, size=9)
+        click.echo(click.style("refused", fg="red") + told.removeprefix("refused"))
     _sum(moved, done)
 
 

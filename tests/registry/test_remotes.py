@@ -14,7 +14,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from far import EXTRACTOR, HEAD, Fault, content, fill, write
+from far import EXTRACTOR, HEAD, Fault, content, fill, signature, write
 
 from compatkit.errors import (
     CompatkitError,
@@ -23,7 +23,9 @@ from compatkit.errors import (
     Incomplete,
     IntegrityError,
     LayoutError,
+    MalformedSignature,
     NotFound,
+    OtherDigest,
     UsageError,
     VersionExists,
 )
@@ -393,9 +395,8 @@ def test_who_accepts_is_asked_before_anything_of_a_component_comes(store: Store,
 
     came = pull(store, memory, choice=Choice(accept=accept))
     head = source.resolve(HEAD)
-    assert asked.pop(f"{HEAD}@2.0.0 {head.digest}") == [b'{"signed":true}\n'] and set(
-        map(len, asked.values())
-    ) == {0}
+    assert asked.pop(f"{HEAD}@2.0.0 {head.digest}") == [signature(str(head.digest))]
+    assert set(map(len, asked.values())) == {0}
     assert [str(one) for one in came.made] == [f"{HEAD}@2.0.0"]
     assert sorted(one.what for one in came.refused) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
     assert [str(one) for one in came.unnamed] == [f"{EXTRACTOR}@1.0.0"], (
@@ -683,7 +684,7 @@ def other_size(data: bytes, source: Store) -> bytes:
     return data.replace(f'"bytes":{source.manifest(HEAD).payload.file.bytes}}}'.encode(), b'"bytes":1}')
 
 
-HEAD_2, SIGNATURE = f"{HEAD}@2.0.0", "signatures/*"
+HEAD_2, SIGNATURE, SIGNED = f"{HEAD}@2.0.0", "signatures/*", "signatures/"
 VERSION = under(f"refs/{HEAD}/@versions/2.0.0")
 LIES: dict[str, tuple[Callable[[Any, str, Store], None], str, type[Exception]]] = {
     "weights flipped": (overwrite(weights, lambda data: data[:-1] + b"?"), HEAD_2, IntegrityError),
@@ -718,7 +719,13 @@ LIES: dict[str, tuple[Callable[[Any, str, Store], None], str, type[Exception]]] 
     ),
     "version long": (overwrite(VERSION, lambda data: data * 2**12), HEAD_2, IntegrityError),
     "tombstone": (overwrite(under("refs/*/@tombstones/*"), lambda data: b"[]"), f"{HEAD}@1.0.0", FormatError),
-    "signature long": (overwrite(under(SIGNATURE), lambda data: data * 2**14), HEAD_2, IntegrityError),
+    "signature long": (overwrite(under(SIGNATURE), lambda data: data * 2**14), SIGNED, MalformedSignature),
+    "signature cut": (overwrite(under(SIGNATURE), lambda data: data[:-9]), SIGNED, MalformedSignature),
+    "signature renamed": (
+        overwrite(under(SIGNATURE), lambda data: signature(f"sha256:{'1' * 64}")),
+        SIGNED,
+        OtherDigest,
+    ),
     "alias move": (
         overwrite(under("*/@log/prod/2"), lambda data: b'{"to":"../x"}'),
         f"{HEAD}:prod",

@@ -79,6 +79,7 @@ class Move:
         held = self._held(good)
         components = [one for one in held if self.closure.parts[one].how == "component"]
         self.done.signatures = self.vouchers.copy(self.target, components)
+        self.done.refused += self.vouchers.unsound(self.source.where, components)
         self._name(parents, asked=False)
         self._name(good, asked=True)
         named = [one for one in (*parents, *good) if str(one) not in self._refused]
