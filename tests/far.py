@@ -19,7 +19,7 @@ from compatkit.registry.signing.statement import Statement
 from compatkit.registry.store import Store
 
 HEAD, EXTRACTOR = "digits/mnist.head", "digits/mnist.extractor"
-FOLDERS = ("blobs", "refs", "evidence", "policies", "signatures")
+FOLDERS = ("blobs", "refs", "evidence", "signatures")
 
 
 def fill(store: Store, publish: Callable[..., Any]) -> Store:
@@ -38,7 +38,6 @@ def fill(store: Store, publish: Callable[..., Any]) -> Store:
     store.set_alias(HEAD, "old", None)
     store.withdraw(HEAD, "1.0.0", "trained on the test set")
     store.signatures.add(head.digest, signature(head.digest))
-    write(store, "policies/digits%2f%2a/1", dumps({"mode": "backward"}))
     return store
 
 

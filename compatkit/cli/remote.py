@@ -33,7 +33,7 @@ def moving_options(function: Command) -> Command:
     """Add what push, pull and clone have in common."""
     for option in (
         click.option("--latest", is_flag=True, help="Only the latest version of each name."),
-        click.option("--no-aliases", is_flag=True, help="Leave aliases and policies as they are."),
+        click.option("--no-aliases", is_flag=True, help="Leave aliases as they are."),
         click.option("--no-results", is_flag=True, help="Leave measured results of pairs behind."),
         click.option(
             "--jobs",
@@ -205,9 +205,8 @@ def _sum(moved: Moved, done: str) -> None:
             click.echo(f"  {size(one.bytes):>9}  {one.digest}  {clean(one.whose)}")
         if moved.blobs > SHOWN:
             click.echo(f"  and {moved.blobs - SHOWN:,} more; --json lists all")
-        paragraph(f"Nothing was changed. {done} would move {blobs}, besides results, aliases and policies.")
+        paragraph(f"Nothing was changed. {done} would move {blobs}, besides results and aliases.")
         return
     verb = {"push": "pushed", "pull": "pulled", "clone": "cloned", "export": "wrote", "import": "read"}[done]
     said = f"{verb} {blobs}, {counted(moved.results, 'result')}, {counted(moved.signatures, 'signature')}"
-    followed = [*moved.aliases, *(f"the policy of {one}" for one in moved.policies)]
-    paragraph(said + (f"; moved {', '.join(followed)}" if followed else "") + ".")
+    paragraph(said + (f"; moved {', '.join(moved.aliases)}" if moved.aliases else "") + ".")

@@ -34,7 +34,7 @@ class Choice:
 
     Attributes:
         versions: ``"all"`` takes all versions of the names, withdrawn ones with tombstones; ``"latest"`` one each.
-        aliases: Whether aliases and policies of the names follow.
+        aliases: Whether aliases of the names follow.
         evidence: Whether measured results of pairs come along, where both parts do.
         accept: Refuses components: see ``pull``.
         jobs: Blobs that move at once.
