@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from compatkit.promises import Given
     from compatkit.registry.care import Care
     from compatkit.registry.copying.moved import Moved
-    from compatkit.registry.copying.vouchers import Accept
     from compatkit.registry.index.search import Found
     from compatkit.registry.signing.signer import SigningKey
     from compatkit.registry.signing.verification import Verdict
@@ -343,7 +342,7 @@ class Registry(Policing):
         patterns: str | Sequence[str] | None = None,
         *,
         options: Mapping[str, Any] | None = None,
-        accept: Accept | None = None,
+        require_signature: Trust = False,
         **choice: Any,
     ) -> Moved:
         """Copy components of a remote to this registry, verified while they arrive; nothing here is overwritten.
@@ -352,20 +351,22 @@ class Registry(Policing):
             remote: As for ``push``; only read.
             patterns: Such as ``"digits/*"``; None takes all there is.
             options: Of the fsspec file system.
-            accept: Is given a manifest's digest, its signatures as they were found and ``name@version``, before
-                anything of the component comes; refuses it by an exception.
+            require_signature: Whose signature every component must have that comes, besides whose ``open`` asks for;
+                what has none is refused before anything of it comes.
             choice: As for ``push``.
 
         Raises:
             Incomplete: Something was refused: other bytes than promised, a number that belongs to other bytes here,
-                not accepted; the rest came.
+                no signature that counts; the rest came.
+            KeyFileError: It cannot be found out whom to trust.
+            MissingDependency: Signatures are required, and ``cryptography`` is not installed.
             NotFound: A pattern matches nothing.
             LayoutError: The remote is no registry.
             EnvironmentFailure: No right, no network, disk full; the same call goes on where it stopped.
         """
         from compatkit.registry.remotes.transferring import Choice, pull
 
-        chosen = Choice.of({**choice, "accept": accept})
+        chosen = Choice.of(choice).requiring(self.store.trusted).requiring(require_signature)
         return pull(self.store, remote, patterns, options=options, choice=chosen).check()
 
     @classmethod
@@ -375,7 +376,7 @@ class Registry(Policing):
         root: str | os.PathLike[str],
         *,
         options: Mapping[str, Any] | None = None,
-        accept: Accept | None = None,
+        require_signature: Trust = False,
         **choice: Any,
     ) -> Registry:
         """Make a new registry in the folder ``root`` with all that a remote holds: see ``pull``.
@@ -387,7 +388,7 @@ class Registry(Policing):
         """
         from compatkit.registry.remotes.transferring import Choice, clone
 
-        chosen = Choice.of({**choice, "accept": accept})
+        chosen = Choice.of(choice).requiring(require_signature)
         store, moved = clone(remote, Path(root), options=options, choice=chosen)
         moved.check()
         return cls(store)

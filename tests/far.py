@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from compatkit.registry.canonical import dumps
 from compatkit.registry.manifest import Parent, function_digest
 from compatkit.registry.remotes import files
+from compatkit.registry.signing.envelope import Envelope
+from compatkit.registry.signing.statement import Statement
 from compatkit.registry.store import Store
 
 HEAD, EXTRACTOR = "digits/mnist.head", "digits/mnist.extractor"
-FOLDERS = ("blobs", "refs", "evidence", "policies", "signatures")
+FOLDERS = ("blobs", "refs", "evidence", "signatures")
 
 
 def fill(store: Store, publish: Callable[..., Any]) -> Store:
@@ -34,9 +37,15 @@ def fill(store: Store, publish: Callable[..., Any]) -> Store:
     store.set_alias(HEAD, "old", "1.0.0")
     store.set_alias(HEAD, "old", None)
     store.withdraw(HEAD, "1.0.0", "trained on the test set")
-    write(store, f"signatures/{head.digest.removeprefix('sha256:')}/ab-{'0' * 64}.json", b'{"signed":true}\n')
-    write(store, "policies/digits%2f%2a/1", dumps({"mode": "backward"}))
+    store.signatures.add(head.digest, signature(head.digest))
     return store
+
+
+def signature(digest: str) -> bytes:
+    """Return a signature of a manifest by its form, which nobody made."""
+    signer = f"ed25519:{'ab' * 32}"
+    said = Statement(digest, None, signer, datetime(2026, 6, 1, tzinfo=UTC), None)
+    return Envelope(said.to_bytes(), signer, bytes(64)).to_bytes()
 
 
 def write(store: Store, path: str, data: bytes) -> Path:

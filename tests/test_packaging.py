@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -58,6 +59,44 @@ def test_the_installation_knows_the_entry_points() -> None:
 
     mine = {one.name: one.value for one in points() if one.dist and one.dist.name == "compatkit"}
     assert mine == POINTS, "entry points are written at installation: run `pip install -e .` again"
+
+
+IMPORTED_AS = {"pillow": "PIL", "scikit-learn": "sklearn"}
+REACHED_BY_NAME = {"s3fs": "fsspec imports it for s3://"}
+
+
+def declared(lines: list[str]) -> set[str]:
+    """Return what requirements are imported as."""
+    names = {re.split("[^A-Za-z0-9_-]", line)[0] for line in lines}
+    return {IMPORTED_AS.get(one, one) for one in names}
+
+
+def imported() -> dict[str, set[str]]:
+    """Return every distribution's module that is imported anywhere, also inside functions, and by which files."""
+    found: dict[str, set[str]] = {}
+    for folder in FOLDERS.values():
+        for path in (REPOSITORY / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    names = [node.module]
+                for top in {one.partition(".")[0] for one in names} - sys.stdlib_module_names - {*FOLDERS}:
+                    found.setdefault(top, set()).add(str(path.relative_to(REPOSITORY)))
+    found.pop("annotationlib", None)  # of the standard library, from 3.14
+    return found
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    always = declared(PROJECT["project"]["dependencies"])
+    by_extra = {"cryptography": "signing", "fsspec": "remotes", "huggingface_hub": "remotes"}
+    for module, files in imported().items():
+        if module in by_extra:
+            assert module in declared(extras[by_extra[module]]) and module not in always, module
+        else:
+            assert module in always, f"{module} is imported by {sorted(files)[:3]}: declare it"
+    assert always - imported().keys() == set()
+    assert declared([*extras["signing"], *extras["remotes"]]) - imported().keys() == REACHED_BY_NAME.keys()
 
 
 def test_library_plugins_and_studies_are_typed() -> None:

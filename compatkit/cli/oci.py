@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.options import given, json_option, registry_option
+from compatkit.cli.options import given, json_option, registry_option, signature_options
 from compatkit.cli.output import next_step, progress
 from compatkit.cli.remote import exit_code, target_at, tell
-from compatkit.cli.roots import destination, store
+from compatkit.cli.roots import demanded, destination, store
 
 
 @click.group(
@@ -58,6 +58,7 @@ def export_command(
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option("--latest", is_flag=True, help="Only the latest version of each name.")
 @click.option("--dry-run", is_flag=True, help="Say what would come; nothing is changed.")
+@signature_options
 @registry_option
 @json_option
 @click.pass_context
@@ -71,6 +72,7 @@ def import_command(
     root = destination(context)
     with progress("reading") as report, target_at(root, dry_run) as target:
         choice = Choice(versions="latest" if latest else "all", dry_run=dry_run, progress=report)
+        choice = choice.requiring(demanded(context))
         moved = import_layout(target, Path(folder), patterns or None, choice=choice)
     tell(moved, "import", machine)
     if moved.made and not machine and not dry_run:

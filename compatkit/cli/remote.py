@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from compatkit.cli.gc import counted, size
-from compatkit.cli.options import given, json_option, registry_option
+from compatkit.cli.options import given, json_option, registry_option, signature_options
 from compatkit.cli.output import clean, columns, emit, fold, news, next_step, paragraph, progress
-from compatkit.cli.roots import destination, make, store
+from compatkit.cli.roots import demanded, destination, make, store
 
 if TYPE_CHECKING:
     from compatkit.registry.copying.moved import Moved, Progress
@@ -33,7 +33,7 @@ def moving_options(function: Command) -> Command:
     """Add what push, pull and clone have in common."""
     for option in (
         click.option("--latest", is_flag=True, help="Only the latest version of each name."),
-        click.option("--no-aliases", is_flag=True, help="Leave aliases and policies as they are."),
+        click.option("--no-aliases", is_flag=True, help="Leave aliases as they are."),
         click.option("--no-results", is_flag=True, help="Leave measured results of pairs behind."),
         click.option(
             "--jobs",
@@ -88,6 +88,7 @@ def push_command(
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @moving_options
 @dry_run_option
+@signature_options
 @registry_option
 @json_option
 @click.pass_context
@@ -115,6 +116,7 @@ def pull_command(
 @click.argument("remote")
 @click.argument("folder")
 @moving_options
+@signature_options
 @json_option
 @click.pass_context
 def clone_command(context: click.Context, remote: str, folder: str, machine: bool, **_: object) -> None:
@@ -143,7 +145,7 @@ def _choice(context: click.Context, report: Progress) -> Choice:
         jobs=chosen["jobs"],
         dry_run=chosen.get("dry_run", False),
         progress=report,
-    )
+    ).requiring(demanded(context))
 
 
 @contextmanager
@@ -191,8 +193,8 @@ def tell(moved: Moved, done: str, machine: bool) -> None:
     for one in moved.apart:
         click.echo(fold("apart", f"{one}; both stay as they are", indent=0, size=9))
     for one in moved.refused:
-        label = click.style("refused", fg="red")
-        click.echo(fold(label, f"{one.what}: {one.error}", indent=0, size=len(label) + 2))
+        told = fold("refused", f"{one.what}: [{one.error.code}] {one.error}", indent=0, size=9)
+        click.echo(click.style("refused", fg="red") + told.removeprefix("refused"))
     _sum(moved, done)
 
 
@@ -203,9 +205,8 @@ def _sum(moved: Moved, done: str) -> None:
             click.echo(f"  {size(one.bytes):>9}  {one.digest}  {clean(one.whose)}")
         if moved.blobs > SHOWN:
             click.echo(f"  and {moved.blobs - SHOWN:,} more; --json lists all")
-        paragraph(f"Nothing was changed. {done} would move {blobs}, besides results, aliases and policies.")
+        paragraph(f"Nothing was changed. {done} would move {blobs}, besides results and aliases.")
         return
     verb = {"push": "pushed", "pull": "pulled", "clone": "cloned", "export": "wrote", "import": "read"}[done]
     said = f"{verb} {blobs}, {counted(moved.results, 'result')}, {counted(moved.signatures, 'signature')}"
-    followed = [*moved.aliases, *(f"the policy of {one}" for one in moved.policies)]
-    paragraph(said + (f"; moved {', '.join(followed)}" if followed else "") + ".")
+    paragraph(said + (f"; moved {', '.join(moved.aliases)}" if moved.aliases else "") + ".")

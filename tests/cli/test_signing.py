@@ -146,6 +146,40 @@ def test_what_is_recombined_measured_or_imported_may_be_required_to_be_signed(
     assert said.code == 1 and "digits/right.head@1.0.0" in said.err
 
 
+def test_what_is_pulled_cloned_or_read_from_a_layout_may_be_required_to_be_signed(
+    run: Any, parts: Path, alice: Path, tmp_path: Path
+) -> None:
+    public, copy, layout = alice.with_suffix(".pub"), tmp_path / "copy", tmp_path / "layout"
+    assert run("oci", "export", layout).code == 0
+    commands = [
+        ("--registry", copy, "pull", parts),
+        ("--registry", copy, "oci", "import", layout),
+        ("clone", parts, tmp_path / "clone"),
+    ]
+    for command in commands:
+        said = run(*command, "--trusted", public)
+        told = " ".join(said.out.split())
+        assert said.code == 1 and f"{HEAD}@1.0.0: [unsigned]" in told and "compatkit sign" in told
+    shutil.rmtree(tmp_path / "clone")
+    for command in commands:
+        said = run(*command, "--require-signature", "--json")  # the user trusts nobody yet
+        assert said.code == 1 and {one["code"] for one in said.json["refused"]} == {"unsigned"}
+        assert not said.json["made"] and not said.json["objects"]
+    assert Store.open(copy).names() == [] == Store.open(tmp_path / "clone").names()
+    shutil.rmtree(tmp_path / "clone")
+    assert run("sign", "digits/*", "--key", alice).code == 0
+    assert run("oci", "export", layout).code == 0
+    for command in commands:
+        assert run(*command, "--require-signature").code == 1  # signed, by somebody unknown
+        shutil.rmtree(tmp_path / "clone", ignore_errors=True)
+    trust(run, alice)
+    for command in commands:
+        assert run(*command, "--require-signature").code == 0
+        shutil.rmtree(copy, ignore_errors=True)
+    said = run("--registry", tmp_path / "none", "pull", parts, "--trusted", tmp_path / "nobody")
+    assert said.code == 2 and "no folder or file" in said.err and not (tmp_path / "none").exists()
+
+
 def test_an_import_says_that_signatures_came(run: Any, parts: Path, alice: Path, tmp_path: Path) -> None:
     run("sign", HEAD, "--key", alice)
     assert "with 1 signature" in run("--registry", tmp_path / "copy", "import", parts, HEAD).out

@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import oci_schemas
 import pytest
-from far import EXTRACTOR, HEAD, content, fill, write
+from far import EXTRACTOR, HEAD, content, fill, signature
 
 from compatkit.errors import (
     CompatkitError,
@@ -156,8 +156,8 @@ def test_a_number_that_belongs_to_another_component_in_the_layout_is_refused(
 
 
 def test_a_component_that_was_signed_meanwhile_takes_its_own_place(source: Store, layout: Path):
-    digest = str(source.resolve(EXTRACTOR).digest).removeprefix("sha256:")
-    write(source, f"signatures/{digest}/cd.json", b"{}\n")
+    digest = str(source.resolve(EXTRACTOR).digest)
+    source.signatures.add(digest, signature(digest))
     assert [str(one) for one in export(source, layout).check().there] == [
         f"{EXTRACTOR}@1.0.0",
         f"{HEAD}@2.0.0",
@@ -248,7 +248,7 @@ def test_a_differing_version_is_never_overwritten(store: Store, layout: Path, pu
     assert store.resolve(EXTRACTOR) == mine and HEAD in store.names() and examine(store).sound
 
 
-def test_who_accepts_is_given_the_signatures(store: Store, layout: Path):
+def test_who_accepts_is_given_the_signatures(store: Store, source: Store, layout: Path):
     asked: dict[str, list[bytes]] = {}
 
     def accept(digest: str, signatures: Any, name: str) -> None:
@@ -257,7 +257,8 @@ def test_who_accepts_is_given_the_signatures(store: Store, layout: Path):
             raise CompatkitError("unsigned")
 
     came = import_layout(store, layout, choice=Choice(accept=accept))
-    assert asked == {f"{EXTRACTOR}@1.0.0": [], f"{HEAD}@2.0.0": [b'{"signed":true}\n']}
+    head = str(source.resolve(HEAD).digest)
+    assert asked == {f"{EXTRACTOR}@1.0.0": [], f"{HEAD}@2.0.0": [signature(head)]}
     assert [one.what for one in came.refused] == [f"{EXTRACTOR}@1.0.0"] and store.names() == [HEAD]
 
 

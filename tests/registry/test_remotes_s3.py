@@ -15,10 +15,13 @@ from far import EXTRACTOR, HEAD, Fault, content, fill
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, VersionExists
 from compatkit.registry.copying.moved import Moved
 from compatkit.registry.manifest import Payload
+from compatkit.registry.names import Version
 from compatkit.registry.remotes import files
 from compatkit.registry.remotes.far import place
 from compatkit.registry.remotes.locations import locate
-from compatkit.registry.remotes.transferring import pull, push
+from compatkit.registry.remotes.transferring import Choice, pull, push
+from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.vouching import sign
 from compatkit.registry.store import Store
 from compatkit.registry.tensors.tensorfile import tensor_digest
 from compatkit.registry.verify.soundness import examine
@@ -243,3 +246,24 @@ def test_an_empty_object_is_read_as_nothing(s3: tuple[str, dict[str, Any]]):
     found.put("empty", b"")
     assert found.read("empty", 0, 10) == b"" and found.size("empty") == 0
     assert found.read("missing", 0, 10) is None and found.size("missing") is None
+
+
+def test_where_signatures_are_required_nothing_else_comes(
+    store: Store, source: Store, s3: tuple[str, dict[str, Any]]
+):
+    remote, options = s3
+    key = SigningKey.new("alice")
+    choice = Choice().requiring(key.public.id)
+    push(source, remote, options=options).check()
+    came = pull(store, remote, options=options, choice=choice)
+    assert {one.what: one.error.code for one in came.refused} == {
+        f"{EXTRACTOR}@1.0.0": "unsigned",
+        f"{HEAD}@1.0.0": "unsigned",
+        f"{HEAD}@2.0.0": "unknown-signer",
+    }
+    assert not content(store.root)
+    withdrawn = str(source.references.digest(HEAD, Version.parse("1.0.0")))
+    sign(source, [EXTRACTOR, HEAD, withdrawn], key)
+    assert push(source, remote, options=options).check().signatures == 3
+    pull(store, remote, options=options, choice=choice).check()
+    assert content(store.root) == content(source.root) and examine(store).sound

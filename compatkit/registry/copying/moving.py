@@ -1,6 +1,6 @@
 """Moving components between registries: bytes first, versions last; what cannot come is refused, and the rest comes.
 
-After the versions come tombstones, results, aliases and policies. Whatever stops a move (an error, a crash, the
+After the versions come tombstones, results and aliases. Whatever stops a move (an error, a crash, the
 network) leaves bytes that nothing refers to, and the same call goes on where it was: only what is missing moves.
 """
 
@@ -31,7 +31,7 @@ class Move:
         source: Where they are; only read, and not believed.
         target: Where they shall be too.
         versions: ``"all"`` takes all versions of the names, withdrawn ones with tombstones; ``"latest"`` one each.
-        aliases: Whether aliases and policies of the names follow those of the source.
+        aliases: Whether aliases of the names follow those of the source.
         evidence: Whether measured results of pairs come along, where both parts do.
         accept: Refuses a component before anything of it comes; a parent that it refuses comes without its name.
         jobs: Blobs that move at once.
@@ -79,6 +79,7 @@ class Move:
         held = self._held(good)
         components = [one for one in held if self.closure.parts[one].how == "component"]
         self.done.signatures = self.vouchers.copy(self.target, components)
+        self.done.refused += self.vouchers.unsound(self.source.where, components)
         self._name(parents, asked=False)
         self._name(good, asked=True)
         named = [one for one in (*parents, *good) if str(one) not in self._refused]

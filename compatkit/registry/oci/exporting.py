@@ -186,7 +186,7 @@ def _signatures(held: list[str], closure: Closure, blobs: Blobs) -> list[oci.Lay
     vouchers.read(closure.source, components)
     for component in sorted(components):
         vouchers.of(component)
-        for path, content in sorted(vouchers.by_digest.get(component, {}).items()):
+        for path, content in vouchers.sound(component):
             blobs.put(content, digest_of(content))
             title = path.removeprefix(f"{FOLDER}/").partition("/")[2]
             notes = ((oci.SIGNS, component), (oci.TITLE, title))

@@ -8,22 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compatkit.errors import EnvironmentFailure, UsageError
+from compatkit.errors import MissingDependency, UsageError
 from compatkit.registry.remotes.files import Files
 
 ATOMIC = frozenset(
     {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "memory", "hf", "http", "https"}
 )
 """Protocols of stores in which a file appears with its whole content or not at all."""
-EXTRA = {
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "hf": "huggingface_hub",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-}
+OTHERS = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+"""Libraries of protocols that nobody tried here, so that no extra brings them."""
+LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", **OTHERS}
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 _SECRET = re.compile(r"(?<=://)[^/@]*@")
 
@@ -38,7 +32,7 @@ def locate(remote: str, options: Mapping[str, Any] | None = None) -> Path | File
 
     Raises:
         UsageError: No such protocol, or options that it does not take.
-        EnvironmentFailure: The library for it is not installed.
+        MissingDependency: The library for it is not installed.
     """
     if not isinstance(remote, str) or not remote.strip():
         raise UsageError(
@@ -86,9 +80,9 @@ def options_of(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _files(protocol: str, remote: str, options: dict[str, Any]) -> Files:
-    import fsspec
-
     try:
+        import fsspec
+
         kind = fsspec.get_filesystem_class(protocol)
     except ValueError:
         raise UsageError(
@@ -97,12 +91,13 @@ def _files(protocol: str, remote: str, options: dict[str, Any]) -> Files:
             subject=shown(remote),
         ) from None
     except ImportError as error:
-        package = EXTRA.get(protocol, "its library")
-        raise EnvironmentFailure(
-            f"{shown(remote)} needs {package}, which is not installed ({error}). For S3: "
-            "pip install 'compatkit[remotes]'.",
-            subject=shown(remote),
-        ) from None
+        package = LIBRARIES.get(protocol, "a library")
+        said = f"pip install {OTHERS[protocol]}" if protocol in OTHERS else "pip install 'compatkit[remotes]'"
+        raise MissingDependency(
+            f"{shown(remote)} is reached through fsspec and {package}, one of which is not installed. Run: {said} "
+            f"({error})",
+            subject=package,
+        ) from error
     options.setdefault("use_listings_cache", False)
     if protocol == "hf":
         from compatkit.registry.remotes.hub import hub

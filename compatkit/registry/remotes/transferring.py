@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from compatkit.registry.remotes.locations import locate
 from compatkit.registry.remotes.mirror import scratch
 
 if TYPE_CHECKING:
+    from compatkit.registry.signing.trust import Trust
     from compatkit.registry.store import Store
 
 
@@ -33,7 +34,7 @@ class Choice:
 
     Attributes:
         versions: ``"all"`` takes all versions of the names, withdrawn ones with tombstones; ``"latest"`` one each.
-        aliases: Whether aliases and policies of the names follow.
+        aliases: Whether aliases of the names follow.
         evidence: Whether measured results of pairs come along, where both parts do.
         accept: Refuses components: see ``pull``.
         jobs: Blobs that move at once.
@@ -61,6 +62,29 @@ class Choice:
             known = ", ".join(attrs.fields_dict(cls))
             raise UsageError(f"there is no choice {', '.join(unknown)}; there are {known}.")
         return cls(**given)
+
+    def requiring(self, trust: Trust) -> Choice:
+        """Return this choice, which refuses besides what none of some keys signed.
+
+        Args:
+            trust: Whose signatures count, as ``Registry.open`` takes it; False or None asks for none.
+
+        Raises:
+            KeyFileError: It cannot be found out whom to trust.
+            MissingDependency: ``cryptography`` is not installed.
+        """
+        if trust is None or trust is False:
+            return self
+        from compatkit.registry.signing.verification import require
+
+        signed, other = require(trust), self.accept
+
+        def accept(digest: str, signatures: Sequence[bytes], name: str) -> None:
+            signed(digest, signatures, name)
+            if other is not None:
+                other(digest, signatures, name)
+
+        return attrs.evolve(self, accept=accept)
 
     def move(self, source: Source, target: Target, patterns: Iterable[str]) -> Moved:
         """Move what patterns mean, and return what came of it, refusals included."""

@@ -1,0 +1,231 @@
+"""pull, clone and OCI layouts where signatures are required: what nobody trusted signed never gets a name here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from far import EXTRACTOR, content, fill
+from signed import HEAD, NOW, REASONS, Stage, a_link_to_a_good_one
+
+from compatkit.errors import (
+    CompatkitError,
+    Incomplete,
+    IntegrityError,
+    KeyFileError,
+    SignatureError,
+    Unsigned,
+)
+from compatkit.registry.names import Version
+from compatkit.registry.oci.exporting import export
+from compatkit.registry.oci.importing import import_layout
+from compatkit.registry.remotes.transferring import Choice, clone, pull, push
+from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.trust import Trusted
+from compatkit.registry.signing.verification import require
+from compatkit.registry.signing.vouching import sign
+from compatkit.registry.store import Store
+from compatkit.registry.verify.soundness import examine
+from compatkit.workspace import Registry
+
+Publish = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def key() -> SigningKey:
+    return SigningKey.new("alice")
+
+
+@pytest.fixture
+def trusted(key: SigningKey) -> Trusted:
+    return Trusted({key.public.id: key.public}, source="the test's folder")
+
+
+@pytest.fixture
+def source(tmp_path: Path, publish: Publish) -> Store:
+    return fill(Store.init(tmp_path / "source"), publish)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[str]:
+    system = fsspec.filesystem("memory")
+    yield f"memory://signed/{tmp_path.name}"
+    if system.exists("/signed"):
+        system.rm("/signed", recursive=True)
+
+
+def named(store: Store) -> dict[str, bytes]:
+    """Return what stands in a registry besides bytes that nothing refers to."""
+    return {path: data for path, data in content(store.root).items() if not path.startswith("blobs/")}
+
+
+def withdrawn(store: Store) -> str:
+    """Return the digest of the withdrawn head, which has to be signed without a name."""
+    return str(store.references.digest(HEAD, Version.parse("1.0.0")))
+
+
+@pytest.mark.parametrize(
+    ("stage", "error", "exit_code", "code", "words"),
+    [one for one in REASONS if one[0] is not a_link_to_a_good_one],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_each_reason_refuses_with_its_own_words_before_anything_comes(
+    tmp_path: Path,
+    store: Store,
+    publish: Publish,
+    key: SigningKey,
+    trusted: Trusted,
+    stage: Stage,
+    error: type[SignatureError],
+    exit_code: int,
+    code: str,
+    words: str,
+):
+    there = Store.init(tmp_path / "there")
+    head = publish(there, HEAD, 1)
+    there.set_alias(HEAD, "prod", "1.0.0")
+    whom = stage(there, head, key, trusted) or trusted
+    choice = Choice(accept=require(whom, now=lambda: NOW))
+    came = pull(store, str(there.root), choice=choice)
+    with pytest.raises(Incomplete, match=f"(?s){HEAD}@1.0.0.*{words}") as refused:
+        came.check()
+    assert [type(one) for one in refused.value.errors] == [error]
+    assert (refused.value.errors[0].code, refused.value.exit_code) == (code, exit_code)
+    assert not named(store) and not list(store.objects.each())
+
+
+def test_a_link_in_the_place_of_a_signature_stops_the_pull(
+    tmp_path: Path, store: Store, publish: Publish, key: SigningKey, trusted: Trusted
+):
+    there = Store.init(tmp_path / "there")
+    a_link_to_a_good_one(there, publish(there, HEAD, 1), key, trusted)
+    with pytest.raises(IntegrityError, match="signatures/"):
+        pull(store, str(there.root), choice=Choice().requiring(trusted))
+    assert not named(store)
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory", "layout"])
+def test_what_is_signed_comes_and_the_rest_is_refused(
+    tmp_path: Path, store: Store, source: Store, memory: str, key: SigningKey, trusted: Trusted, kind: str
+):
+    sign(source, f"{HEAD}@2.0.0", key)
+    choice = Choice().requiring(trusted)
+    if kind == "layout":
+        export(source, tmp_path / "layout").check()
+        came = import_layout(store, tmp_path / "layout", choice=choice)
+    else:
+        remote = str(source.root) if kind == "folder" else memory
+        if kind == "memory":
+            push(source, memory).check()
+        planned = pull(store, remote, choice=Choice(dry_run=True).requiring(trusted))
+        assert [str(one) for one in planned.made] == [f"{HEAD}@2.0.0"] and planned.refused
+        came = pull(store, remote, choice=choice)
+    withdrawn = [] if kind == "layout" else [f"{HEAD}@1.0.0"]  # which stays behind, signed or not
+    assert sorted(one.what for one in came.refused) == [f"{EXTRACTOR}@1.0.0", *withdrawn]
+    assert {type(one.error) for one in came.refused} == {Unsigned}
+    assert [str(one) for one in came.made] == [f"{HEAD}@2.0.0"] and store.names() == [HEAD]
+    assert [str(one) for one in store.versions(HEAD)] == ["2.0.0"]
+    # the parent's bytes are vouched for by the head's signature; its name is not
+    assert [str(one) for one in came.unnamed] == [f"{EXTRACTOR}@1.0.0"]
+    assert examine(store).sound
+
+
+def test_no_alias_is_moved_to_a_version_that_was_refused(
+    tmp_path: Path, store: Store, publish: Publish, memory: str, key: SigningKey, trusted: Trusted
+):
+    source = Store.init(tmp_path / "two")
+    for value in (1, 2):
+        publish(source, HEAD, value)
+        source.set_alias(HEAD, "prod", f"{value}.0.0")
+    sign(source, f"{HEAD}@1.0.0", key)
+    push(source, memory).check()
+    came = pull(store, memory, choice=Choice().requiring(trusted))
+    assert [str(one) for one in came.made] == [f"{HEAD}@1.0.0"] and f"{HEAD}:prod" not in came.aliases
+    assert any(f"{HEAD}:prod is 2.0.0" in one and "which is not in" in one for one in came.apart)
+    assert "prod" not in store.aliases(HEAD)
+    sign(source, HEAD, key)
+    push(source, memory).check()
+    came = pull(store, memory, [HEAD], choice=Choice().requiring(trusted))
+    assert f"{HEAD}:prod" in came.aliases and store.aliases(HEAD)["prod"] == "2.0.0"
+
+
+def test_a_signature_over_other_bytes_does_not_help_what_was_swapped(
+    store: Store, source: Store, memory: str, key: SigningKey, trusted: Trusted
+):
+    """The signed manifest stays as it is, and the version is pointed at another, or its weights are others."""
+    sign(source, [EXTRACTOR, HEAD], key)
+    push(source, memory).check()
+    system = fsspec.filesystem("memory")
+    other = withdrawn(source)
+    system.pipe_file(f"{memory}/refs/{HEAD}/@versions/2.0.0", f"{other}\n".encode())
+    weights = source.manifest(EXTRACTOR).payload.file.blob.removeprefix("sha256:")
+    path = f"{memory}/blobs/sha256/{weights[:2]}/{weights}"
+    system.pipe_file(path, system.cat_file(path)[:-1] + b"?")
+    came = pull(store, memory, choice=Choice().requiring(trusted))
+    found = {one.what: one.error for one in came.refused}
+    assert isinstance(found[f"{HEAD}@2.0.0"], Unsigned)
+    assert isinstance(found[f"{EXTRACTOR}@1.0.0"], IntegrityError) and weights in str(
+        found[f"{EXTRACTOR}@1.0.0"]
+    )
+    assert not named(store)
+
+
+def test_the_registry_asks_as_it_was_opened_and_as_it_is_told(tmp_path: Path, source: Store, key: SigningKey):
+    sign(source, HEAD, key)
+    mine, other = key.public.id, SigningKey.new("bob").public.id
+    Registry.init(tmp_path / "here")
+    with pytest.raises(Incomplete, match="none of the one trusted key"):
+        Registry.open(tmp_path / "here").pull(
+            str(source.root), HEAD, require_signature=other, versions="latest"
+        )
+    strict = Registry.open(tmp_path / "here", require_signature=mine)
+    with pytest.raises(Incomplete, match="is not signed"):
+        strict.pull(str(source.root), EXTRACTOR)
+    with pytest.raises(Incomplete):  # both are asked for
+        strict.pull(str(source.root), HEAD, require_signature=other, versions="latest")
+    assert strict.names() == []
+    assert len(strict.pull(str(source.root), HEAD, require_signature=mine, versions="latest").made) == 1
+    with pytest.raises(Incomplete, match="is not signed"):
+        Registry.clone(str(source.root), tmp_path / "copy", require_signature=mine)
+    assert Registry.open(tmp_path / "copy").names() == [HEAD]
+    with pytest.raises(KeyFileError, match="nowhere"):
+        Registry.clone(str(source.root), tmp_path / "none", require_signature="nowhere")
+    assert not (tmp_path / "none").exists()
+
+
+def test_who_accepts_may_ask_for_more_than_a_signature(
+    store: Store, source: Store, key: SigningKey, trusted: Trusted
+):
+    sign(source, [EXTRACTOR, HEAD], key)
+
+    def accept(digest: str, signatures: Any, name: str) -> None:
+        if name.startswith(HEAD):
+            raise CompatkitError("heads stay away")
+
+    choice = Choice(accept=accept, versions="latest").requiring(trusted)
+    came = pull(store, str(source.root), choice=choice)
+    assert [str(one) for one in came.made] == [f"{EXTRACTOR}@1.0.0"]
+    assert [str(one.error) for one in came.refused] == ["heads stay away"]
+
+
+def test_a_clone_of_what_is_all_signed_is_the_same(
+    tmp_path: Path, source: Store, memory: str, key: SigningKey, trusted: Trusted
+):
+    sign(source, [EXTRACTOR, HEAD, withdrawn(source)], key)
+    push(source, memory).check()
+    made, moved = clone(memory, tmp_path / "copy", choice=Choice().requiring(trusted))
+    moved.check()
+    assert content(made.root) == content(source.root)
+
+
+def test_programs_are_told_the_code_of_each_refusal(source: Store, store: Store, trusted: Trusted):
+    told = json.loads(json.dumps(pull(store, str(source.root), choice=Choice().requiring(trusted)).to_json()))
+    assert {one["what"]: one["code"] for one in told["refused"]} == {
+        f"{EXTRACTOR}@1.0.0": "unsigned",
+        f"{HEAD}@1.0.0": "unsigned",
+        f"{HEAD}@2.0.0": "unknown-signer",
+    }
