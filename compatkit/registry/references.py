@@ -231,7 +231,9 @@ def now() -> str:
 
 def _names(folder: str, prefix: str, depth: int) -> Iterator[str]:
     with _entries(folder) as entries:
-        inside = [one for one in entries if not one.name.startswith("@") and one.is_dir(follow_symlinks=False)]
+        inside = [
+            one for one in entries if not one.name.startswith("@") and one.is_dir(follow_symlinks=False)
+        ]
     for entry in inside:
         try:
             check_segment(entry.name)

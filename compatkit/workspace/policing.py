@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import attrs
-
 from compatkit.components import load
 from compatkit.errors import UsageError
 from compatkit.evaluation.cells import METRIC, METRIC_VERSION
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from compatkit.registry.policylog import Revision
 
 
-@attrs.frozen(eq=False)
 class Policing:
     """What new versions have to keep working with.
 

@@ -1,0 +1,89 @@
+"""What goes from registry to registry, and the care of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from compatkit.registry.signing.trust import Trust
+from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from compatkit.registry.care import Care
+    from compatkit.registry.copying.moved import Moved
+
+
+class Copying:
+    """Copies to and from remotes, and care.
+
+    Attributes:
+        store: The files; it stores and finds, and knows no network.
+    """
+
+    store: Store
+
+    @property
+    def care(self) -> Care:
+        """Examining, mending, collecting unused blobs, disk usage, history, import."""
+        from compatkit.registry.care import Care
+
+        return Care(self.store)
+
+    def push(
+        self,
+        remote: str,
+        patterns: str | Sequence[str] | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+        **choice: Any,
+    ) -> Moved:
+        """Copy components to a remote, which becomes a registry if it is none; only what is missing moves.
+
+        Args:
+            remote: A folder, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, or what else fsspec reaches.
+            patterns: Such as ``"digits/*"``; None takes all there is.
+            options: Of the fsspec file system, such as ``{"endpoint_url": ...}``.
+            choice: ``versions`` (``"all"``, ``"latest"``), ``aliases``, ``evidence``, ``jobs``, ``dry_run``,
+                ``progress``: see ``compatkit.registry.remotes.transferring.Choice``.
+
+        Raises:
+            Incomplete: Something was refused, such as a number that belongs to other bytes there; the rest moved.
+            NotFound: A pattern matches nothing.
+            EnvironmentFailure: No right, no network; the same call goes on where it stopped.
+        """
+        from compatkit.registry.remotes.transferring import Choice, push
+
+        return push(self.store, remote, patterns, options=options, choice=Choice.of(choice)).check()
+
+    def pull(
+        self,
+        remote: str,
+        patterns: str | Sequence[str] | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+        require_signature: Trust = False,
+        **choice: Any,
+    ) -> Moved:
+        """Copy components of a remote to this registry, verified while they arrive; nothing here is overwritten.
+
+        Args:
+            remote: As for ``push``; only read.
+            patterns: Such as ``"digits/*"``; None takes all there is.
+            options: Of the fsspec file system.
+            require_signature: Whose signature every component must have that comes, besides whose ``open`` asks for;
+                what has none is refused before anything of it comes.
+            choice: As for ``push``.
+
+        Raises:
+            Incomplete: Something was refused: other bytes than promised, a number that belongs to other bytes here,
+                no signature that counts; the rest came.
+            KeyFileError: It cannot be found out whom to trust.
+            MissingDependency: Signatures are required, and ``cryptography`` is not installed.
+            NotFound: A pattern matches nothing.
+            LayoutError: The remote is no registry.
+            EnvironmentFailure: No right, no network, disk full; the same call goes on where it stopped.
+        """
+        from compatkit.registry.remotes.transferring import Choice, pull
+
+        chosen = Choice.of(choice).requiring(self.store.trusted).requiring(require_signature)
+        return pull(self.store, remote, patterns, options=options, choice=chosen).check()

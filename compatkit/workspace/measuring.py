@@ -1,0 +1,125 @@
+"""What was measured, and heads to train against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from compatkit.components import load
+from compatkit.errors import UsageError
+from compatkit.workspace.finding import Finding
+
+if TYPE_CHECKING:
+    from compatkit.data.dataset import Split
+    from compatkit.evaluation.matrix import Adapters, LoadedPart
+    from compatkit.reports.matrix import Matrix
+    from compatkit.training.context import AuxiliaryHead
+
+
+Progress = Callable[[int, int, str], None]
+"""Called with done, total and what is being done."""
+
+
+class Measuring(Finding):
+    """Figures of pairs, and heads for training."""
+
+    def matrix(
+        self,
+        extractors: str | Sequence[str],
+        heads: str | Sequence[str],
+        data: Sequence[Split] | Mapping[str, Split] | None = None,
+        *,
+        normalisation: str = "batch",
+        batch_size: int = 256,
+        seed: int = 0,
+        precision: str = "float32",
+        device: str = "cpu",
+        fill: str = "missing",
+        where: str | Sequence[str] = (),
+        adapters: Adapters | None = None,
+        progress: Progress | None = None,
+        record: bool = True,
+    ) -> Matrix:
+        """Return what every extractor with every head reaches, on the extractor's own test set.
+
+        Evidence comes first: a cell is taken where a result is kept under exactly the conditions asked for, and no
+        weight is read for it. What is missing is measured, each extractor running once over its images with the heads
+        that are wanted, and kept as soon as the extractor is done. ``settings["cells"]`` of the matrix says how many
+        cells were taken and how many measured.
+
+        Args:
+            extractors: Pattern, or patterns, such as ``"digits/*.extractor"``; what is of another kind is passed over.
+            heads: Pattern, or patterns.
+            data: Test sets; an extractor takes the one of the data set it was trained on (by the name before
+                the slash: ``mnist/train`` and ``mnist/test``), or a mapping from extractor pattern to test set. None,
+                with ``fill="none"`` only: the images that each extractor was last measured on, as they were then.
+            normalisation: ``"batch"`` (as in the paper), ``"reestimate"`` or ``"running"``.
+            batch_size: Images in a batch; part of the result unless under ``"running"``.
+            seed: Of the order of the images, part of the result unless under ``"running"``.
+            precision: ``"float32"``, or ``"bfloat16"`` by autocast.
+            device: Where to run, if anything runs; ``"auto"`` takes an accelerator where there is one.
+            fill: ``"missing"`` measures what nothing is known of, ``"stale"`` also what changed since (another version
+                of the metric, other images of the same name, another head that gives the bound), ``"all"`` everything
+                anew, with a warning where figures differ from those kept under the same key, ``"none"`` nothing.
+            where: Filters ``FIELD=VALUE`` of components and cells, all of which must fit: see
+                ``compatkit.matrices.where``.
+            adapters: ``Recombination.inserted`` by the pinned references of extractor and head, for pairs that are
+                to be measured with adapters between; kept under a key of their own, never as evidence of the pair.
+            progress: Called with done, total and what is being done.
+            record: Keep the figures in the registry as evidence, for ``check`` to read.
+
+        Raises:
+            NotFound: A pattern matches nothing, or nothing fits the filters.
+            UsageError: A setting or a filter is not usable as given; a reference that is no pattern is of another kind.
+            DataError: An extractor has no test set among ``data``, or more than one.
+        """
+        from compatkit.evaluation.conditions import Conditions
+        from compatkit.matrices.filling import Request, answer, check_fill
+        from compatkit.matrices.where import parse
+
+        request = Request(
+            extractors=extractors,
+            heads=heads,
+            data=data,
+            terms=Conditions(normalisation, batch_size, seed, precision, device),
+            where=parse(where),
+            fill=check_fill(fill),
+            adapters=adapters,
+            record=record,
+            progress=progress,
+        )
+        return answer(self.store, request)
+
+    def auxiliary_heads(self, pattern: str | Sequence[str]) -> dict[str, AuxiliaryHead]:
+        """Return shared heads to train new parts against: ``Trainer.fit(..., frozen=...)``.
+
+        Raises:
+            NotFound: The pattern matches nothing.
+            UsageError: A match is no auxiliary head.
+        """
+        from compatkit.training.context import AuxiliaryHead
+        from compatkit.training.networks import parameters_digest
+
+        found: dict[str, AuxiliaryHead] = {}
+        for part in self._select(pattern, "auxiliary_head"):
+            name = part.reference.split("@")[0].rsplit(".", 1)[-1]
+            if name in found:
+                raise UsageError(
+                    f"{', '.join([pattern] if isinstance(pattern, str) else pattern)} means several heads {name!r}, "
+                    f"{part.reference} among them; a run takes one. Narrow the pattern."
+                )
+            labels = part.manifest.contract.data.labels
+            found[name] = AuxiliaryHead(
+                name,
+                part.manifest.blueprint,
+                part.module,
+                labels,
+                frozen=True,
+                digest=parameters_digest(part.module),
+                origin=part.digest,
+                initials=tuple(part.manifest.training.get("initial", ())),
+            )
+        return found
+
+    def _select(self, patterns: str | Sequence[str], kind: str) -> list[LoadedPart]:
+        return [load(self.store, reference) for reference in self.select(patterns, kind)]
