@@ -105,8 +105,7 @@ def pull_command(
         moved = pull(target, remote, patterns or None, options=options, choice=_choice(context, report))
     tell(moved, "pull", machine)
     if moved.made and not machine and not planned:
-        words = ["--registry", str(given(context).registry)] if given(context).registry is not None else []
-        next_step("compatkit", *words, "show", str(moved.made[-1]))
+        next_step("compatkit", *given(context).words, "show", str(moved.made[-1]))
     context.exit(exit_code(moved))
 
 
