@@ -192,7 +192,7 @@ def tell(moved: Moved, done: str, machine: bool) -> None:
     for one in moved.apart:
         click.echo(fold("apart", f"{one}; both stay as they are", indent=0, size=9))
     for one in moved.refused:
-        told = fold("refused", f"{one.what}: [{one.error.code}] {one.error}", indent=0, size=9)
+        told = fold("refused", f"[{one.error.code}] {one}", indent=0, size=9)
         click.echo(click.style("refused", fg="red") + told.removeprefix("refused"))
     _sum(moved, done)
 
