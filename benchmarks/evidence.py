@@ -1,6 +1,6 @@
 """What does a matrix of measured pairs cost, as a question to the registry?
 
-Run ``python benchmarks/evidence.py [--side 300] [--rounds 5] [--seed 0] [--folder DIR] [--out FILE]``. Nothing is
+Run ``python benchmarks/evidence.py [--side 60] [--rounds 5] [--seed 0] [--folder DIR] [--out FILE]``. Nothing is
 trained: SIDE extractors, SIDE heads and a result of every pair are made by hand, results file by file as the store
 would write them. Contestants take turns in one run, in another order each round; what comes out is
 compared. The floors do the least that the question can mean:
@@ -196,7 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--side", type=int, default=300)
+    parser.add_argument("--side", type=int, default=60, help="extractors, and heads; 300 takes half an hour")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0, help="of the order of turns")
     parser.add_argument("--folder", type=Path, help="where the temporary folder is made")

@@ -144,6 +144,10 @@ def _fitted(
     return own, given, state, (*told, *added)
 
 
+SHOWN = frozenset({"num_classes", "in_chans"})
+"""Arguments that the weights show."""
+
+
 def _shown_arguments(
     whole: nn.Module, tensors: Mapping[str, Any], given: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[int, str]]]:
@@ -165,6 +169,10 @@ def _shown_arguments(
 
 def _fitting(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
     """Yield the networks of a near name that the weights fit exactly, as a person would name them."""
+    shown = {name: value for name, value in kwargs.items() if name not in SHOWN}
+    if shown != kwargs and _fits(builder, model, shown, state):
+        yield f"{model} of {builder} without {' and '.join(sorted(kwargs.keys() & SHOWN))}, which the weights show"
+        return
     for other in (builder, *(one for one in BUILT_IN if one != builder)):
         known = (one for one in (BUILDERS[other].names or tuple)() if (other, one) != (builder, model))
         for name in heapq.nsmallest(NEAR, known, key=lambda one: _distance(model, one)):

@@ -195,6 +195,8 @@ def test_the_other_library_is_suggested(registry: ck.Registry, tmp_path: Path) -
 def test_a_misspelt_model_is_refused_before_the_file_is_read(registry: ck.Registry, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean resnet18"):
         registry.adopt(tmp_path / "nowhere", "zoo/x", model="resnt18", point="layer2")
+    with pytest.raises(UnknownName, match="torchvision has one of this name"):
+        registry.adopt(tmp_path / "nowhere", "zoo/x", model="mobilenet_v3_small", point="features.8")
     with pytest.raises(UnknownName, match="No builder is called"):
         registry.adopt(tmp_path / "nowhere", "zoo/x", model="resnet18", builder="keras", point="layer2")
     with pytest.raises(InvalidName):
@@ -223,6 +225,7 @@ def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path
         ({"key": "model_ema"}, UsageError, "there is no entry 'model_ema'"),
         ({"kwargs": {"checkpoint_path": "/etc/passwd"}}, UsageError, "is no part of a blueprint"),
         ({"kwargs": {"num_classes": 3}}, CheckpointMismatch, "fc.weight is 10x64 where 3x64 is expected"),
+        ({"kwargs": {"num_classes": 3}}, CheckpointMismatch, "without num_classes, which the weights show"),
     ],
 )
 def test_what_does_not_fit_is_refused(

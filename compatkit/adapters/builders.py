@@ -203,4 +203,7 @@ def _check_model(source: Builder, builder: str, model: str) -> None:
         return
     near = difflib.get_close_matches(model.partition(".")[0], known, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"look it up among the models of {builder}."
+    others = [name for name in BUILT_IN if name != builder and model in (BUILDERS[name].names or tuple)()]
+    if others:
+        hint = f"{' and '.join(others)} has one of this name: say so as builder."
     raise UnknownName(f"No backbone is called {model!r}; {hint}", subject=model)

@@ -116,6 +116,12 @@ def check_archive(file: BinaryIO, size: int) -> None:
     if len(entries) > MOST_ENTRIES:
         raise Refused("format", f"the zip archive lists {len(entries)} entries, more than {MOST_ENTRIES}")
     names = [one.filename.partition("/")[2] or one.filename for one in entries]
+    if "constants.pkl" in names or any(name.startswith("code/") for name in names):
+        raise Refused(
+            "script",
+            "it is a TorchScript archive, which holds code: load it with torch.jit.load where you trust it, and save "
+            "its state_dict()",
+        )
     packed = [one.filename for one in entries if one.compress_type != STORED]
     if packed:
         raise Refused(
@@ -125,12 +131,6 @@ def check_archive(file: BinaryIO, size: int) -> None:
     claimed = sum(one.file_size for one in entries)
     if claimed > size + SLACK:
         raise Refused("bomb", f"the entries claim {claimed} bytes, the file has {size}")
-    if "constants.pkl" in names or any(name.startswith("code/") for name in names):
-        raise Refused(
-            "script",
-            "it is a TorchScript archive, which holds code: load it with torch.jit.load where you trust it, and save "
-            "its state_dict()",
-        )
     if "data.pkl" not in names:
         raise Refused("format", "it is a zip archive without data.pkl: torch.save did not write it")
 

@@ -10,7 +10,7 @@ import click
 
 from compatkit.cli.cuts import image_size, model_arguments, model_options
 from compatkit.cli.gc import size as amount
-from compatkit.cli.options import data_options, json_option, registry_option
+from compatkit.cli.options import data_options, given, json_option, registry_option
 from compatkit.cli.output import clean, emit, next_step, rows
 from compatkit.cli.roots import destination, publishing
 from compatkit.cli.split import lines
@@ -129,6 +129,7 @@ def adopt_command(
         emit({**adopted.provenance, "kwargs": dict(adopted.kwargs), "parts": parts, "published": published})
         return
     _tell(adopted, model, point, published)
+    next_step("compatkit", *given(context).words, "check", published["extractor"], "*.head")
 
 
 def _images(name: str | None, root: str | None, download: bool) -> Split | None:
@@ -150,4 +151,3 @@ def _tell(adopted: Adoption, model: str, point: str, published: Mapping[str, str
         rows(part.describe())
     for reference in published.values():
         click.echo(f"published {reference}")
-    next_step("compatkit", "check", published["extractor"], "*.head")

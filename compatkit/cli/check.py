@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import data_options, json_option, registry_option
+from compatkit.cli.options import data_options, given, json_option, registry_option
 from compatkit.cli.output import clean, emit, next_step, paragraph, print_rich, report_text
 from compatkit.cli.roots import check_outputs, registry
 
@@ -96,7 +96,8 @@ def _tell(report: Report, require: str, satisfied: bool, machine: bool) -> None:
     if report.unproven:
         click.echo()
         paragraph(f"{EQUAL_SHAPES} Measure the pair before you rely on it.")
-        next_step("compatkit", "recombine", str(report.extractor), str(report.head))
+        where = given(click.get_current_context()).words
+        next_step("compatkit", *where, "recombine", str(report.extractor), str(report.head))
     if not satisfied:
         click.echo(f"\n--require {require}: no (exit code 1)")
 

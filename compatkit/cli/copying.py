@@ -70,8 +70,7 @@ def import_command(
         return
     _show(done)
     if done.made:
-        words = ["--registry", str(given(context).registry)] if given(context).registry is not None else []
-        next_step("compatkit", *words, "show", str(done.made[-1]))
+        next_step("compatkit", *given(context).words, "show", str(done.made[-1]))
 
 
 def _show(done: Imported) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from compatkit.cli.options import given
 from compatkit.cli.output import next_step, paragraph
 from compatkit.cli.roots import destination
 
@@ -77,4 +78,5 @@ def tell_kept(kept: Kept | None) -> None:
         paragraph(kept.note)
     if kept.reference:
         name = kept.reference.partition("@")[0].rpartition("/")[2]
-        next_step("compatkit", "export", kept.reference, f"{name}.safetensors")
+        where = given(click.get_current_context()).words
+        next_step("compatkit", *where, "export", kept.reference, f"{name}.safetensors")

@@ -76,6 +76,5 @@ def import_command(
         moved = import_layout(target, Path(folder), patterns or None, choice=choice)
     tell(moved, "import", machine)
     if moved.made and not machine and not dry_run:
-        words = ["--registry", str(given(context).registry)] if given(context).registry is not None else []
-        next_step("compatkit", *words, "show", str(moved.made[-1]))
+        next_step("compatkit", *given(context).words, "show", str(moved.made[-1]))
     context.exit(exit_code(moved))

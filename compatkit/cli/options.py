@@ -31,6 +31,11 @@ class Given:
     trusted: tuple[str, ...] = ()
     key: str | None = None
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What names the same registry again, in a command that is proposed."""
+        return () if self.registry is None else ("--registry", self.registry)
+
 
 def given(context: click.Context) -> Given:
     """Return what the command line says for all commands."""

@@ -109,7 +109,7 @@ def set_command(
         click.echo(f"decided on {images.name}, {len(images):,} images, {images.digest}")
     paragraph(f"binds {', '.join(bound) or 'no name yet'}")
     if bound:
-        next_step("compatkit", *_where(context), "policy", "test", bound[0])
+        next_step("compatkit", *given(context).words, "policy", "test", bound[0])
 
 
 @policy_command.command(
@@ -243,7 +243,3 @@ def _expected(text: str) -> int | None:
     if not text.isdecimal():
         raise UsageError(f"--expected is the number of a revision, or 'none'; got {text!r}.")
     return int(text)
-
-
-def _where(context: click.Context) -> tuple[str, ...]:
-    return ("--registry", named) if (named := given(context).registry) else ()

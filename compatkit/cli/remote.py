@@ -105,8 +105,7 @@ def pull_command(
         moved = pull(target, remote, patterns or None, options=options, choice=_choice(context, report))
     tell(moved, "pull", machine)
     if moved.made and not machine and not planned:
-        words = ["--registry", str(given(context).registry)] if given(context).registry is not None else []
-        next_step("compatkit", *words, "show", str(moved.made[-1]))
+        next_step("compatkit", *given(context).words, "show", str(moved.made[-1]))
     context.exit(exit_code(moved))
 
 
@@ -193,7 +192,7 @@ def tell(moved: Moved, done: str, machine: bool) -> None:
     for one in moved.apart:
         click.echo(fold("apart", f"{one}; both stay as they are", indent=0, size=9))
     for one in moved.refused:
-        told = fold("refused", f"{one.what}: [{one.error.code}] {one.error}", indent=0, size=9)
+        told = fold("refused", f"[{one.error.code}] {one}", indent=0, size=9)
         click.echo(click.style("refused", fg="red") + told.removeprefix("refused"))
     _sum(moved, done)
 

@@ -67,9 +67,8 @@ def sign_command(
         said = one.to_json()
         ends = f", until {said['expires']}" if said["expires"] else ""
         click.echo(f"{'signed' if one.made else 'signed before'} {one.subject}{ends}")
-    root = given(context).registry
     more = ["--all"] if every else []
-    next_step("compatkit", *(["--registry", root] if root else []), "signatures", *references, *more)
+    next_step("compatkit", *given(context).words, "signatures", *references, *more)
 
 
 @click.command(

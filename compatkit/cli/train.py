@@ -107,10 +107,19 @@ def train_command(
     _print_losses(last)
     for reference in parts.values():
         click.echo(f"published {reference}{' and signed it' if signed else ''}")
-    where = ("--registry", named) if (named := given(context).registry) else ()
     data = ("--data-root", data_root) if data_root else ()
     globs = f"{plan.prefix}/*.extractor", f"{plan.prefix}/*.head"
-    next_step("compatkit", *where, "matrix", *globs, "--recipe", recipe, *data, "--html", "matrix.html")
+    next_step(
+        "compatkit",
+        *given(context).words,
+        "matrix",
+        *globs,
+        "--recipe",
+        recipe,
+        *data,
+        "--html",
+        "matrix.html",
+    )
 
 
 def _announce(plan: Recipe) -> None:

@@ -193,9 +193,8 @@ def _conclude(
     word = click.style("sound", fg="green") if found.sound else click.style("not sound", fg="red", bold=True)
     click.echo(f"\n{told}: {word}" if told else word)
     if planned.actions and not repaired:
-        root = given(context).registry
         options = [
-            *(["--registry", root] if root else []),
+            *given(context).words,
             "verify",
             *patterns,
             *(["--from", copy] if copy else []),

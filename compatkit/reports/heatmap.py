@@ -14,8 +14,8 @@ from compatkit.reports.wording import (
     Verdict,
     brief,
     clip,
+    explained,
     interval,
-    listed,
     settings_line,
     share,
     verdict,
@@ -217,10 +217,10 @@ def _draw_title(figure: Figure, told: list[str], width: float, height: float) ->
 
 
 def _legend_lines(matrix: Matrix, per_line: float) -> list[str]:
-    seen: set[str] = set()
-    for part in matrix.extractors:
-        seen |= {verdict(matrix.find(part.reference, head.reference)).key for head in matrix.heads}
-    words = [f"{one.mark} {_meaning(one)}" for one in listed(seen)]
+    cells = (
+        matrix.find(part.reference, head.reference) for part in matrix.extractors for head in matrix.heads
+    )
+    words = [f"{one.mark} {_meaning(one)}" for one in explained(cells)]
     each = max(1, int(per_line))
     return ["     ".join(words[start : start + each]) for start in range(0, len(words), each)]
 

@@ -90,6 +90,7 @@ def render(matrix: Matrix) -> str:
         for i, part in enumerate(matrix.extractors)
     ]
     counts = Counter(one.said.key for row in rows for one in row)
+    own = ["own"] if any(one.own for row in rows for one in row) else []
     return environment.get_template("matrix.html.j2").render(
         style=Markup(style),
         script=Markup(script),
@@ -102,7 +103,7 @@ def render(matrix: Matrix) -> str:
         heads=[_heading(part, "Head", f"head-{i}") for i, part in enumerate(matrix.heads)],
         rows=rows,
         counts=[(one, counts[one.key]) for one in listed(counts)],
-        verdicts=listed({*counts, "perfect", "compatible", "chance"}),
+        verdicts=listed({*counts, "perfect", "compatible", "chance", *own}),
         many=max(len(matrix.extractors), len(matrix.heads)) > MANY,
         few=sum(map(len, rows)) <= MANY,
     )

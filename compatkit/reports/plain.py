@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from compatkit.evaluation.cells import Cell, Part
-from compatkit.reports.wording import Verdict, brief, clip, listed, settings_line, share, verdict, visible
+from compatkit.reports.wording import Verdict, brief, clip, explained, settings_line, share, verdict, visible
 
 if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
@@ -85,12 +85,8 @@ def _compact(matrix: Matrix, width: int) -> list[str]:
                 f"E{row + 1}".ljust(label) + "".join(_short(cell).rjust(COMPACT_CELL) for cell in cells)
             )
         lines.append("")
-    seen = {
-        verdict(matrix.find(row.reference, head.reference)).key
-        for row in matrix.extractors
-        for head in matrix.heads
-    }
-    signs = [f"{one.sign.strip() or 'no sign'} {one.word}" for one in listed(seen)]
+    cells = (matrix.find(row.reference, head.reference) for row in matrix.extractors for head in matrix.heads)
+    signs = [f"{one.sign.strip() or 'no sign'} {one.word}" for one in explained(cells)]
     # Hard spaces hold a sign and its words together while the line is wrapped.
     legend = textwrap.wrap("Signs: " + ", ".join(sign.replace(" ", HARD) for sign in signs), width)
     lines += [*(line.replace(HARD, " ") for line in legend), ""]

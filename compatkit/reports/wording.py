@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -145,6 +145,14 @@ def verdict(cell: Cell | None) -> Verdict:
     said = " ".join((cell.reason, *cell.findings)).lower()
     disjoint = not cell.common and ("common" in cell.reason or "labels-disjoint" in said)
     return VERDICTS["disjoint" if disjoint else "missing"]
+
+
+def explained(cells: Iterable[Cell | None]) -> list[Verdict]:
+    """Return the verdicts that a legend of some cells explains; own pairs are marked whatever their verdict is."""
+    found: set[str] = set()
+    for cell in cells:
+        found |= {verdict(cell).key, *(["own"] if cell is not None and cell.own else [])}
+    return listed(found)
 
 
 def listed(keys: Collection[str]) -> list[Verdict]:

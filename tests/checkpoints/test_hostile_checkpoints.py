@@ -169,7 +169,6 @@ def test_limits_of_time_and_memory_stop_it(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-@pytest.mark.slow
 def test_a_real_script_is_named(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch discourages it, and people have such files

@@ -36,6 +36,7 @@ def test_what_was_done_is_told_and_both_parts_are_published(run: Any, file: Path
     assert "took 'module.' off the names num_classes 3 read from fc.weight" in text
     assert "resnet8_cifar cut at layer2: head(extractor(x)) equals the whole network bitwise" in text
     assert "published zoo/small.extractor@1.0.0 published zoo/small.head@1.0.0" in text
+    assert "next: compatkit --registry parts check zoo/small.extractor@1.0.0 '*.head'" in text
     shown = " ".join(run("--registry", "parts", "show", "zoo/small.head").out.split())
     assert "adopted from net.safetensors (file:sha256:" in shown
 

@@ -159,7 +159,7 @@ def test_what_is_pulled_cloned_or_read_from_a_layout_may_be_required_to_be_signe
     for command in commands:
         said = run(*command, "--trusted", public)
         told = " ".join(said.out.split())
-        assert said.code == 1 and f"{HEAD}@1.0.0: [unsigned]" in told and "compatkit sign" in told
+        assert said.code == 1 and f"[unsigned] {HEAD}@1.0.0 (sha256:" in told and "compatkit sign" in told
     shutil.rmtree(tmp_path / "clone")
     for command in commands:
         said = run(*command, "--require-signature", "--json")  # the user trusts nobody yet

@@ -10,10 +10,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from PIL import Image
 
+from compatkit.reports import plain
 from compatkit.reports.matrix import Matrix
 from compatkit.reports.page import embedded, render
 from compatkit.reports.wording import MINUS
@@ -208,3 +210,13 @@ def test_the_print_shows_matrix_and_evidence(visit: Visit, tmp_path: Path) -> No
     assert page.locator("table.matrix").is_visible() and page.locator("#cell-0-1").is_visible()
     assert page.evaluate("getComputedStyle(document.querySelector('.frame')).overflow") == "visible"
     visit.assert_quiet()
+
+
+def test_outlines_are_explained_also_where_no_own_pair_has_a_figure():
+    small = examples.digits()
+    stale = [attrs.evolve(one, grade="stale") for one in small.cells]
+    matrix = Matrix(small.extractors, small.heads, stale)
+    assert any(one.own for one in matrix.cells)
+    assert "own pair (outlined)" in render(matrix) and "= own pair" in plain.render(matrix, 60)
+    strangers = Matrix(small.extractors[:1], small.heads[1:], [one for one in stale if not one.own][:1])
+    assert "(outlined)" not in render(strangers)

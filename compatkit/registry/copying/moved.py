@@ -28,6 +28,10 @@ class Refusal:
     what: str
     error: CompatkitError
 
+    def __str__(self) -> str:
+        said = str(self.error)
+        return said if said.startswith(self.what) else f"{self.what}: {said}"
+
 
 @attrs.frozen
 class Withdrawal:
@@ -116,7 +120,7 @@ class Moved:
         """
         if not self.refused:
             return self
-        told = [f"{one.what}: {one.error}" for one in self.refused[:SHOWN]]
+        told = [str(one) for one in self.refused[:SHOWN]]
         more = f" And {len(self.refused) - SHOWN} more." if len(self.refused) > SHOWN else ""
         rest = (
             "would come" if self.planned else f"came: {len(self.made)} new, {len(self.there)} there already"
