@@ -50,6 +50,7 @@ def load(
 
     Raises:
         SignatureError: It has no signature that counts.
+        VersionUntrue: Its number lies about what changed since the version below it.
         IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         UnknownName: The blueprint's builder or model is not known here.
     """
@@ -58,6 +59,7 @@ def load(
 
     if not admitted:
         check_signature(store, reference, require_signature, verify)
+    check_version(store, reference, verify)
     manifest = store.manifest(reference if reference.version else str(reference.digest))
     with named(pinned(reference)):
         state = store.load_state(manifest, verify=verify)
@@ -100,6 +102,18 @@ def check_signature(store: Store, reference: Reference, require_signature: Trust
             from compatkit.registry.signing.vouching import admit
 
             admit(store, reference, trust, verify)
+
+
+def check_version(store: Store, reference: Reference, verify: Verify) -> None:
+    """Refuse a version whose number lies about the change; what is asked for by its digest promises no number.
+
+    Raises:
+        VersionUntrue: It does.
+    """
+    if reference.version is not None and verify != "never":
+        from compatkit.registry.steps import check_number
+
+        check_number(store, reference.name, reference.version, str(reference.digest))
 
 
 def function_of_parent(store: Store, digest: str) -> str | None:

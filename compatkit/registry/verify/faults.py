@@ -81,6 +81,11 @@ CODES: Mapping[str, Kind] = {
         "error", "a version file that holds no digest", "--from ROOT takes it from another copy"
     ),
     "version-target": Kind("error", "a version that points at something else than a manifest", _AGAIN),
+    "version-step": Kind(
+        "error",
+        "a number that is too small a step for what changed",
+        "`compatkit withdraw` it and publish it again without a version",
+    ),
     "tombstone-damaged": Kind("error", "a tombstone that cannot be read", "--repair writes it anew"),
     "tombstone-orphan": Kind(
         "warning", "a tombstone of a version that is not there", "--from ROOT restores it"
