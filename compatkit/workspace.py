@@ -307,9 +307,10 @@ class Registry(Policing):
     @property
     def care(self) -> Care:
         """Examining, mending, collecting unused blobs, disk usage, history, import."""
+        from compatkit.admitting import deciding
         from compatkit.registry.care import Care
 
-        return Care(self.store)
+        return Care(self.store, deciding())
 
     def push(
         self,
@@ -317,6 +318,8 @@ class Registry(Policing):
         patterns: str | Sequence[str] | None = None,
         *,
         options: Mapping[str, Any] | None = None,
+        measure: bool = False,
+        data: Given = (),
         **choice: Any,
     ) -> Moved:
         """Copy components to a remote, which becomes a registry if it is none; only what is missing moves.
@@ -325,17 +328,21 @@ class Registry(Policing):
             remote: A folder, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, or what else fsspec reaches.
             patterns: Such as ``"digits/*"``; None takes all there is.
             options: Of the fsspec file system, such as ``{"endpoint_url": ...}``.
-            choice: ``versions`` (``"all"``, ``"latest"``), ``aliases``, ``evidence``, ``jobs``, ``dry_run``,
-                ``progress``: see ``compatkit.registry.remotes.transferring.Choice``.
+            measure: Where the remote is a folder with policies: measure what they ask and no evidence tells.
+            data: Images at hand for that.
+            choice: ``versions`` (``"all"``, ``"latest"``), ``aliases``, ``evidence``, ``unmeasured``, ``jobs``,
+                ``dry_run``, ``progress``: see ``compatkit.registry.remotes.transferring.Choice``.
 
         Raises:
             Incomplete: Something was refused, such as a number that belongs to other bytes there; the rest moved.
             NotFound: A pattern matches nothing.
             EnvironmentFailure: No right, no network; the same call goes on where it stopped.
         """
+        from compatkit.admitting import deciding
         from compatkit.registry.remotes.transferring import Choice, push
 
-        return push(self.store, remote, patterns, options=options, choice=Choice.of(choice)).check()
+        chosen = Choice.of({"deciding": deciding(measure=measure, data=data), **choice})
+        return push(self.store, remote, patterns, options=options, choice=chosen).check()
 
     def pull(
         self,
@@ -344,6 +351,8 @@ class Registry(Policing):
         *,
         options: Mapping[str, Any] | None = None,
         accept: Accept | None = None,
+        measure: bool = False,
+        data: Given = (),
         **choice: Any,
     ) -> Moved:
         """Copy components of a remote to this registry, verified while they arrive; nothing here is overwritten.
@@ -354,18 +363,22 @@ class Registry(Policing):
             options: Of the fsspec file system.
             accept: Is given a manifest's digest, its signatures as they were found and ``name@version``, before
                 anything of the component comes; refuses it by an exception.
+            measure: Measure what policies here ask and no evidence tells.
+            data: Images at hand for that.
             choice: As for ``push``.
 
         Raises:
-            Incomplete: Something was refused: other bytes than promised, a number that belongs to other bytes here,
-                not accepted; the rest came.
+            Incomplete: Something was refused: other bytes than promised, a number that belongs to other bytes here or
+                lies, a policy here that is broken or undecided, not accepted; the rest came.
             NotFound: A pattern matches nothing.
             LayoutError: The remote is no registry.
             EnvironmentFailure: No right, no network, disk full; the same call goes on where it stopped.
         """
+        from compatkit.admitting import deciding
         from compatkit.registry.remotes.transferring import Choice, pull
 
-        chosen = Choice.of({**choice, "accept": accept})
+        decides = deciding(measure=measure, data=data)
+        chosen = Choice.of({"deciding": decides, **choice, "accept": accept})
         return pull(self.store, remote, patterns, options=options, choice=chosen).check()
 
     @classmethod

@@ -12,11 +12,12 @@ import pytest
 
 from compatkit.registry.canonical import dumps
 from compatkit.registry.manifest import Parent, function_digest
+from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes import files
 from compatkit.registry.store import Store
 
 HEAD, EXTRACTOR = "digits/mnist.head", "digits/mnist.extractor"
-FOLDERS = ("blobs", "refs", "evidence", "policies", "signatures")
+FOLDERS = ("blobs", "refs", "evidence", "signatures")
 
 
 def fill(store: Store, publish: Callable[..., Any]) -> Store:
@@ -35,7 +36,8 @@ def fill(store: Store, publish: Callable[..., Any]) -> Store:
     store.set_alias(HEAD, "old", None)
     store.withdraw(HEAD, "1.0.0", "trained on the test set")
     write(store, f"signatures/{head.digest.removeprefix('sha256:')}/ab-{'0' * 64}.json", b'{"signed":true}\n')
-    write(store, "policies/digits%2f%2a/1", dumps({"mode": "backward"}))
+    deciding = Images("mnist/test", f"data:sha256:{'a' * 64}")
+    store.set_policy("digits/*", Policy(scope="digits/*", mode="backward", data=deciding))
     return store
 
 

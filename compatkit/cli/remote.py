@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from compatkit.cli.gc import counted, size
-from compatkit.cli.options import given, json_option, registry_option
+from compatkit.cli.options import admission_options, given, json_option, registry_option
+from compatkit.cli.outcome import deciding_on
 from compatkit.cli.output import clean, columns, emit, fold, news, next_step, paragraph, progress
 from compatkit.cli.roots import destination, make, store
 
@@ -33,7 +34,7 @@ def moving_options(function: Command) -> Command:
     """Add what push, pull and clone have in common."""
     for option in (
         click.option("--latest", is_flag=True, help="Only the latest version of each name."),
-        click.option("--no-aliases", is_flag=True, help="Leave aliases and policies as they are."),
+        click.option("--no-aliases", is_flag=True, help="Leave aliases as they are."),
         click.option("--no-results", is_flag=True, help="Leave measured results of pairs behind."),
         click.option(
             "--jobs",
@@ -63,6 +64,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would mo
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @moving_options
 @dry_run_option
+@admission_options
 @registry_option
 @json_option
 @click.pass_context
@@ -88,6 +90,7 @@ def push_command(
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @moving_options
 @dry_run_option
+@admission_options
 @registry_option
 @json_option
 @click.pass_context
@@ -140,6 +143,8 @@ def _choice(context: click.Context, report: Progress) -> Choice:
         versions="latest" if chosen["latest"] else "all",
         aliases=not chosen["no_aliases"],
         evidence=not chosen["no_results"],
+        deciding=deciding_on(chosen, report) if "measure" in chosen else None,
+        unmeasured=chosen.get("unmeasured", False),
         jobs=chosen["jobs"],
         dry_run=chosen.get("dry_run", False),
         progress=report,
@@ -203,9 +208,8 @@ def _sum(moved: Moved, done: str) -> None:
             click.echo(f"  {size(one.bytes):>9}  {one.digest}  {clean(one.whose)}")
         if moved.blobs > SHOWN:
             click.echo(f"  and {moved.blobs - SHOWN:,} more; --json lists all")
-        paragraph(f"Nothing was changed. {done} would move {blobs}, besides results, aliases and policies.")
+        paragraph(f"Nothing was changed. {done} would move {blobs}, besides results and aliases.")
         return
     verb = {"push": "pushed", "pull": "pulled", "clone": "cloned", "export": "wrote", "import": "read"}[done]
     said = f"{verb} {blobs}, {counted(moved.results, 'result')}, {counted(moved.signatures, 'signature')}"
-    followed = [*moved.aliases, *(f"the policy of {one}" for one in moved.policies)]
-    paragraph(said + (f"; moved {', '.join(followed)}" if followed else "") + ".")
+    paragraph(said + (f"; moved {', '.join(moved.aliases)}" if moved.aliases else "") + ".")

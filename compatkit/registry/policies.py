@@ -255,22 +255,27 @@ def from_json(value: Any, *, what: str) -> Policy:
     return policy
 
 
-def to_bytes(policy: Policy | None, time: str) -> bytes:
+def to_bytes(policy: Policy | None, time: str, admitted: str = "") -> bytes:
     """Return one revision as canonical JSON."""
-    return dumps({"policy": None if policy is None else policy.to_json(), "time": time})
+    told = {"policy": None if policy is None else policy.to_json(), "time": time}
+    return dumps(told | ({"admitted": admitted} if admitted else {}))
 
 
-def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str]:
-    """Read one revision strictly: the policy, None where it was cleared, and when that was.
+def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
+    """Read one revision strictly: the policy, None where it was cleared; when that was; what came in unmeasured.
 
     Raises:
         FormatError: Not what ``to_bytes`` writes.
     """
-    value = _object(loads(data, what=what), {"policy", "time"}, what)
-    if not isinstance(value["time"], str):
-        raise FormatError(f"{what}.time: expected text, got {value['time']!r:.40}.")
+    value = loads(data, what=what)
+    extra = {"admitted"} if isinstance(value, dict) and "admitted" in value else set[str]()
+    value = _object(value, {"policy", "time"} | extra, what)
+    admitted = value.get("admitted", "")
+    for key, text in (("time", value["time"]), ("admitted", admitted)):
+        if not isinstance(text, str):
+            raise FormatError(f"{what}.{key}: expected text, got {text!r:.40}.")
     policy = value["policy"]
-    return None if policy is None else from_json(policy, what=f"{what}.policy"), value["time"]
+    return None if policy is None else from_json(policy, what=f"{what}.policy"), value["time"], admitted
 
 
 def _object(value: Any, keys: set[str], what: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Policies on disk: each change of a scope's policy is a numbered file, created once.
 
 ``policies/<scope>@<n>`` is the n-th change, created by link(2): who creates it has changed the policy, and whoever saw
-an older state fails and looks again. The highest number counts. There is no pointer that could be behind, and nothing
+an older state fails and looks again. The highest number counts. A version that came in unmeasured is an entry too, with
+the policy as it was. There is no pointer that could be behind, and nothing
 to mend after a crash.
 """
 
@@ -17,6 +18,7 @@ import attrs
 from compatkit.errors import FormatError, InvalidName, PolicyMoved
 from compatkit.registry import durable
 from compatkit.registry.aliases import ANY, Anything
+from compatkit.registry.names import Reference
 from compatkit.registry.policies import Policy, by_specificity, check_scope, from_bytes, matches, to_bytes
 from compatkit.registry.references import LIMIT, PATIENCE, now
 from compatkit.registry.surroundings import environment
@@ -34,12 +36,14 @@ class Revision:
         number: Counted from 1.
         policy: What holds since; None where it was cleared.
         time: UTC, ISO 8601.
+        admitted: A version that came in unmeasured, ``name@version``, where that was the change; else empty.
     """
 
     scope: str
     number: int
     policy: Policy | None
     time: str
+    admitted: str = ""
 
 
 @attrs.frozen(eq=False)
@@ -130,6 +134,24 @@ class Policies:
                 if durable.create_once(path, to_bytes(policy, made.time), self.root):
                     return made
 
+    def admit(self, scope: str, one: Reference) -> Revision:
+        """Write down that a version comes in without the measurement that the policy of a scope asks for.
+
+        Raises:
+            FormatError: The policy is damaged.
+            EnvironmentFailure: Disk full, no right to write, ...; nothing is written.
+        """
+        scope, admitted = check_scope(scope), f"{one.name}@{one.version}"
+        while True:
+            numbers = self._numbers().get(scope, [])
+            current = self._latest(scope, numbers)
+            held = current.policy if current is not None else None
+            made = Revision(scope, max(numbers, default=0) + 1, held, now(), admitted)
+            path = self._path(scope, made.number)
+            with environment("create", path):
+                if durable.create_once(path, to_bytes(held, made.time, admitted), self.root):
+                    return made
+
     def _compare(
         self, scope: str, current: Revision | None, expected: int | Policy | Anything | None
     ) -> None:
@@ -187,7 +209,7 @@ class Policies:
         try:
             if len(found[0]) > LIMIT:
                 raise FormatError(f"more than {LIMIT} bytes")
-            policy, when = from_bytes(found[0], what="policy")
+            policy, when, admitted = from_bytes(found[0], what="policy")
             if policy is not None and policy.scope != scope:
                 raise FormatError(f"it is for the scope {policy.scope!r}")
         except FormatError as error:
@@ -196,7 +218,7 @@ class Policies:
                 f"set again (`compatkit policy set {scope}`), or the file is restored from a copy of the registry.",
                 subject=path,
             ) from error
-        return Revision(scope, number, policy, when)
+        return Revision(scope, number, policy, when, admitted)
 
 
 def _encoded(scope: str) -> str:

@@ -81,7 +81,7 @@ def test_what_is_pushed_and_pulled_is_the_same_byte_by_byte(store: Store, source
     came = pull(store, remote).check()
     assert content(store.root) == content(source.root)
     assert (came.blobs, came.bytes) == (sent.blobs, sent.bytes)
-    assert (came.results, came.signatures, came.policies) == (1, 1, ["digits/*"])
+    assert (came.results, came.signatures) == (1, 1)
     assert sorted(came.aliases) == [f"{HEAD}:old", f"{HEAD}:prod"]
     assert [(str(one.reference), one.reason) for one in came.withdrawn] == [
         (f"{HEAD}@1.0.0", "trained on the test set")
@@ -94,7 +94,7 @@ def test_nothing_moves_twice(store: Store, source: Store, remote: str):
     pull(store, remote)
     for again in (push(source, remote), pull(store, remote)):
         assert (again.made, again.blobs, again.results, again.signatures) == ([], 0, 0, 0)
-        assert (again.aliases, again.policies, again.withdrawn, again.refused) == ([], [], [], [])
+        assert (again.aliases, again.withdrawn, again.refused) == ([], [], [])
         assert len(again.there) == 3
 
 
@@ -158,10 +158,8 @@ def test_a_plan_says_what_would_move_and_moves_nothing(tmp_path: Path, source: S
 def test_results_and_aliases_can_be_left_behind(store: Store, source: Store, memory: str):
     push(source, memory)
     came = pull(store, memory, choice=Choice(aliases=False, evidence=False))
-    assert (came.results, came.aliases, came.policies) == (0, [], [])
-    assert not [
-        path for path in content(store.root) if path.startswith(("evidence", "policies")) or "/@log/" in path
-    ]
+    assert (came.results, came.aliases) == (0, [])
+    assert not [path for path in content(store.root) if path.startswith("evidence") or "/@log/" in path]
 
 
 def test_an_empty_registry_moves_as_nothing(tmp_path: Path, store: Store, remote: str):
@@ -341,19 +339,11 @@ def test_an_alias_of_a_version_that_does_not_come_stays_behind(store: Store, sou
     assert other == b"2.0.0 2\n"
 
 
-def test_policies_follow_where_they_concern_what_moves_and_stay_where_both_changed_them(
-    store: Store, source: Store, memory: str
-):
-    write(source, "policies/other%2f%2a/1", b"{}\n")
-    push(source, memory)
-    assert pull(store, memory).policies == ["digits/*"]
-    write(source, "policies/digits%2f%2a/2", b'{"mode":"full"}\n')
-    assert push(source, memory).policies == ["digits/*"]
-    write(store, "policies/digits%2f%2a/2", b'{"mode":"none"}\n')
-    came = pull(store, memory).check()
-    assert came.apart == [f"the policy of digits/* was changed both in {memory} and in {store.root}"]
-    assert (store.root / "policies/digits%2f%2a/2").read_bytes() == b'{"mode":"none"}\n'
-    assert not (store.root / "policies/other%2f%2a").exists()
+def test_policies_stay_where_they_were_set(store: Store, source: Store, memory: str):
+    push(source, memory).check()
+    pull(store, memory).check()
+    assert [one.scope for one in source.policies.all()] == ["digits/*"]
+    assert store.policies.all() == [] and not fsspec.filesystem("memory").find(f"{memory}/policies")
 
 
 def test_a_pusher_who_is_slower_loses_and_overwrites_nothing(
@@ -729,8 +719,6 @@ LIES: dict[str, tuple[Callable[[Any, str, Store], None], str, type[Exception]]] 
         f"{HEAD}:prod",
         FormatError,
     ),
-    "policy": (overwrite(under("policies/*"), lambda data: b'{"a":1,"a":2}'), "digits/*", FormatError),
-    "policy long": (overwrite(under("policies/*"), lambda data: b" " * 2**17), "digits/*", FormatError),
     "pointer": (
         overwrite(under("evidence/*"), lambda data: b"sha256:" + b"0" * 64 + b"\n"),
         "evidence/",

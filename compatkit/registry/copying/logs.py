@@ -1,30 +1,24 @@
-"""Logs of numbered changes, of aliases and policies: one that goes on from the other is followed, else both stay.
+"""Logs of the moves of aliases: one that goes on from the other is followed, else both stay.
 
-Nothing that was decided on either side is ever undone.
+Nothing that was decided on either side is ever undone. Policies do not move: they are what one registry promises.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Iterator
 
 import attrs
 
-from compatkit.errors import CompatkitError, EnvironmentFailure, FormatError
+from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.registry.aliases import Aliases
-from compatkit.registry.canonical import loads
 from compatkit.registry.copying.moved import Moved, Refusal
 from compatkit.registry.copying.sources import Source
 from compatkit.registry.copying.targets import Note, Target
 from compatkit.registry.names import Version
-from compatkit.registry.references import LIMIT
 
-POLICIES = "policies"
 _NUMBER = re.compile("[1-9][0-9]{0,8}")
-_SCOPE = re.compile(r"[a-z0-9%][a-z0-9._%-]{0,254}")
-_ESCAPES = {"%2f": "/", "%2a": "*", "%3f": "?"}
 
 
 @attrs.frozen
@@ -128,79 +122,23 @@ def _point(target: Target, path: str, version: str | None, number: int) -> None:
         target.replace(path, line)
 
 
-def policy_folders(source: Source, names: Iterable[str]) -> list[str]:
-    """Return the folders of the policies that concern some names: ``policies/digits%2f%2a`` is of ``digits/*``."""
-    known, found = set(names), set[str]()
-    for path in source.notes([POLICIES]):
-        parts = path.split("/")
-        if (
-            len(parts) == 3
-            and _SCOPE.fullmatch(parts[1])
-            and any(fnmatchcase(one, scope(parts[1])) for one in known)
-        ):
-            found.add(f"{POLICIES}/{parts[1]}")
-    return sorted(found)
-
-
-def scope(folder: str) -> str:
-    """Return the glob over names that a folder of policies is named by."""
-    for escaped, plain in _ESCAPES.items():
-        folder = folder.replace(escaped, plain)
-    return folder
-
-
-def move_policy(source: Source, target: Target, log: Log) -> str | None:
-    """Let a policy follow; return why it stays as it is, None if it changed or nothing was new.
-
-    Raises:
-        FormatError: The source's log is damaged.
-    """
-    told = scope(log.folder.rpartition("/")[2])
-    for number in log.new:
-        content, what = log.source[number], f"{source.where}/{log.folder}/{number}"
-        if len(content) > LIMIT:
-            raise FormatError(f"{what} has more than {LIMIT} bytes, too many for a policy.", subject=what)
-        if not isinstance(loads(content, what=what), dict):
-            raise FormatError(f"{what}: expected a policy, an object, got {content[:80]!r}.", subject=what)
-    if not log.new and log.agrees:
-        return None
-    if not log.follows or not follow(target, log):
-        return f"the policy of {told} was changed both in {source.where} and in {target.where}"
-    return None
-
-
 def follow_all(source: Source, target: Target, names: list[str], done: Moved) -> None:
-    """Let the aliases of some names, and the policies that concern them, follow those of the source.
+    """Let the aliases of some names follow those of the source.
 
     Raises:
         EnvironmentFailure: They cannot be read or written.
     """
     for log in read(source, target, alias_folders(source, names)):
         what = log.folder.removeprefix("refs/").replace("/@log/", ":")
-        _follow(source, target, log, move_alias, done.aliases, what, done)
-    for log in read(source, target, policy_folders(source, names)):
-        what = scope(log.folder.rpartition("/")[2])
-        _follow(source, target, log, move_policy, done.policies, what, done)
-
-
-def _follow(
-    source: Source,
-    target: Target,
-    log: Log,
-    move: Callable[[Source, Target, Log], str | None],
-    moved: list[str],
-    what: str,
-    done: Moved,
-) -> None:
-    try:
-        with source.speaking(), target.speaking():
-            apart = move(source, target, log)
-    except EnvironmentFailure:
-        raise
-    except CompatkitError as error:
-        done.refused.append(Refusal(what, error))
-        return
-    if apart is not None:
-        done.apart.append(apart)
-    elif log.new:
-        moved.append(what)
+        try:
+            with source.speaking(), target.speaking():
+                apart = move_alias(source, target, log)
+        except EnvironmentFailure:
+            raise
+        except CompatkitError as error:
+            done.refused.append(Refusal(what, error))
+            continue
+        if apart is not None:
+            done.apart.append(apart)
+        elif log.new:
+            done.aliases.append(what)

@@ -63,12 +63,11 @@ class Moved:
             are kept, and found by digest.
         refused: What did not come, and why.
         withdrawn: Versions that are withdrawn on the other side; told when it is learnt.
-        apart: Aliases and policies that both sides moved, and that stay as they are.
+        apart: Aliases that both sides moved, and that stay as they are.
         items: Blobs that were moved.
         results: Number of measured results that are new there.
         signatures: Number of signatures that are new there.
         aliases: Aliases that moved, ``name:alias``.
-        policies: Scopes whose policy changed.
         planned: Whether nothing was done, and this is what would be.
     """
 
@@ -82,7 +81,6 @@ class Moved:
     results: int = 0
     signatures: int = 0
     aliases: list[str] = attrs.field(factory=list)
-    policies: list[str] = attrs.field(factory=list)
     planned: bool = False
 
     @property
@@ -106,7 +104,7 @@ class Moved:
         ]
         withdrawn = [{"reference": str(one.reference), "reason": one.reason} for one in self.withdrawn]
         counts = {name: getattr(self, name) for name in ("blobs", "bytes", "results", "signatures")}
-        others = {name: getattr(self, name) for name in ("aliases", "policies", "apart", "planned")}
+        others = {name: getattr(self, name) for name in ("aliases", "apart", "planned")}
         items = [attrs.asdict(one) for one in self.items]
         return {**lists, "refused": refused, "withdrawn": withdrawn, **counts, **others, "objects": items}
 

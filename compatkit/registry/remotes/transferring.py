@@ -11,6 +11,7 @@ import attrs
 
 from compatkit.errors import LayoutError, UsageError
 from compatkit.registry import resolving
+from compatkit.registry.copying.admission import Deciding
 from compatkit.registry.copying.bringing import JOBS
 from compatkit.registry.copying.moved import Moved, Progress
 from compatkit.registry.copying.moving import Move
@@ -33,9 +34,11 @@ class Choice:
 
     Attributes:
         versions: ``"all"`` takes all versions of the names, withdrawn ones with tombstones; ``"latest"`` one each.
-        aliases: Whether aliases and policies of the names follow.
+        aliases: Whether aliases of the names follow.
         evidence: Whether measured results of pairs come along, where both parts do.
         accept: Refuses components: see ``pull``.
+        deciding: Makes what answers the questions of policies, where components come into a folder; None: nobody.
+        unmeasured: Let in what nobody measured as a policy asks; the log of the policy tells.
         jobs: Blobs that move at once.
         dry_run: Only say what would move.
         progress: Called with done, total and what is being done.
@@ -45,6 +48,8 @@ class Choice:
     aliases: bool = True
     evidence: bool = True
     accept: Accept | None = None
+    deciding: Deciding | None = None
+    unmeasured: bool = False
     jobs: int = JOBS
     dry_run: bool = False
     progress: Progress | None = None
@@ -71,6 +76,8 @@ class Choice:
             aliases=self.aliases,
             evidence=self.evidence,
             accept=self.accept,
+            deciding=self.deciding,
+            unmeasured=self.unmeasured,
             jobs=self.jobs,
             progress=self.progress or (lambda done, total, what: None),
         )
