@@ -2,8 +2,8 @@
 
 ``policies/<scope>@<n>`` is the n-th change, created by link(2): who creates it has changed the policy, and whoever saw
 an older state fails and looks again. The highest number counts. A version that came in unmeasured is an entry too, with
-the policy as it was. There is no pointer that could be behind, and nothing
-to mend after a crash.
+the policy as it was. There is no pointer that could be behind. Where there are no hard links, a crash may leave an empty
+file: nothing in its scope is published until the policy is set again.
 """
 
 from __future__ import annotations
@@ -182,43 +182,67 @@ class Policies:
         durable.check_folders(folder, self.root)
         found: dict[str, list[int]] = {}
         for name in _listed(folder):
-            match = _FILE.fullmatch(name)
-            scope = _decoded(match[1]) if match is not None else None
-            if match is not None and scope is not None:
-                found.setdefault(scope, []).append(int(match[2]))
+            if (parsed := parse_file(name)) is not None:
+                found.setdefault(parsed[0], []).append(parsed[1])
         return {scope: sorted(numbers) for scope, numbers in found.items()}
 
     def _path(self, scope: str, number: int) -> Path:
-        return self.root / FOLDER / f"{_encoded(scope)}@{number}"
+        return self.root / FOLDER / file_name(scope, number)
 
     def _latest(self, scope: str, numbers: list[int]) -> Revision | None:
         found = (self._revision(scope, number) for number in reversed(numbers))
         return next((one for one in found if one is not None), None)
 
     def _revision(self, scope: str, number: int) -> Revision | None:
-        """Return one change; None for an empty file, which is one that was cut off where there are no hard links."""
+        """Return one change; None where its file is gone at this moment."""
         path = self._path(scope, number)
         found = durable.read(path, self.root, limit=LIMIT + 1)
         for _ in range(PATIENCE):
             if found is None or found[0] or time.time() - found[1].st_mtime > 1:
                 break
-            time.sleep(0.01)  # another process may be writing it at this moment
+            time.sleep(0.01)  # without hard links, another process may be writing it at this moment
             found = durable.read(path, self.root, limit=LIMIT + 1)
-        if found is None or not found[0]:
+        if found is None:
             return None
         try:
-            if len(found[0]) > LIMIT:
-                raise FormatError(f"more than {LIMIT} bytes")
-            policy, when, admitted = from_bytes(found[0], what="policy")
-            if policy is not None and policy.scope != scope:
-                raise FormatError(f"it is for the scope {policy.scope!r}")
+            return understood(found[0], scope, number)
         except FormatError as error:
             raise FormatError(
                 f"{path} holds no policy of {scope!r}: {error} Nothing in this scope is published until the policy is "
-                f"set again (`compatkit policy set {scope}`), or the file is restored from a copy of the registry.",
+                f"set again (`compatkit policy set {scope}`), or the file is restored from a copy of the registry "
+                "(`compatkit verify --repair --from ROOT`).",
                 subject=path,
             ) from error
-        return Revision(scope, number, policy, when, admitted)
+
+
+def file_name(scope: str, number: int) -> str:
+    """Return the name of the file of a change."""
+    return f"{_encoded(scope)}@{number}"
+
+
+def parse_file(name: str) -> tuple[str, int] | None:
+    """Return scope and number of the change that a file is named by; None for a foreign one."""
+    match = _FILE.fullmatch(name)
+    scope = _decoded(match[1]) if match is not None else None
+    return None if match is None or scope is None else (scope, int(match[2]))
+
+
+def understood(content: bytes, scope: str, number: int) -> Revision:
+    """Return the change that a file holds.
+
+    An empty file is damage too: taking it for nothing would let an older policy, or none, bind in silence.
+
+    Raises:
+        FormatError: It holds none, or one of another scope.
+    """
+    if not content:
+        raise FormatError("it is empty: its writing was cut off.")
+    if len(content) > LIMIT:
+        raise FormatError(f"more than {LIMIT} bytes.")
+    policy, when, admitted = from_bytes(content, what="policy")
+    if policy is not None and policy.scope != scope:
+        raise FormatError(f"it is for the scope {policy.scope!r}.")
+    return Revision(scope, number, policy, when, admitted)
 
 
 def _encoded(scope: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.errors import CompatkitError, PolicyDataMissing, PolicyUndecided, VersionUntrue
+from compatkit.errors import PolicyDataMissing, PolicyUndecided, VersionUntrue
 from compatkit.registry.canonical import MAX_BYTES
 from compatkit.registry.manifest import Manifest, from_bytes, function_digest
 from compatkit.registry.names import Reference, Version
@@ -198,7 +198,7 @@ class Admission:
         return from_bytes(self.store.objects.read(digest, most=MAX_BYTES), what=f"manifest {digest}")
 
 
-class _Moved(CompatkitError):
+class _Moved(Exception):
     """Something was linked, or a policy changed, that the admission rests on."""
 
 

@@ -113,6 +113,16 @@ CODES: Mapping[str, Kind] = {
         "--repair moves it away; sign again",
     ),
     "signature-orphan": Kind("info", "signatures of a manifest that is not here", "nothing needs doing"),
+    "policy-damaged": Kind(
+        "error",
+        "a change of a policy that cannot be read",
+        "--from ROOT takes it from another copy of the registry; or set the policy again, which binds at once",
+    ),
+    "policy-gap": Kind(
+        "warning",
+        "a change of a policy is not there, though a later one is",
+        "--from ROOT takes it from another copy of the registry",
+    ),
     "misnamed": Kind("warning", "a name that means nothing here; it is never read", "rename or remove it"),
     "case-twins": Kind(
         "warning", "names that some file systems take for one", "rename or remove the odd one"

@@ -21,6 +21,7 @@ from compatkit.registry.verify.blobchecks import BlobChecks
 from compatkit.registry.verify.faults import CODES, Fault, Findings, answer
 from compatkit.registry.verify.numbers import check_numbers
 from compatkit.registry.verify.pointers import check_results, check_tombstones, read_json, read_versions
+from compatkit.registry.verify.policies import check_policies
 from compatkit.registry.verify.selection import Wanted, Withdrawn
 from compatkit.registry.verify.signatures import check_signatures, survey_signatures, survey_signed
 from compatkit.registry.verify.survey import Survey
@@ -163,6 +164,7 @@ def _look_around(survey: Survey, wanted: Wanted) -> None:
     survey_references(survey, wanted.name)
     wanted.check(survey, survey.root)
     if not wanted.patterns:
+        check_policies(survey)
         survey_evidence(survey)
         survey_signatures(survey)
         survey_blobs(survey)
