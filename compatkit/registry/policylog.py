@@ -1,9 +1,9 @@
 """Policies on disk: each change of a scope's policy is a numbered file, created once.
 
 ``policies/<scope>@<n>`` is the n-th change, created by link(2): who creates it has changed the policy, and whoever saw
-an older state fails and looks again. The highest number counts. A version that came in unmeasured is an entry too, with
-the policy as it was. There is no pointer that could be behind. Where there are no hard links, a crash may leave an empty
-file: nothing in its scope is published until the policy is set again.
+an older state fails and looks again. The highest number counts. A version that came in unmeasured is an entry too,
+with the policy as it was. There is no pointer that could be behind. Where there are no hard links, a crash may leave an
+empty file: nothing in its scope is published until the policy is set again.
 """
 
 from __future__ import annotations

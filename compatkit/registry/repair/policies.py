@@ -13,7 +13,7 @@ from compatkit.registry.layout import inspect
 from compatkit.registry.policylog import FOLDER, file_name, parse_file, understood
 from compatkit.registry.references import LIMIT
 from compatkit.registry.repair.planning import REFER, Planned
-from compatkit.registry.verify.faults import Fault
+from compatkit.registry.verify.faults import CODES, Fault
 
 MOST = 1_000
 """Changes of one gap that are brought back."""
@@ -34,9 +34,13 @@ class PolicyRepair:
     def mend(self, fault: Fault) -> bool:
         """Plan what mends a fault; False if nothing does."""
         parsed = parse_file(fault.path.rpartition("/")[2])
-        if parsed is None or not self._is_a_copy():
+        if parsed is None:
             return False
-        scope, first = parsed
+        if not self._is_a_copy() or not self._bring(fault, *parsed):
+            self.planned.leave(fault, CODES["policy-damaged"].remedy)
+        return True
+
+    def _bring(self, fault: Fault, scope: str, first: int) -> bool:
         numbers = range(first, first + (MOST if fault.code == "policy-gap" else 1))
         done = False
         for number in numbers:
