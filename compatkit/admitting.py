@@ -8,11 +8,10 @@ for a bound the highest, so that nothing is gained by bringing a better one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 import attrs
 
-from compatkit.components import load, part_of, pinned
+from compatkit.components import load, unloaded
 from compatkit.errors import FormatError, PolicyBroken, PolicyUndecided
 from compatkit.evaluation.cells import METRIC, METRIC_VERSION, Cell
 from compatkit.evaluation.keys import circumstances, conditions, is_kept
@@ -65,7 +64,7 @@ class Arrivals:
             PolicyUndecided: Figures are missing, and nothing is to be measured.
             PolicyDataMissing: The images that decide are not at hand, and are needed.
         """
-        part = _bare(self.store, Reference(question.name, digest=question.candidate))
+        part = unloaded(self.store, Reference(question.name, digest=question.candidate))
         candidate = attrs.evolve(part, reference=f"{question.name}@{CANDIDATE}")
         decider = Recalling(
             self.store,
@@ -103,7 +102,7 @@ class Recalling(Decider):
     def _loaded(self, reference: Reference) -> LoadedPart:
         digest = str(reference.digest)
         if digest not in self._parts:
-            self._parts[digest] = _bare(self.store, reference)
+            self._parts[digest] = unloaded(self.store, reference)
         return self._parts[digest]
 
     def _provide(self, pairs: Sequence[Pair], policy: Policy, wanted: Images) -> None:
@@ -187,10 +186,3 @@ class Recalling(Decider):
             "measure=True)), bring the figures along from where it was measured, or let it in as it is (--unmeasured; "
             "unmeasured=True), which the log of the policy tells."
         )
-
-
-def _bare(store: Store, reference: Reference) -> LoadedPart:
-    """Return a component of which no weight is read."""
-    manifest = store.manifest(str(reference.digest))
-    nothing = cast(Any, None)
-    return part_of(store, pinned(reference), str(reference.digest), manifest, nothing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
 
@@ -88,6 +88,16 @@ def part_of(store: Store, reference: str, digest: str, manifest: Manifest, modul
         trained_with=trained[0] if trained else None,
         trained_function=function_of_parent(store, trained[0]) if trained else None,
     )
+
+
+def unloaded(store: Store, reference: Reference) -> LoadedPart:
+    """Return a component of which no weight is read: its ``module`` is None, whatever its type says.
+
+    Raises:
+        IntegrityError: Its manifest is missing or damaged.
+    """
+    manifest = store.manifest(str(reference.digest))
+    return part_of(store, pinned(reference), str(reference.digest), manifest, cast("nn.Module", None))
 
 
 def check_signature(store: Store, reference: Reference, require_signature: Trust, verify: Verify) -> None:

@@ -22,6 +22,8 @@ Mode = Literal[
     "none", "backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive"
 ]
 MODES: tuple[Mode, ...] = get_args(Mode)
+ASKED = ("extractor", "head")
+"""Kinds of components that policies ask something of: those that others are trained with, or on."""
 Normalisation = Literal["running", "batch", "reestimate"]
 NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
 SCHEMA = 1
@@ -197,7 +199,18 @@ class Policy:
     def concerns(self, kind: str) -> bool:
         """Tell whether the policy asks anything of a component of this kind: extractors and heads only."""
         side = self.mode.removesuffix("_transitive")
-        return side in {"extractor": ("backward", "full"), "head": ("forward", "full")}.get(kind, ())
+        extractor, head = ASKED
+        return side in {extractor: ("backward", "full"), head: ("forward", "full")}.get(kind, ())
+
+    def unconcerned(self, kind: str) -> str:
+        """Return why nothing is asked of a component of this kind, for people."""
+        if kind not in ASKED:
+            article = "an" if kind[0] in "aeiou" else "a"
+            return (
+                f"policies ask something of extractors and heads, not of {article} {kind}, whose step is what its "
+                "change demands"
+            )
+        return f"the mode {self.mode} asks nothing of {kind}s"
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, as they are kept."""

@@ -112,7 +112,7 @@ class Asker:
         if policy is None:
             return attrs.evolve(question, reason="no policy binds this name")
         if not policy.concerns(manifest.kind):
-            return attrs.evolve(question, reason=f"the mode {policy.mode} asks nothing of {manifest.kind}s")
+            return attrs.evolve(question, reason=policy.unconcerned(manifest.kind))
         earlier = [one for one in self.releases.alive(name) if version is None or one < version]
         if not earlier:
             return attrs.evolve(question, reason="it is the first version")
