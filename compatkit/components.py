@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
 
@@ -50,6 +50,7 @@ def load(
 
     Raises:
         SignatureError: It has no signature that counts.
+        VersionUntrue: Its number lies about what changed since the version below it.
         IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         UnknownName: The blueprint's builder or model is not known here.
     """
@@ -58,6 +59,7 @@ def load(
 
     if not admitted:
         check_signature(store, reference, require_signature, verify)
+    check_version(store, reference, verify)
     manifest = store.manifest(reference if reference.version else str(reference.digest))
     with named(pinned(reference)):
         state = store.load_state(manifest, verify=verify)
@@ -88,6 +90,16 @@ def part_of(store: Store, reference: str, digest: str, manifest: Manifest, modul
     )
 
 
+def unloaded(store: Store, reference: Reference) -> LoadedPart:
+    """Return a component of which no weight is read: its ``module`` is None, whatever its type says.
+
+    Raises:
+        IntegrityError: Its manifest is missing or damaged.
+    """
+    manifest = store.manifest(str(reference.digest))
+    return part_of(store, pinned(reference), str(reference.digest), manifest, cast("nn.Module", None))
+
+
 def check_signature(store: Store, reference: Reference, require_signature: Trust, verify: Verify) -> None:
     """Refuse a component without a signature that counts, where the store or the caller asks for one.
 
@@ -100,6 +112,18 @@ def check_signature(store: Store, reference: Reference, require_signature: Trust
             from compatkit.registry.signing.vouching import admit
 
             admit(store, reference, trust, verify)
+
+
+def check_version(store: Store, reference: Reference, verify: Verify) -> None:
+    """Refuse a version whose number lies about the change; what is asked for by its digest promises no number.
+
+    Raises:
+        VersionUntrue: It does.
+    """
+    if reference.version is not None and verify != "never":
+        from compatkit.registry.steps import check_number
+
+        check_number(store, reference.name, reference.version, str(reference.digest))
 
 
 def function_of_parent(store: Store, digest: str) -> str | None:

@@ -128,6 +128,12 @@ class FormatError(IntegrityError):
     code = "format"
 
 
+class VersionUntrue(IntegrityError):
+    """A version's number promises less change since the version below it than their contracts show."""
+
+    code = "version-untrue"
+
+
 class LayoutError(IntegrityError):
     """The folder is no registry, or one of a layout that this version cannot use."""
 

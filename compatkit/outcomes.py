@@ -128,13 +128,20 @@ class Outcome:
         return "\n".join(lines)
 
 
-def refusal(outcome: Outcome) -> str:
-    """Return why a candidate is refused, and what is open to it, in one paragraph."""
+def refusal(outcome: Outcome, remedy: str = "") -> str:
+    """Return why a candidate is refused, and what is open to it, in one paragraph.
+
+    Args:
+        outcome: What the policy said.
+        remedy: What is open to it, where it is not a candidate for the next number.
+    """
     question = outcome.question
     failed = [str(one) for one in outcome.answers if not one.passed]
     more = f"; and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
     after = f" after {question.previous.version}" if question.previous is not None else ""
-    if outcome.offered is None:
+    if remedy:
+        pass
+    elif outcome.offered is None:
         remedy = "The policy binds across majors: publish under another name, or change the policy"
     else:
         remedy = (

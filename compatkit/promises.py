@@ -192,15 +192,22 @@ class Decider:
                 for (partner, left, head, _), why in zip(pairs, barred, strict=True)
             ]
             return Outcome(question, tuple(answers), self._matrix(pairs, policy))
-        split = images(wanted, self.given)
-        if policy.cap is not None and policy.cap < len(split):
-            split = split.subset(policy.cap, policy.seed)
-        self._fill(pairs, split, policy)
+        self._provide(pairs, policy, wanted)
         answers = [self._judged(*pair, policy.tolerance) for pair in pairs]
         return Outcome(question, tuple(answers), self._matrix(pairs, policy))
 
-    def _pair(self, partner: Partner) -> _Pair:
-        """Return partner, extractor, head and the extractor that gives the bound."""
+    def _provide(self, pairs: Sequence[Pair], policy: Policy, wanted: Images) -> None:
+        """See that there are figures of all pairs and their bounds."""
+        self._fill(pairs, self._images(policy, wanted), policy)
+
+    def _images(self, policy: Policy, wanted: Images) -> Split:
+        """Return the images that decide, or the sample of them."""
+        split = images(wanted, self.given)
+        if policy.cap is not None and policy.cap < len(split):
+            split = split.subset(policy.cap, policy.seed)
+        return split
+
+    def _pair(self, partner: Partner) -> Pair:
         other = self._loaded(partner.reference)
         own = None if partner.bound is None else self._by_digest(partner.bound)
         if self.candidate.kind == "head":
@@ -224,7 +231,7 @@ class Decider:
         except NotFound:
             return None
 
-    def _fill(self, pairs: Sequence[_Pair], split: Split, policy: Policy) -> None:
+    def _fill(self, pairs: Sequence[Pair], split: Split, policy: Policy) -> None:
         """Measure the pairs and their bounds, each extractor once over the images, unless that was done."""
         wanted: dict[str, tuple[LoadedPart, dict[str, LoadedPart]]] = {}
         for _, extractor, head, own in pairs:
@@ -251,7 +258,7 @@ class Decider:
         passed = found.accuracy >= least - SLACK
         return attrs.evolve(answer, accuracy=found, bound=bound, least=max(least, 0.0), passed=passed)
 
-    def _matrix(self, pairs: Sequence[_Pair], policy: Policy) -> Matrix:
+    def _matrix(self, pairs: Sequence[Pair], policy: Policy) -> Matrix:
         """Return the pairs as a matrix: the extractors that give the bounds first, the candidate last."""
         rows: dict[str, LoadedPart] = {}
         for _, extractor, _, own in pairs:
@@ -277,7 +284,8 @@ class Decider:
         return Matrix(tuple(parts[0]), tuple(parts[1]), tuple(cells), settings)
 
 
-_Pair = tuple[str, LoadedPart, LoadedPart, LoadedPart | None]
+Pair = tuple[str, LoadedPart, LoadedPart, LoadedPart | None]
+"""Partner, extractor, head, and the extractor that gives the bound."""
 
 
 def candidate_of(store: Store, name: str, digest: str, manifest: Manifest, module: nn.Module) -> LoadedPart:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
-from compatkit.components import check_signature, pinned
+from compatkit.components import check_signature, check_version, pinned
 from compatkit.composition import ADAPTER, EXTRACTOR, HEAD, Composition, Facts, Pin, composition
 from compatkit.errors import IntegrityError, UsageError
 from compatkit.evaluation.recombination import Recombination
@@ -78,6 +78,7 @@ def load_recombination(
     """Load a published recombination; see ``Registry.load_recombination``."""
     resolved = store.resolve(reference)
     check_signature(store, resolved, require_signature, verify)
+    check_version(store, resolved, verify)
     manifest, whose = store.manifest(resolved), pinned(resolved)
     if manifest.kind != "recombination":
         raise UsageError(

@@ -17,6 +17,7 @@ import pytest
 from compatkit.contract import Blueprint, Contract, Data, Port, Protocol, Structural
 from compatkit.registry.canonical import dumps
 from compatkit.registry.manifest import Manifest, Parent, Payload, function_digest
+from compatkit.registry.policies import Images, Policy
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.store import Store
 from compatkit.registry.tensors.tensorfile import tensor_digest
@@ -25,6 +26,7 @@ EXTRACTOR, HEAD = "parts/one.extractor", "parts/one.head"
 REASON = "wrong data"
 ALIAS = f"{HEAD}:prod"
 OLD, NEW, TOP = f"{EXTRACTOR}@1.0.0", f"{EXTRACTOR}@2.0.0", f"{HEAD}@1.0.0"
+SCOPE = "parts/*"
 RESULTS = f"results of {NEW} with {TOP}"
 
 
@@ -65,6 +67,8 @@ class Parts:
             return f"blobs/sha256/{hexadecimal[:2]}/{hexadecimal}"
         if what.startswith("log/"):
             return f"refs/{HEAD}/@log/prod/{what.removeprefix('log/')}"
+        if what.startswith("policy/"):
+            return f"policies/parts%2f%2a@{what.removeprefix('policy/')}"
         if what == "pointer":
             folder = self.root / "evidence"
             (pointer,) = (one for one in folder.rglob("*") if len(one.name) == 64 and not one.is_dir())
@@ -126,6 +130,9 @@ def build(root: Path) -> Parts:
     for version in ("1.0.0", "2.0.0", "1.0.0"):
         store.set_alias(HEAD, "prod", version)
     store.withdraw(EXTRACTOR, "1.0.0", REASON)
+    images = Images("mnist/test", f"data:sha256:{'a' * 64}")
+    for mode in ("backward", "forward", "full"):
+        store.set_policy(SCOPE, Policy(scope=SCOPE, mode=mode, data=images))  # type: ignore[arg-type]
     left, right = (function_digest(store.manifest(name)) for name in (NEW, TOP))
     result = store.evidence.record(left, right, {"seed": 0}, dumps({"accuracy": 0.5}))
     store.signatures.add(str(top.digest), SigningKey.new("alice").sign(str(top.digest), TOP).to_bytes())
@@ -273,6 +280,7 @@ USERS = {
     "log": ALIAS,
     "pointer": RESULTS,
     "signature": TOP,
+    "policy": SCOPE,
 }
 """Who is affected by a damage to a file."""
 
@@ -373,6 +381,7 @@ def _odd() -> Iterator[tuple[str, Damage]]:
         yield f"alias: {name}", Damage(("alias",), do, code, "alone", "as move 3 of its log says")
         yield f"log: {name}", Damage(("log/1", "log/2", "log/3"), do, code, "alone", "as its neighbours tell")
         yield f"pointer: {name}", Damage(("pointer",), do, code, "alone", "anew from its name")
+        yield f"policy: {name}", Damage(("policy/1", "policy/3"), do, code, "copy", "as it is in")
         if do is not as_socket:  # whose name may not be so long
             yield f"signature: {name}", Damage(("signature",), do, code, "alone", "can do so again")
         mended = "no" if code == "folder-for-file" else "alone"
@@ -413,6 +422,25 @@ def _references() -> Iterator[tuple[str, Damage]]:
             Damage(("log/1", "log/2", "log/3"), do, "alias-log-damaged", "alone", "as its neighbours"),
         )
         yield f"pointer: {name}", Damage(("pointer",), do, "evidence-damaged", "alone", "anew from its name")
+    for name, do in {
+        "empty": changed(lambda data: b""),
+        "cut off": changed(lambda data: data[:-9]),
+        "of another scope": changed(lambda data: data.replace(b"parts", b"party")),
+        "another mode": changed(lambda data: data.replace(b'ard"', b'ish"').replace(b'"full"', b'"wish"')),
+    }.items():
+        yield (
+            f"policy: {name}",
+            Damage(("policy/1", "policy/2", "policy/3"), do, "policy-damaged", "copy", "as it is"),
+        )
+    yield (
+        "policy: removed",
+        Damage(("policy/1", "policy/2"), Path.unlink, "policy-gap", "copy", "as it is in"),
+    )
+    unknown = lambda path: path.with_name("Parts@1").write_bytes(b"{}")  # noqa: E731
+    yield (
+        "policy: a bad name",
+        Damage(("policy/1",), unknown, "misnamed", "no", "rename", "policies/Parts@1", "-"),
+    )
     stale = lambda path: overwrite(path, b"2.0.0 2\n")  # noqa: E731
     yield (
         "alias: behind its log",

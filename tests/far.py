@@ -13,6 +13,7 @@ import pytest
 
 from compatkit.registry.canonical import dumps
 from compatkit.registry.manifest import Parent, function_digest
+from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes import files
 from compatkit.registry.signing.envelope import Envelope
 from compatkit.registry.signing.statement import Statement
@@ -38,6 +39,8 @@ def fill(store: Store, publish: Callable[..., Any]) -> Store:
     store.set_alias(HEAD, "old", None)
     store.withdraw(HEAD, "1.0.0", "trained on the test set")
     store.signatures.add(head.digest, signature(head.digest))
+    deciding = Images("mnist/test", f"data:sha256:{'a' * 64}")
+    store.set_policy("digits/*", Policy(scope="digits/*", mode="backward", data=deciding))
     return store
 
 

@@ -17,6 +17,7 @@ from small import data_set, quick
 from torch import Tensor
 
 import compatkit as ck
+from compatkit import promises
 from compatkit.adapters.signals import signal
 from compatkit.contract import Blueprint
 from compatkit.errors import (
@@ -26,6 +27,7 @@ from compatkit.errors import (
     NotFound,
     UsageError,
     VersionExists,
+    VersionTooSmall,
 )
 from compatkit.registry.canonical import dumps
 from compatkit.registry.gc.collecting import plan
@@ -453,6 +455,21 @@ def test_versions_follow_what_changed(registry: ck.Registry) -> None:
         about.publish_recombination("pairs/ab", estimated, version="4.1.0")
     with pytest.raises(VersionExists):
         about.publish_recombination("pairs/ab", estimated, version="4.0.0")
+
+
+def test_policies_ask_nothing_of_it_and_other_parts_are_major_all_the_same(
+    registry: ck.Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.set_policy("digits/", "full_transitive", data=IMAGES, across_major=True)
+    monkeypatch.setattr(promises, "measure", None)  # nothing is measured
+    assert registry.publish_recombination("digits/both", recombined(registry)) == "digits/both@1.0.0"
+    own = registry.recombine(LEFT, "digits/left.head", normalisation="running")
+    with pytest.raises(VersionTooSmall, match=r"at least 2\.0\.0 is needed"):
+        registry.publish_recombination("digits/both", own, version="1.1.0")
+    assert registry.publish_recombination("digits/both", own) == "digits/both@2.0.0"
+    said = registry.test_policy("digits/both@2.0.0")
+    assert said.passed and said.answers == ()
+    assert "policies ask something of extractors and heads, not of a recombination" in said.verdict
 
 
 def test_search_and_list_know_it(registry: ck.Registry) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.gc import counted, size
-from compatkit.cli.options import given, json_option, registry_option, signature_options
+from compatkit.cli.options import admission_options, given, json_option, registry_option, signature_options
+from compatkit.cli.outcome import deciding_on
 from compatkit.cli.output import columns, emit, news, next_step, paragraph, progress
 from compatkit.cli.roots import demanded, destination, make
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--latest", is_flag=True, help="Only the latest version of each name.")
 @click.option("--aliases", is_flag=True, help="Set the aliases of the names as they are in SOURCE.")
 @click.option("--no-results", is_flag=True, help="Leave measured results of pairs behind.")
+@admission_options
 @signature_options
 @registry_option
 @json_option
@@ -38,6 +40,7 @@ def import_command(
     aliases: bool,
     no_results: bool,
     machine: bool,
+    **_: object,
 ) -> None:
     """Copy components from another registry."""
     from compatkit.registry.copying.importing import chosen, import_components
@@ -63,6 +66,8 @@ def import_command(
             aliases=aliases,
             evidence=not no_results,
             accept=accept,
+            deciding=deciding_on(context.params, report),
+            unmeasured=context.params["unmeasured"],
             progress=report,
         )
     if machine:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.options import given, json_option, registry_option, signature_options
+from compatkit.cli.options import admission_options, given, json_option, registry_option, signature_options
+from compatkit.cli.outcome import deciding_on
 from compatkit.cli.output import next_step, progress
 from compatkit.cli.remote import exit_code, target_at, tell
 from compatkit.cli.roots import demanded, destination, store
@@ -59,11 +60,19 @@ def export_command(
 @click.option("--latest", is_flag=True, help="Only the latest version of each name.")
 @click.option("--dry-run", is_flag=True, help="Say what would come; nothing is changed.")
 @signature_options
+@admission_options
 @registry_option
 @json_option
 @click.pass_context
 def import_command(
-    context: click.Context, folder: str, patterns: tuple[str, ...], latest: bool, dry_run: bool, machine: bool
+    context: click.Context,
+    folder: str,
+    patterns: tuple[str, ...],
+    latest: bool,
+    dry_run: bool,
+    machine: bool,
+    unmeasured: bool,
+    **_: object,
 ) -> None:
     """Read an image layout."""
     from compatkit.registry.oci.importing import import_layout
@@ -71,8 +80,13 @@ def import_command(
 
     root = destination(context)
     with progress("reading") as report, target_at(root, dry_run) as target:
-        choice = Choice(versions="latest" if latest else "all", dry_run=dry_run, progress=report)
-        choice = choice.requiring(demanded(context))
+        choice = Choice(
+            versions="latest" if latest else "all",
+            deciding=deciding_on(context.params, report),
+            unmeasured=unmeasured,
+            dry_run=dry_run,
+            progress=report,
+        ).requiring(demanded(context))
         moved = import_layout(target, Path(folder), patterns or None, choice=choice)
     tell(moved, "import", machine)
     if moved.made and not machine and not dry_run:

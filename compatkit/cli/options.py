@@ -125,3 +125,24 @@ def data_options(function: Command) -> Command:
         metavar="DIR",
         help="Folder of data sets; else COMPATKIT_DATA, else torchvision's root.",
     )(function)
+
+
+def admission_options(function: Command) -> Command:
+    """Add how policies are answered of what comes in: ``--measure``, ``--data``, ``--unmeasured``, data folders."""
+    for option in (
+        click.option(
+            "--unmeasured",
+            is_flag=True,
+            help="Let in what nobody measured as a policy of the receiving registry asks; its log tells of it.",
+        ),
+        click.option(
+            "--data", "names", multiple=True, metavar="NAME", help="Images to measure on, by name or path."
+        ),
+        click.option(
+            "--measure",
+            is_flag=True,
+            help="Measure, as it comes in, what a policy of the receiving registry asks and no result tells.",
+        ),
+    ):
+        function = option(function)
+    return data_options(function)

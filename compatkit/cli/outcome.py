@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatkit.cli.output import clean, columns, paragraph
+from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
     from compatkit.outcomes import Outcome
-    from compatkit.promises import Given
+    from compatkit.promises import Given, Progress
+    from compatkit.registry.copying.admission import Deciding
 
 
 def show_outcome(outcome: Outcome, *, verdict: bool = True) -> None:
@@ -63,3 +65,21 @@ def images_at_hand(names: tuple[str, ...], recipe: str | None, root: str | None,
 
         given += [task.data for task in read(recipe, root=root, download=download).tasks]
     return (*given, find)
+
+
+def deciding_on(chosen: Mapping[str, Any], report: Progress) -> Deciding:
+    """Return what decides on versions that come in, as the command line says.
+
+    Args:
+        chosen: What ``admission_options`` made.
+        report: Told what is measured.
+
+    Raises:
+        UsageError: Images are named, and nothing is to be measured.
+    """
+    from compatkit.admitting import deciding
+
+    if chosen["names"] and not chosen["measure"]:
+        raise UsageError("--data names images to measure on; add --measure.")
+    images = images_at_hand(chosen["names"], None, chosen["data_root"], chosen["download"])
+    return deciding(measure=chosen["measure"], data=images, progress=report)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def as_json(one: Revision) -> dict[str, Any]:
     """Return a revision as JSON values."""
     policy = None if one.policy is None else one.policy.to_json()
-    return {"scope": one.scope, "revision": one.number, "time": one.time, "policy": policy}
+    told = {"scope": one.scope, "revision": one.number, "time": one.time, "policy": policy}
+    return told | ({"admitted": one.admitted} if one.admitted else {})
 
 
 def facts(one: Revision) -> dict[str, Any]:
@@ -71,9 +72,10 @@ def show_log(held: Store, scope: str, machine: bool) -> None:
         emit([as_json(one) for one in history])
         return
     for one in history:
+        said = str(one.policy) if one.policy is not None else f"{one.scope}: cleared"
         click.echo(
             clean(
-                f"{one.number}  {one.time}  {one.policy if one.policy is not None else f'{one.scope}: cleared'}"
+                f"{one.number}  {one.time}  {f'{one.admitted} came in unmeasured' if one.admitted else said}"
             )
         )
 

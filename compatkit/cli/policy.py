@@ -99,15 +99,25 @@ def set_command(
         raise UsageError("The mode none measures nothing; leave --data and --recipe out.")
     wanted: dict[str, Any] = {} if expected is None else {"expected": _expected(expected)}
     made = held.set_policy(scope, data=images, **settings, **wanted)
-    bound = [one for one in held.names() if (found := held.store.policies.of(one)) and found.scope == scope]
+    here = [
+        one
+        for one in held.store.index.listing()
+        if (found := held.store.policies.of(one.name)) and found.scope == scope
+    ]
+    bound = [one.name for one in here if one.error or made.concerns(one.kind)]
+    others = [one.name for one in here if one.name not in bound]
     number = found.number if (found := held.store.policies.current(scope)) else 0
     if machine:
-        emit({"revision": number, "policy": made.to_json(), "binds": bound})
+        emit({"revision": number, "policy": made.to_json(), "binds": bound, "asks_nothing_of": others})
         return
     paragraph(f"policy {made}")
     if images is not None:
         click.echo(f"decided on {images.name}, {len(images):,} images, {images.digest}")
     paragraph(f"binds {', '.join(bound) or 'no name yet'}")
+    if others and made.mode != "none":
+        paragraph(
+            f"asks nothing of {', '.join(others)}: policies measure extractors and heads, as their mode says"
+        )
     if bound:
         next_step("compatkit", *given(context).words, "policy", "test", bound[0])
 

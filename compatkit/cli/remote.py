@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from compatkit.cli.gc import counted, size
-from compatkit.cli.options import given, json_option, registry_option, signature_options
+from compatkit.cli.options import admission_options, given, json_option, registry_option, signature_options
+from compatkit.cli.outcome import deciding_on
 from compatkit.cli.output import clean, columns, emit, fold, news, next_step, paragraph, progress
 from compatkit.cli.roots import demanded, destination, make, store
 
@@ -63,6 +64,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would mo
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @moving_options
 @dry_run_option
+@admission_options
 @registry_option
 @json_option
 @click.pass_context
@@ -89,6 +91,7 @@ def push_command(
 @moving_options
 @dry_run_option
 @signature_options
+@admission_options
 @registry_option
 @json_option
 @click.pass_context
@@ -141,6 +144,8 @@ def _choice(context: click.Context, report: Progress) -> Choice:
         versions="latest" if chosen["latest"] else "all",
         aliases=not chosen["no_aliases"],
         evidence=not chosen["no_results"],
+        deciding=deciding_on(chosen, report) if "measure" in chosen else None,
+        unmeasured=chosen.get("unmeasured", False),
         jobs=chosen["jobs"],
         dry_run=chosen.get("dry_run", False),
         progress=report,

@@ -17,6 +17,7 @@ from compatkit.registry.usage import Usage, usage
 from compatkit.registry.verify.soundness import Soundness, examine
 
 if TYPE_CHECKING:
+    from compatkit.registry.copying.admission import Deciding
     from compatkit.registry.signing.verification import Accept
     from compatkit.registry.store import Store
 
@@ -27,9 +28,11 @@ class Care:
 
     Attributes:
         store: Its files.
+        deciding: Makes what answers the questions of policies on what is imported; None: nobody.
     """
 
     store: Store
+    deciding: Deciding | None = None
 
     def verify(
         self,
@@ -76,6 +79,8 @@ class Care:
         aliases: bool = False,
         evidence: bool = True,
         accept: Accept | None = None,
+        deciding: Deciding | None = None,
+        unmeasured: bool = False,
         progress: Progress | None = None,
     ) -> Imported:
         """Copy components of another registry into this one. See ``copying.import_components``."""
@@ -87,5 +92,7 @@ class Care:
             aliases=aliases,
             evidence=evidence,
             accept=accept,
+            deciding=deciding or self.deciding,
+            unmeasured=unmeasured,
             progress=progress,
         )

@@ -22,6 +22,8 @@ Mode = Literal[
     "none", "backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive"
 ]
 MODES: tuple[Mode, ...] = get_args(Mode)
+ASKED = ("extractor", "head")
+"""Kinds of components that policies ask something of: those that others are trained with, or on."""
 Normalisation = Literal["running", "batch", "reestimate"]
 NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
 SCHEMA = 1
@@ -197,7 +199,18 @@ class Policy:
     def concerns(self, kind: str) -> bool:
         """Tell whether the policy asks anything of a component of this kind: extractors and heads only."""
         side = self.mode.removesuffix("_transitive")
-        return side in {"extractor": ("backward", "full"), "head": ("forward", "full")}.get(kind, ())
+        extractor, head = ASKED
+        return side in {extractor: ("backward", "full"), head: ("forward", "full")}.get(kind, ())
+
+    def unconcerned(self, kind: str) -> str:
+        """Return why nothing is asked of a component of this kind, for people."""
+        if kind not in ASKED:
+            article = "an" if kind[0] in "aeiou" else "a"
+            return (
+                f"policies ask something of extractors and heads, not of {article} {kind}, whose step is what its "
+                "change demands"
+            )
+        return f"the mode {self.mode} asks nothing of {kind}s"
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, as they are kept."""
@@ -255,22 +268,27 @@ def from_json(value: Any, *, what: str) -> Policy:
     return policy
 
 
-def to_bytes(policy: Policy | None, time: str) -> bytes:
+def to_bytes(policy: Policy | None, time: str, admitted: str = "") -> bytes:
     """Return one revision as canonical JSON."""
-    return dumps({"policy": None if policy is None else policy.to_json(), "time": time})
+    told = {"policy": None if policy is None else policy.to_json(), "time": time}
+    return dumps(told | ({"admitted": admitted} if admitted else {}))
 
 
-def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str]:
-    """Read one revision strictly: the policy, None where it was cleared, and when that was.
+def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
+    """Read one revision strictly: the policy, None where it was cleared; when that was; what came in unmeasured.
 
     Raises:
         FormatError: Not what ``to_bytes`` writes.
     """
-    value = _object(loads(data, what=what), {"policy", "time"}, what)
-    if not isinstance(value["time"], str):
-        raise FormatError(f"{what}.time: expected text, got {value['time']!r:.40}.")
+    value = loads(data, what=what)
+    extra = {"admitted"} if isinstance(value, dict) and "admitted" in value else set[str]()
+    value = _object(value, {"policy", "time"} | extra, what)
+    admitted = value.get("admitted", "")
+    for key, text in (("time", value["time"]), ("admitted", admitted)):
+        if not isinstance(text, str):
+            raise FormatError(f"{what}.{key}: expected text, got {text!r:.40}.")
     policy = value["policy"]
-    return None if policy is None else from_json(policy, what=f"{what}.policy"), value["time"]
+    return None if policy is None else from_json(policy, what=f"{what}.policy"), value["time"], admitted
 
 
 def _object(value: Any, keys: set[str], what: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Policies on disk: each change of a scope's policy is a numbered file, created once.
 
 ``policies/<scope>@<n>`` is the n-th change, created by link(2): who creates it has changed the policy, and whoever saw
-an older state fails and looks again. The highest number counts. There is no pointer that could be behind, and nothing
-to mend after a crash.
+an older state fails and looks again. The highest number counts. A version that came in unmeasured is an entry too,
+with the policy as it was. There is no pointer that could be behind. Where there are no hard links, a crash may leave an
+empty file: nothing in its scope is published until the policy is set again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import attrs
 from compatkit.errors import FormatError, InvalidName, PolicyMoved
 from compatkit.registry import durable
 from compatkit.registry.aliases import ANY, Anything
+from compatkit.registry.names import Reference
 from compatkit.registry.policies import Policy, by_specificity, check_scope, from_bytes, matches, to_bytes
 from compatkit.registry.references import LIMIT, PATIENCE, now
 from compatkit.registry.surroundings import environment
@@ -34,12 +36,14 @@ class Revision:
         number: Counted from 1.
         policy: What holds since; None where it was cleared.
         time: UTC, ISO 8601.
+        admitted: A version that came in unmeasured, ``name@version``, where that was the change; else empty.
     """
 
     scope: str
     number: int
     policy: Policy | None
     time: str
+    admitted: str = ""
 
 
 @attrs.frozen(eq=False)
@@ -130,6 +134,24 @@ class Policies:
                 if durable.create_once(path, to_bytes(policy, made.time), self.root):
                     return made
 
+    def admit(self, scope: str, one: Reference) -> Revision:
+        """Write down that a version comes in without the measurement that the policy of a scope asks for.
+
+        Raises:
+            FormatError: The policy is damaged.
+            EnvironmentFailure: Disk full, no right to write, ...; nothing is written.
+        """
+        scope, admitted = check_scope(scope), f"{one.name}@{one.version}"
+        while True:
+            numbers = self._numbers().get(scope, [])
+            current = self._latest(scope, numbers)
+            held = current.policy if current is not None else None
+            made = Revision(scope, max(numbers, default=0) + 1, held, now(), admitted)
+            path = self._path(scope, made.number)
+            with environment("create", path):
+                if durable.create_once(path, to_bytes(held, made.time, admitted), self.root):
+                    return made
+
     def _compare(
         self, scope: str, current: Revision | None, expected: int | Policy | Anything | None
     ) -> None:
@@ -160,43 +182,67 @@ class Policies:
         durable.check_folders(folder, self.root)
         found: dict[str, list[int]] = {}
         for name in _listed(folder):
-            match = _FILE.fullmatch(name)
-            scope = _decoded(match[1]) if match is not None else None
-            if match is not None and scope is not None:
-                found.setdefault(scope, []).append(int(match[2]))
+            if (parsed := parse_file(name)) is not None:
+                found.setdefault(parsed[0], []).append(parsed[1])
         return {scope: sorted(numbers) for scope, numbers in found.items()}
 
     def _path(self, scope: str, number: int) -> Path:
-        return self.root / FOLDER / f"{_encoded(scope)}@{number}"
+        return self.root / FOLDER / file_name(scope, number)
 
     def _latest(self, scope: str, numbers: list[int]) -> Revision | None:
         found = (self._revision(scope, number) for number in reversed(numbers))
         return next((one for one in found if one is not None), None)
 
     def _revision(self, scope: str, number: int) -> Revision | None:
-        """Return one change; None for an empty file, which is one that was cut off where there are no hard links."""
+        """Return one change; None where its file is gone at this moment."""
         path = self._path(scope, number)
         found = durable.read(path, self.root, limit=LIMIT + 1)
         for _ in range(PATIENCE):
             if found is None or found[0] or time.time() - found[1].st_mtime > 1:
                 break
-            time.sleep(0.01)  # another process may be writing it at this moment
+            time.sleep(0.01)  # without hard links, another process may be writing it at this moment
             found = durable.read(path, self.root, limit=LIMIT + 1)
-        if found is None or not found[0]:
+        if found is None:
             return None
         try:
-            if len(found[0]) > LIMIT:
-                raise FormatError(f"more than {LIMIT} bytes")
-            policy, when = from_bytes(found[0], what="policy")
-            if policy is not None and policy.scope != scope:
-                raise FormatError(f"it is for the scope {policy.scope!r}")
+            return understood(found[0], scope, number)
         except FormatError as error:
             raise FormatError(
                 f"{path} holds no policy of {scope!r}: {error} Nothing in this scope is published until the policy is "
-                f"set again (`compatkit policy set {scope}`), or the file is restored from a copy of the registry.",
+                f"set again (`compatkit policy set {scope}`), or the file is restored from a copy of the registry "
+                "(`compatkit verify --repair --from ROOT`).",
                 subject=path,
             ) from error
-        return Revision(scope, number, policy, when)
+
+
+def file_name(scope: str, number: int) -> str:
+    """Return the name of the file of a change."""
+    return f"{_encoded(scope)}@{number}"
+
+
+def parse_file(name: str) -> tuple[str, int] | None:
+    """Return scope and number of the change that a file is named by; None for a foreign one."""
+    match = _FILE.fullmatch(name)
+    scope = _decoded(match[1]) if match is not None else None
+    return None if match is None or scope is None else (scope, int(match[2]))
+
+
+def understood(content: bytes, scope: str, number: int) -> Revision:
+    """Return the change that a file holds.
+
+    An empty file is damage too: taking it for nothing would let an older policy, or none, bind in silence.
+
+    Raises:
+        FormatError: It holds none, or one of another scope.
+    """
+    if not content:
+        raise FormatError("it is empty: its writing was cut off.")
+    if len(content) > LIMIT:
+        raise FormatError(f"more than {LIMIT} bytes.")
+    policy, when, admitted = from_bytes(content, what="policy")
+    if policy is not None and policy.scope != scope:
+        raise FormatError(f"it is for the scope {policy.scope!r}.")
+    return Revision(scope, number, policy, when, admitted)
 
 
 def _encoded(scope: str) -> str:

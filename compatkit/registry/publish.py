@@ -20,16 +20,13 @@ from compatkit.registry.manifest import Manifest, from_bytes, to_bytes
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.questions import Asker, Question
 from compatkit.registry.references import References
+from compatkit.registry.steps import check_step
 
 FIRST = Version(1, 0, 0)
 SHOWN = 8
-"""Reasons that a message lists; a head may lose thousands of labels at once."""
+"""Partners that a message lists."""
 LONGEST = 2000
 """Characters of the reason with which a version is withdrawn here."""
-STAY = (
-    "New weights stay within a major line only if they were trained against the frozen auxiliary head of the "
-    "version before, or were measured. "
-)
 Decide = Callable[[Question], object]
 """Measures what a question asks for; raises what refuses the version."""
 
@@ -238,31 +235,6 @@ class Publisher:
         return from_bytes(
             self.holding.objects.read(digest, most=MAX_BYTES), what=f"manifest of {self.name}@{version}"
         )
-
-
-def check_step(name: str, before: Version, target: Version, change: Difference) -> None:
-    """Refuse a number that is too small a step.
-
-    Raises:
-        VersionTooSmall: Says why, level by level.
-    """
-    least = before.bumped(change.bump)
-    if target >= least:
-        return
-    told = [
-        f"({level}) {reason}"
-        for level, reasons in change.told().items()
-        for bump, reason in reasons
-        if target < before.bumped(bump)
-    ]
-    more = f"; and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
-    why = "; ".join(told[:SHOWN]) + more
-    stay = STAY if any(one.place == ("payload", "tensors") for one in change.changes) else ""
-    raise VersionTooSmall(
-        f"{name}@{target} is too small a step from {before}: at least {least} is needed, because {why}. "
-        f"{stay}Publish without a version to get the least step, or ask for {least} or more.",
-        subject=f"{name}@{target}",
-    )
 
 
 def undecided(question: Question) -> str:

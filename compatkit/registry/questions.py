@@ -22,15 +22,12 @@ import attrs
 
 from compatkit.errors import IntegrityError
 from compatkit.registry.canonical import MAX_BYTES
-from compatkit.registry.index.lookup import Index
-from compatkit.registry.manifest import Manifest, Parent, from_bytes, function_digest
+from compatkit.registry.manifest import Manifest, from_bytes, function_digest
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.objects import Objects
 from compatkit.registry.policies import Policy
 from compatkit.registry.policylog import Policies, Revision
-from compatkit.registry.references import References
-
-TRAINED = "trained_with"
+from compatkit.registry.releases import Releases, trained_with
 
 
 @attrs.frozen(order=False)
@@ -85,8 +82,7 @@ class Asker:
     """Finds out what is asked of a candidate; reads manifests, never weights."""
 
     objects: Objects
-    references: References
-    index: Index
+    releases: Releases
     policies: Policies
 
     def ask(
@@ -116,8 +112,8 @@ class Asker:
         if policy is None:
             return attrs.evolve(question, reason="no policy binds this name")
         if not policy.concerns(manifest.kind):
-            return attrs.evolve(question, reason=f"the mode {policy.mode} asks nothing of {manifest.kind}s")
-        earlier = [one for one in self._alive(name) if version is None or one < version]
+            return attrs.evolve(question, reason=policy.unconcerned(manifest.kind))
+        earlier = [one for one in self.releases.alive(name) if version is None or one < version]
         if not earlier:
             return attrs.evolve(question, reason="it is the first version")
         previous = self._reference(name, earlier[-1])
@@ -151,31 +147,27 @@ class Asker:
         # of all versions, withdrawn and of other lines too: a PATCH of them may be the one that counts
         digests = {
             str(digest)
-            for version in self.references.versions(name)
-            if (digest := self.references.digest(name, version)) is not None
+            for version in self.releases.versions(name)
+            if (digest := self.releases.digest(name, version)) is not None
             and function_digest(self._manifest(digest)) in wanted
         }
         found: dict[tuple[str, str, str], Partner] = {}
         for digest in sorted(digests):
             bound = function_digest(self._manifest(digest))
-            for one in self.index.search(kind="head", parent=digest):
-                if (TRAINED, digest) in one.parents:
-                    reference = Reference(one.name, Version.parse(one.version), digest=one.digest)
-                    function = function_digest(self._manifest(one.digest))
-                    found[one.name, function, bound] = _later(
-                        found.get((one.name, function, bound)), Partner(reference, digest)
-                    )
+            for reference in self.releases.heads(digest):
+                key = reference.name, function_digest(self._manifest(str(reference.digest))), bound
+                found[key] = _later(found.get(key), Partner(reference, digest))
         yield from _sorted(found.values())
 
     def _extractors(
         self, name: str, earlier: list[Version], candidate: Manifest, policy: Policy
     ) -> Iterator[Partner]:
         """Yield the released extractors of the lines that versions of a head were trained with."""
-        own = next(_trained_with(candidate), None)
+        own = next(trained_with(candidate), None)
         lines = {line for one in earlier for line in self._lines(name, one, policy)}
         found: dict[tuple[str, str], Partner] = {}
         for extractor, major in sorted(lines, key=str):
-            for version in self._alive(extractor):
+            for version in self.releases.alive(extractor):
                 if major is None or version.major == major:
                     reference = self._reference(extractor, version)
                     manifest = self._manifest(str(reference.digest))
@@ -187,18 +179,14 @@ class Asker:
     def _lines(self, head: str, version: Version, policy: Policy) -> Iterator[tuple[str, int | None]]:
         """Yield name and MAJOR number of each line that a version of a head was trained with."""
         manifest = self._manifest(str(self._reference(head, version).digest))
-        parents = set(_trained_with(manifest))
-        for name, digest in self.index.roots() if parents else ():
-            if digest in parents:
-                for one in self.references.versions(name):
-                    if self.references.digest(name, one) == digest:
-                        yield name, None if policy.across_major else one.major
-
-    def _alive(self, name: str) -> list[Version]:
-        return sorted(set(self.references.versions(name)) - self.references.withdrawn(name))
+        parents = set(trained_with(manifest))
+        for name, digest in self.releases.named(parents) if parents else ():
+            for one in self.releases.versions(name):
+                if self.releases.digest(name, one) == digest:
+                    yield name, None if policy.across_major else one.major
 
     def _reference(self, name: str, version: Version) -> Reference:
-        digest = self.references.digest(name, version)
+        digest = self.releases.digest(name, version)
         if digest is None:
             raise IntegrityError(
                 f"{name}@{version} vanished while it was read; the registry is being changed by hand."
@@ -210,11 +198,6 @@ class Asker:
 
     def _manifest(self, digest: str) -> Manifest:
         return from_bytes(self.objects.read(digest, most=MAX_BYTES), what=f"manifest {digest}")
-
-
-def _trained_with(manifest: Manifest) -> Iterator[str]:
-    parents: Iterable[Parent] = manifest.parents
-    return (one.component for one in parents if one.relation == TRAINED)
 
 
 def _later(known: Partner | None, other: Partner) -> Partner:

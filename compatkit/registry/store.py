@@ -255,8 +255,9 @@ class Store:
     def asker(self) -> Asker:
         """Finds out what policies ask."""
         from compatkit.registry.questions import Asker
+        from compatkit.registry.releases import Releases
 
-        return Asker(self.objects, self.references, self.index, self.policies)
+        return Asker(self.objects, Releases(self.references, self.index), self.policies)
 
     def asks(
         self, name: str, manifest: Manifest, *, version: str | None = None, major: bool = False

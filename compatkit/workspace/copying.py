@@ -9,6 +9,7 @@ from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
+    from compatkit.promises import Given
     from compatkit.registry.care import Care
     from compatkit.registry.copying.moved import Moved
 
@@ -25,9 +26,10 @@ class Copying:
     @property
     def care(self) -> Care:
         """Examining, mending, collecting unused blobs, disk usage, history, import."""
+        from compatkit.admitting import deciding
         from compatkit.registry.care import Care
 
-        return Care(self.store)
+        return Care(self.store, deciding())
 
     def push(
         self,
@@ -35,6 +37,8 @@ class Copying:
         patterns: str | Sequence[str] | None = None,
         *,
         options: Mapping[str, Any] | None = None,
+        measure: bool = False,
+        data: Given = (),
         **choice: Any,
     ) -> Moved:
         """Copy components to a remote, which becomes a registry if it is none; only what is missing moves.
@@ -43,17 +47,21 @@ class Copying:
             remote: A folder, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, or what else fsspec reaches.
             patterns: Such as ``"digits/*"``; None takes all there is.
             options: Of the fsspec file system, such as ``{"endpoint_url": ...}``.
-            choice: ``versions`` (``"all"``, ``"latest"``), ``aliases``, ``evidence``, ``jobs``, ``dry_run``,
-                ``progress``: see ``compatkit.registry.remotes.transferring.Choice``.
+            measure: Where the remote is a folder with policies: measure what they ask and no evidence tells.
+            data: Images at hand for that.
+            choice: ``versions`` (``"all"``, ``"latest"``), ``aliases``, ``evidence``, ``unmeasured``, ``jobs``,
+                ``dry_run``, ``progress``: see ``compatkit.registry.remotes.transferring.Choice``.
 
         Raises:
             Incomplete: Something was refused, such as a number that belongs to other bytes there; the rest moved.
             NotFound: A pattern matches nothing.
             EnvironmentFailure: No right, no network; the same call goes on where it stopped.
         """
+        from compatkit.admitting import deciding
         from compatkit.registry.remotes.transferring import Choice, push
 
-        return push(self.store, remote, patterns, options=options, choice=Choice.of(choice)).check()
+        chosen = Choice.of({"deciding": deciding(measure=measure, data=data), **choice})
+        return push(self.store, remote, patterns, options=options, choice=chosen).check()
 
     def pull(
         self,
@@ -62,6 +70,8 @@ class Copying:
         *,
         options: Mapping[str, Any] | None = None,
         require_signature: Trust = False,
+        measure: bool = False,
+        data: Given = (),
         **choice: Any,
     ) -> Moved:
         """Copy components of a remote to this registry, verified while they arrive; nothing here is overwritten.
@@ -72,18 +82,25 @@ class Copying:
             options: Of the fsspec file system.
             require_signature: Whose signature every component must have that comes, besides whose ``open`` asks for;
                 what has none is refused before anything of it comes.
+            measure: Measure what policies here ask and no evidence tells.
+            data: Images at hand for that.
             choice: As for ``push``.
 
         Raises:
-            Incomplete: Something was refused: other bytes than promised, a number that belongs to other bytes here,
-                no signature that counts; the rest came.
+            Incomplete: Something was refused: other bytes than promised, a number that belongs to other bytes here or
+                lies, a policy here that is broken or undecided, no signature that counts; the rest came.
             KeyFileError: It cannot be found out whom to trust.
             MissingDependency: Signatures are required, and ``cryptography`` is not installed.
             NotFound: A pattern matches nothing.
             LayoutError: The remote is no registry.
             EnvironmentFailure: No right, no network, disk full; the same call goes on where it stopped.
         """
+        from compatkit.admitting import deciding
         from compatkit.registry.remotes.transferring import Choice, pull
 
-        chosen = Choice.of(choice).requiring(self.store.trusted).requiring(require_signature)
+        chosen = (
+            Choice.of({"deciding": deciding(measure=measure, data=data), **choice})
+            .requiring(self.store.trusted)
+            .requiring(require_signature)
+        )
         return pull(self.store, remote, patterns, options=options, choice=chosen).check()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from compatkit.components import load
+from compatkit.components import load, unloaded
 from compatkit.errors import UsageError
 from compatkit.evaluation.cells import METRIC, METRIC_VERSION
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.names import check_name
-from compatkit.registry.policies import Images, Policy
+from compatkit.registry.policies import ASKED, Images, Policy
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Policing:
         from compatkit import promises
 
         found = self.store.resolve(reference)
-        part = load(self.store, found)
+        part = (load if self.store.manifest(found).kind in ASKED else unloaded)(self.store, found)
         wanted = None if against is None else [against] if isinstance(against, str) else list(against)
         partners = (
             None if wanted is None else [one for pattern in wanted for one in self.store.select(pattern)]

@@ -617,7 +617,7 @@ def test_progress_is_reported(store: Store, family: Store):
     said: list[tuple[int, int, str]] = []
     bring(family, store, progress=lambda *one: said.append(one))
     assert all(0 <= done < total for done, total, _ in said)
-    assert {what.split()[0] for _, _, what in said} == {"reading", "copying", "naming"}
+    assert {what.split()[0] for _, _, what in said} == {"reading", "copying", "asking", "naming"}
 
 
 def test_weights_without_tensors_are_copied(

@@ -48,8 +48,9 @@ def policy(scope: str = "a/b", mode: Any = "backward", **changes: Any) -> Policy
 
 def test_a_policy_comes_back_as_it_was_written() -> None:
     for one in (NONE, BACKWARD, policy("a/*", "full_transitive", cap=500, seed=3, across_major=True)):
-        assert from_bytes(to_bytes(one, "now"), what="x") == (one, "now")
-    assert from_bytes(to_bytes(None, "then"), what="x") == (None, "then")
+        assert from_bytes(to_bytes(one, "now"), what="x") == (one, "now", "")
+    assert from_bytes(to_bytes(None, "then"), what="x") == (None, "then", "")
+    assert from_bytes(to_bytes(NONE, "now", "a/b@1.1.0"), what="x") == (NONE, "now", "a/b@1.1.0")
 
 
 def test_what_is_kept_spells_everything_out() -> None:
@@ -318,16 +319,17 @@ def test_an_interrupted_change_at_any_step_is_made_or_not(
     assert last > 5 and store.policies.current("a/b").policy == policy(cap=last)
 
 
-def test_without_hard_links_a_cut_off_file_uses_its_number_up(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_file_is_no_policy_of_nobody(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without hard links a crash leaves one; an older policy, or none, must not bind in silence."""
     monkeypatch.setattr(durable, "link", lambda source, target: False)
     store.set_policy("a/b", BACKWARD)
     cut = store.root / "policies" / "a%2fb@2"
     cut.write_bytes(b"")
     os.utime(cut, (1, 1))
-    assert store.policies.current("a/b").number == 1
+    with pytest.raises(FormatError, match="it is empty: its writing was cut off"):
+        store.policies.of("a/b")
     assert store.set_policy("a/b", NONE).number == 3
+    assert store.policies.current("a/b").policy == NONE
 
 
 @pytest.mark.parametrize(

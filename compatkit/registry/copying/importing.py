@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from compatkit.errors import NotFound, SignatureError, UsageError, VersionExists
+from compatkit.errors import (
+    CompatkitError,
+    EnvironmentFailure,
+    NotFound,
+    SignatureError,
+    UsageError,
+    VersionExists,
+)
 from compatkit.registry import durable
 from compatkit.registry.canonical import dumps
 from compatkit.registry.copying import selection
+from compatkit.registry.copying.admission import Admission, Deciding
 from compatkit.registry.copying.closure import Closure
 from compatkit.registry.copying.pairs import copy_results
 from compatkit.registry.copying.signatures import copy_signatures
@@ -76,6 +84,8 @@ def import_components(
     aliases: bool = False,
     evidence: bool = True,
     accept: Accept | None = None,
+    deciding: Deciding | None = None,
+    unmeasured: bool = False,
     progress: Progress | None = None,
 ) -> Imported:
     """Copy components from one registry to another, with their signatures.
@@ -89,6 +99,8 @@ def import_components(
         evidence: Whether measured results of pairs come along, where both parts do.
         accept: Refuses what has no signature that counts, as ``signing.require(trusted)`` does; a parent needs none,
             for its digest stands in what is signed, but gets its name here only if it has one.
+        deciding: Makes what answers the questions of policies here, as ``admitting.deciding()`` does; None: nobody.
+        unmeasured: Let in what nobody measured as a policy here asks; the log of the policy tells.
         progress: Called with done, total and what is being done.
 
     Returns:
@@ -98,6 +110,9 @@ def import_components(
         NotFound: A pattern matches nothing.
         SignatureError: What was asked for has no signature that counts; nothing was copied.
         VersionExists: A number belongs to other bytes here; nothing was linked.
+        VersionUntrue: A number is too small a step among the versions here; nothing was linked.
+        PolicyBroken: A version does not work with a part that a policy here protects; nothing was linked.
+        PolicyUndecided: Nobody measured a version as a policy here asks; nothing was linked.
         IntegrityError: Something in the source is missing, damaged or refused.
         FormatError: A manifest is not strict, or weights are no strict safetensors file.
         EnvironmentFailure: Disk full, no right to write; the same call goes on where it stopped.
@@ -108,9 +123,8 @@ def import_components(
             f"{source.root} would be imported into itself; name another registry.", subject=source.root
         )
     wanted = chosen(source, patterns, versions)
-    return _Import(source, target, wanted, progress or _silent, accept).run(
-        aliases=aliases, evidence=evidence
-    )
+    run = _Import(source, target, wanted, progress or _silent, accept, deciding, unmeasured)
+    return run.run(aliases=aliases, evidence=evidence)
 
 
 def chosen(source: Store, patterns: Iterable[str], versions: Literal["all", "latest"]) -> list[Reference]:
@@ -126,6 +140,10 @@ def _silent(done: int, total: int, what: str) -> None:
     """Report to nobody."""
 
 
+def _nothing() -> None:
+    """Nothing is left to look at: what is withdrawn binds nobody, and nothing binds it."""
+
+
 @attrs.define(eq=False)
 class _Import:
     """One import; see ``import_components``."""
@@ -135,10 +153,12 @@ class _Import:
     wanted: list[Reference]
     progress: Progress
     accept: Accept | None = None
+    deciding: Deciding | None = None
+    unmeasured: bool = False
     done: Imported = attrs.field(factory=Imported)
 
     def run(self, *, aliases: bool, evidence: bool) -> Imported:
-        """Copy bytes, then names, then results, then aliases."""
+        """Copy bytes, what policies ask for, names, then results and aliases."""
         self._check_free()
         for one in self.wanted:
             self._check_signed(one)
@@ -150,13 +170,20 @@ class _Import:
             closure.add(one)
         versions = [*filter(self._may_be_named, closure.parents()), *self.wanted]
         self._copy(closure)
+        admission = self._admission(versions)
+        asked_for = admission.functions() if evidence else ()
+        if asked_for:
+            self.done.results = copy_results(source, self.target, closure, asked_for, self.progress)
         self._check_free()
+        versions = self._admitted(versions, admission)
         for place, one in enumerate(versions):
             self.progress(place, len(versions), f"naming {one}")
-            self._link(one, closure, asked=place >= len(versions) - len(self.wanted))
+            asked = place >= len(versions) - len(self.wanted)
+            self._link(one, closure, None if self._is_withdrawn(one) else admission, asked=asked)
         self.done.signatures = copy_signatures(self.source, self.target, closure)
         if evidence:
-            self.done.results = copy_results(source, self.target, closure, self.progress)
+            functions = closure.functions()
+            self.done.results += copy_results(source, self.target, closure, functions, self.progress)
         if aliases:
             self._set_aliases()
         self.done.blobs, self.done.bytes = transfer.copied, transfer.bytes
@@ -174,6 +201,35 @@ class _Import:
             self.done.unnamed.append(one)
             return False
         return True
+
+    def _admission(self, versions: list[Reference]) -> Admission:
+        coming = [one for one in versions if self._there(one) is None and not self._is_withdrawn(one)]
+        return Admission(self.target, coming, self.deciding, self.unmeasured)
+
+    def _admitted(self, versions: list[Reference], admission: Admission) -> list[Reference]:
+        """Return the versions that may come in; of what was asked for all must.
+
+        Raises:
+            CompatkitError: One may not; its message begins with the version.
+        """
+        wanted, barred = set(self.wanted), list[Reference]()
+        for place, one in enumerate(admission.coming):
+            self.progress(place, len(admission.coming), f"asking the policy of {one}")
+            try:
+                admission.check(one)
+            except EnvironmentFailure:
+                raise
+            except CompatkitError as error:
+                if one in wanted:
+                    raise type(error)(
+                        f"{one} does not come in, and nothing was imported. {error}", subject=error.subject
+                    ) from error
+                barred.append(one)
+        self.done.unnamed += barred
+        return [one for one in versions if one not in barred]
+
+    def _is_withdrawn(self, one: Reference) -> bool:
+        return one.version is not None and one.version in self.source.references.withdrawn(one.name)
 
     def _check_free(self) -> None:
         """Refuse numbers that belong to other bytes, all at once."""
@@ -197,16 +253,21 @@ class _Import:
             self.progress(place, total, f"copying for {closure.parts[digest].whose}")
             closure.bring(digest)
 
-    def _link(self, one: Reference, closure: Closure, *, asked: bool) -> None:
+    def _link(self, one: Reference, closure: Closure, admission: Admission | None, *, asked: bool) -> None:
         """Give a component its name and number, and its tombstone if it was withdrawn."""
         if one.version is None or one.digest is None:
             raise NotFound(f"{one} is not resolved to a version.", subject=str(one))
         held = closure.of(one.digest)
         there = self._there(one)
         if there is None:
-            made = self.target.references.create(
-                one.name, one.version, one.digest, lambda: [closure.bring(part) for part in held]
-            )
+            name, version, digest = one.name, one.version, one.digest
+
+            def create(ready: Callable[[], object]) -> bool:
+                return self.target.references.create(
+                    name, version, digest, lambda: ([closure.bring(part) for part in held], ready())
+                )
+
+            made = admission.link(one, create) if admission is not None else create(_nothing)
             there = one.digest if made else self._there(one)
             if made:
                 self.done.made.append(one)

@@ -1,6 +1,6 @@
-"""Logs of numbered changes of aliases: one that goes on from the other is followed, else both stay.
+"""Logs of the moves of aliases: one that goes on from the other is followed, else both stay.
 
-Nothing that was decided on either side is ever undone.
+Nothing that was decided on either side is ever undone. Policies do not move: they are what one registry promises.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _point(target: Target, path: str, version: str | None, number: int) -> None:
 
 
 def follow_all(source: Source, target: Target, names: list[str], done: Moved) -> None:
-    """Let the aliases of some names follow those of the source; policies are each registry's own, and stay.
+    """Let the aliases of some names follow those of the source.
 
     Raises:
         EnvironmentFailure: They cannot be read or written.

@@ -1,7 +1,8 @@
 """Moving components between registries: bytes first, versions last; what cannot come is refused, and the rest comes.
 
-After the versions come tombstones, results and aliases. Whatever stops a move (an error, a crash, the
-network) leaves bytes that nothing refers to, and the same call goes on where it was: only what is missing moves.
+After the versions come tombstones, results and aliases; results that policies there ask for come before. Whatever
+stops a move (an error, a crash, the network) leaves bytes that nothing refers to, and the same call goes on where it
+was: only what is missing moves.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import attrs
 from compatkit.errors import CompatkitError, EnvironmentFailure, VersionExists
 from compatkit.registry.canonical import dumps
 from compatkit.registry.copying import logs, pairs, selection
+from compatkit.registry.copying.admission import Admission, Deciding
 from compatkit.registry.copying.bringing import JOBS, Bringing
 from compatkit.registry.copying.closure import Closure
 from compatkit.registry.copying.moved import Moved, Progress, Refusal, Withdrawal
 from compatkit.registry.copying.selection import Versions
 from compatkit.registry.copying.sources import Source
-from compatkit.registry.copying.targets import Note, Target
+from compatkit.registry.copying.targets import IntoFolder, Note, Target
 from compatkit.registry.copying.vouchers import Accept, Vouchers
 from compatkit.registry.names import Reference
 
@@ -34,6 +36,8 @@ class Move:
         aliases: Whether aliases of the names follow those of the source.
         evidence: Whether measured results of pairs come along, where both parts do.
         accept: Refuses a component before anything of it comes; a parent that it refuses comes without its name.
+        deciding: Makes what answers the questions of policies there, where the target is a folder; None: nobody.
+        unmeasured: Let in what nobody measured as a policy there asks; the log of the policy tells.
         jobs: Blobs that move at once.
         progress: Told what is being done.
         done: What came of it so far.
@@ -45,13 +49,17 @@ class Move:
     aliases: bool = True
     evidence: bool = True
     accept: Accept | None = None
+    deciding: Deciding | None = None
+    unmeasured: bool = False
     jobs: int = JOBS
     progress: Progress = attrs.field(default=lambda done, total, what: None)
     done: Moved = attrs.field(factory=Moved)
     closure: Closure = attrs.field(init=False)
     bringing: Bringing = attrs.field(init=False)
     vouchers: Vouchers = attrs.field(init=False, factory=Vouchers)
+    _admission: Admission | None = attrs.field(init=False, default=None)
     _refused: set[str] = attrs.field(init=False, factory=set)
+    _barred: set[Reference] = attrs.field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
         """Join both sides."""
@@ -80,13 +88,15 @@ class Move:
         components = [one for one in held if self.closure.parts[one].how == "component"]
         self.done.signatures = self.vouchers.copy(self.target, components)
         self.done.refused += self.vouchers.unsound(self.source.where, components)
+        admission = self._admission = self._admitting([*parents, *good])
+        if self.evidence and admission is not None:
+            self._results(admission.functions())
+        parents, good = self._admitted(parents, asked=False), self._admitted(good, asked=True)
         self._name(parents, asked=False)
         self._name(good, asked=True)
-        named = [one for one in (*parents, *good) if str(one) not in self._refused]
-        self._bury(named)
+        self._bury(one for one in (*parents, *good) if str(one) not in self._refused)
         if self.evidence:
-            self.progress(0, 1, "looking for results")
-            self.done.results = pairs.move_results(self.bringing, components, self._refuse)
+            self._results(self.closure.functions(components))
         if self.aliases:
             logs.follow_all(self.source, self.target, sorted({one.name for one in good}), self.done)
         return self.done
@@ -198,6 +208,47 @@ class Move:
                     self._refuse(str(one), failed[part])
                     break
 
+    def _results(self, functions: Sequence[str]) -> None:
+        if functions:
+            self.progress(0, 1, "looking for results")
+            self.done.results += pairs.move_results(self.bringing, functions, self._refuse)
+
+    # --- what may have its name there
+
+    def _admitting(self, versions: Sequence[Reference]) -> Admission | None:
+        """Return what decides on versions that come into a folder; of any other place whoever pulls asks his own."""
+        if not isinstance(self.target, IntoFolder):
+            return None
+        coming = [one for one in versions if self._there(one) is None and not self._is_withdrawn(one)]
+        return Admission(self.target.store, coming, self.deciding, self.unmeasured)
+
+    def _is_withdrawn(self, one: Reference) -> bool:
+        with self.source.speaking():
+            return one.version is not None and self.source.withdrawn(one.name, one.version)
+
+    def _admitted(self, versions: list[Reference], *, asked: bool) -> list[Reference]:
+        """Return the versions that may come in; of the others tell why, or that they come without their names."""
+        admission = self._admission
+        if admission is None:
+            return versions
+        coming = set(admission.coming)
+        for place, one in enumerate(each for each in versions if each in coming):
+            self.progress(place, len(versions), f"asking the policy of {one}")
+            try:
+                admission.check(one)
+            except EnvironmentFailure:
+                raise
+            except CompatkitError as error:
+                self._bar(one, error, asked=asked)
+        return [one for one in versions if one not in self._barred]
+
+    def _bar(self, one: Reference, error: CompatkitError, *, asked: bool) -> None:
+        self._barred.add(one)
+        if asked:
+            self._refuse(str(one), error)
+        else:
+            self.done.unnamed.append(one)
+
     # --- names, and what points at them
 
     def _name(self, versions: list[Reference], *, asked: bool) -> None:
@@ -206,14 +257,32 @@ class Move:
         self.done.there += [one for one in versions if one not in new]
         self.progress(0, len(new), "naming")
         notes = {f"refs/{one.name}/@versions/{one.version}": one for one in new}
-        taken = self.target.create(
-            [Note(path, f"{one.digest}\n".encode(), self._ready(one)) for path, one in notes.items()]
-        )
+        if self._admission is None:
+            taken = self.target.create([self._note(one) for one in new])
+        else:
+            taken = {path for path, one in notes.items() if not self._link(one, self._admission, asked=asked)}
         for path, one in notes.items():
-            if path not in taken:
-                self.done.made.append(one)
-            else:
+            if path in taken:
                 self._lost(one, asked=asked)
+            elif one not in self._barred:
+                self.done.made.append(one)
+
+    def _note(self, one: Reference, further: Callable[[], object] | None = None) -> Note:
+        ready = self._ready(one)
+        both = ready if further is None else lambda: (ready(), further())
+        return Note(f"refs/{one.name}/@versions/{one.version}", f"{one.digest}\n".encode(), both)
+
+    def _link(self, one: Reference, admission: Admission, *, asked: bool) -> bool:
+        """Name a version in a folder; False where its number is taken. One that may not come in after all is told."""
+        if self._is_withdrawn(one):
+            return not self.target.create([self._note(one)])
+        try:
+            return admission.link(one, lambda ready: not self.target.create([self._note(one, ready)]))
+        except EnvironmentFailure:
+            raise
+        except CompatkitError as error:
+            self._bar(one, error, asked=asked)
+            return True
 
     def _ready(self, one: Reference) -> Callable[[], object]:
         held = self.closure.of(str(one.digest))

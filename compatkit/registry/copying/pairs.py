@@ -49,15 +49,26 @@ def pointed(source: Source, path: str, content: bytes | None) -> str:
 
 
 def copy_results(
-    source: Source, target: Store, closure: Closure, progress: Callable[[int, int, str], None]
+    source: Source,
+    target: Store,
+    closure: Closure,
+    functions: Iterable[str],
+    progress: Callable[[int, int, str], None],
 ) -> int:
-    """Copy the results of every pair of components in ``closure``; return how many are new.
+    """Copy the results of every pair of parts; return how many are new.
+
+    Args:
+        source: Where they are.
+        target: Where they shall be too.
+        closure: Takes in what the results refer to.
+        functions: Function digests of the parts.
+        progress: Told what is being done.
 
     Raises:
         IntegrityError: A pointer or result is damaged.
         EnvironmentFailure: Disk full, no right to write.
     """
-    found, made = pointers(source, closure.functions()), 0
+    found, made = pointers(source, functions), 0
     for place, path in enumerate(found):
         progress(place, len(found), "copying results")
         digest = pointed(source, path, source.note(path))
@@ -73,20 +84,20 @@ def copy_results(
 
 
 def move_results(
-    bringing: Bringing, components: Iterable[str], refuse: Callable[[str, CompatkitError], None]
+    bringing: Bringing, functions: Iterable[str], refuse: Callable[[str, CompatkitError], None]
 ) -> int:
-    """Move the results of every pair of some components, several at once; return how many are new there.
+    """Move the results of every pair of parts, several at once; return how many are new there.
 
     Args:
-        bringing: The move, which knows the components.
-        components: Digests of manifests.
+        bringing: The move.
+        functions: Function digests of the parts.
         refuse: Is told the path of a result that is damaged, and why; the others move.
 
     Raises:
         EnvironmentFailure: The surroundings failed.
     """
     source, target, closure = bringing.source, bringing.target, bringing.closure
-    functions = closure.functions(components)
+    functions = list(functions)
     there = set(pointers(target, functions))
     digests: dict[str, str] = {}
     for path, content in source.read_notes([one for one in pointers(source, functions) if one not in there]):

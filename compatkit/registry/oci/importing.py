@@ -31,7 +31,7 @@ def import_layout(
         store: Where they shall be too; or what makes it, called once the layout is known to hold what is asked for.
         folder: The layout; only read.
         patterns: Names, globs, or references for one version of each; None takes all there is.
-        choice: What is moved, and how; a layout holds no results, aliases or policies.
+        choice: What is moved, and how; a layout holds no results or aliases.
 
     Returns:
         What came here, and what was refused; its ``check`` raises where something was.

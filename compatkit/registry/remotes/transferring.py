@@ -11,6 +11,7 @@ import attrs
 
 from compatkit.errors import LayoutError, UsageError
 from compatkit.registry import resolving
+from compatkit.registry.copying.admission import Deciding
 from compatkit.registry.copying.bringing import JOBS
 from compatkit.registry.copying.moved import Moved, Progress
 from compatkit.registry.copying.moving import Move
@@ -37,6 +38,8 @@ class Choice:
         aliases: Whether aliases of the names follow.
         evidence: Whether measured results of pairs come along, where both parts do.
         accept: Refuses components: see ``pull``.
+        deciding: Makes what answers the questions of policies, where components come into a folder; None: nobody.
+        unmeasured: Let in what nobody measured as a policy asks; the log of the policy tells.
         jobs: Blobs that move at once.
         dry_run: Only say what would move.
         progress: Called with done, total and what is being done.
@@ -46,6 +49,8 @@ class Choice:
     aliases: bool = True
     evidence: bool = True
     accept: Accept | None = None
+    deciding: Deciding | None = None
+    unmeasured: bool = False
     jobs: int = JOBS
     dry_run: bool = False
     progress: Progress | None = None
@@ -95,6 +100,8 @@ class Choice:
             aliases=self.aliases,
             evidence=self.evidence,
             accept=self.accept,
+            deciding=self.deciding,
+            unmeasured=self.unmeasured,
             jobs=self.jobs,
             progress=self.progress or (lambda done, total, what: None),
         )

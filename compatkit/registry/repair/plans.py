@@ -17,6 +17,7 @@ from compatkit.registry.repair.aliases import AliasRepair
 from compatkit.registry.repair.blobs import BlobRepair
 from compatkit.registry.repair.files import FileRepair
 from compatkit.registry.repair.planning import Action, Planned
+from compatkit.registry.repair.policies import PolicyRepair
 from compatkit.registry.verify.faults import Fault
 from compatkit.registry.verify.soundness import Soundness
 
@@ -127,10 +128,10 @@ def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
         )
     planned = Planned(soundness, source)
     blobs = BlobRepair(planned)
-    files, aliases = FileRepair(planned, blobs), AliasRepair(planned)
+    files, aliases, policies = FileRepair(planned, blobs), AliasRepair(planned), PolicyRepair(planned)
     for fault in soundness.faults:
         if fault.severity != "info" or fault.code == "alias-behind":
-            region = next((one for one in (blobs, aliases, files) if one.takes(fault)), None)
+            region = next((one for one in (blobs, aliases, policies, files) if one.takes(fault)), None)
             if region is None or not region.mend(fault):
                 planned.leave(fault)
     actions = sorted(planned.actions, key=lambda one: one.stage)

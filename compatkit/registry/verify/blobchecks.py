@@ -66,6 +66,17 @@ class BlobChecks:
         self._seen[digest] = digest_of(found[0])
         return found[0] if self._seen[digest] == digest else None
 
+    def again(self, digest: str) -> bytes | None:
+        """Return the bytes of a document once more, or of one that nothing follows; None unless they are right."""
+        if self._seen.get(digest, digest) != digest:
+            return None
+        try:
+            found = durable.read(self.survey.root / blob_path(digest), self.survey.root, limit=MAX_BYTES + 1)
+        except (EnvironmentFailure, IntegrityError):
+            return None  # told where it is needed
+        right = found is not None and (digest in self._seen or digest_of(found[0]) == digest)
+        return found[0] if found is not None and right else None
+
     def check_all(self, digests: Iterable[str]) -> None:
         """Look at blobs, then at files that have a digest in their name and are in no place of a blob."""
         for digest in sorted(digests):

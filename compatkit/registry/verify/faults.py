@@ -81,6 +81,11 @@ CODES: Mapping[str, Kind] = {
         "error", "a version file that holds no digest", "--from ROOT takes it from another copy"
     ),
     "version-target": Kind("error", "a version that points at something else than a manifest", _AGAIN),
+    "version-step": Kind(
+        "error",
+        "a number that is too small a step for what changed",
+        "`compatkit withdraw` it and publish it again without a version",
+    ),
     "tombstone-damaged": Kind("error", "a tombstone that cannot be read", "--repair writes it anew"),
     "tombstone-orphan": Kind(
         "warning", "a tombstone of a version that is not there", "--from ROOT restores it"
@@ -108,6 +113,16 @@ CODES: Mapping[str, Kind] = {
         "--repair moves it away; sign again",
     ),
     "signature-orphan": Kind("info", "signatures of a manifest that is not here", "nothing needs doing"),
+    "policy-damaged": Kind(
+        "error",
+        "a change of a policy that cannot be read",
+        "--from ROOT takes it from another copy of the registry; or set the policy again, which binds at once",
+    ),
+    "policy-gap": Kind(
+        "warning",
+        "a change of a policy is not there, though a later one is",
+        "--from ROOT takes it from another copy of the registry",
+    ),
     "misnamed": Kind("warning", "a name that means nothing here; it is never read", "rename or remove it"),
     "case-twins": Kind(
         "warning", "names that some file systems take for one", "rename or remove the odd one"

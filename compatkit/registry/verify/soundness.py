@@ -19,7 +19,9 @@ from compatkit.registry.references import LIMIT
 from compatkit.registry.verify.aliaslogs import check_aliases
 from compatkit.registry.verify.blobchecks import BlobChecks
 from compatkit.registry.verify.faults import CODES, Fault, Findings, answer
+from compatkit.registry.verify.numbers import check_numbers
 from compatkit.registry.verify.pointers import check_results, check_tombstones, read_json, read_versions
+from compatkit.registry.verify.policies import check_policies
 from compatkit.registry.verify.selection import Wanted, Withdrawn
 from compatkit.registry.verify.signatures import check_signatures, survey_signatures, survey_signed
 from compatkit.registry.verify.survey import Survey
@@ -126,6 +128,7 @@ def examine(
     reach.naming = bool(survey.results or wanted.patterns)
     versions = read_versions(survey, wanted.version)
     reach.follow_versions(versions, Withdrawn(survey))
+    check_numbers(survey, versions, blobs.again)
     check_tombstones(survey, wanted.version)
     check_aliases(survey, wanted.whole_name)
     if wanted.patterns:
@@ -161,6 +164,7 @@ def _look_around(survey: Survey, wanted: Wanted) -> None:
     survey_references(survey, wanted.name)
     wanted.check(survey, survey.root)
     if not wanted.patterns:
+        check_policies(survey)
         survey_evidence(survey)
         survey_signatures(survey)
         survey_blobs(survey)

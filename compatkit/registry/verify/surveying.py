@@ -36,7 +36,7 @@ def survey_top(survey: Survey) -> None:
         top = name.split("/")[0]
         if top not in present or (top not in survey.blocked and not os.path.lexists(survey.root / name)):
             survey.findings.add("folder-missing", name, f"the layout has a folder {name}/")
-    for name in ("policies", "keys", "locks"):
+    for name in ("keys", "locks"):
         if name in present and name not in survey.blocked:
             _survey_reserved(survey, name)
 

@@ -1,0 +1,105 @@
+"""Whether a version's number agrees with what changed since the version that it follows.
+
+At publish all that the change demands counts. Afterwards nobody can tell from two manifests whether new weights were
+measured, so that then only what no measurement excuses counts: lost partners, labels, dropped heads, new weights as a
+PATCH. A number that is too small even so lies: whoever asked for ``^1`` gets what he did not ask for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compatkit.errors import IntegrityError, VersionTooSmall, VersionUntrue
+from compatkit.registry.changes.differences import Difference, diff
+from compatkit.registry.manifest import Manifest
+from compatkit.registry.names import Version
+
+if TYPE_CHECKING:
+    from compatkit.registry.store import Store
+
+SHOWN = 8
+"""Reasons that a message lists; a head may lose thousands of labels at once."""
+STAY = (
+    "New weights stay within a major line only if they were trained against the frozen auxiliary head of the "
+    "version before, or were measured. "
+)
+
+
+def check_step(name: str, before: Version, target: Version, change: Difference) -> None:
+    """Refuse a number that is too small a step, before it is given.
+
+    Raises:
+        VersionTooSmall: Says why, level by level.
+    """
+    least = before.bumped(change.bump)
+    if target >= least:
+        return
+    stay = STAY if any(one.place == ("payload", "tensors") for one in change.changes) else ""
+    raise VersionTooSmall(
+        f"{name}@{target} is too small a step from {before}: at least {least} is needed, because "
+        f"{_reasons(before, target, change)}. "
+        f"{stay}Publish without a version to get the least step, or ask for {least} or more.",
+        subject=f"{name}@{target}",
+    )
+
+
+def untrue(before: tuple[Version, Manifest], after: tuple[Version, Manifest]) -> str:
+    """Return why the number of a released version lies about the step from the one below it; empty where it does not.
+
+    Args:
+        before: The version that it follows, with its manifest.
+        after: The version, with its manifest.
+    """
+    change = diff(before[1], after[1], measured=True)
+    least = before[0].bumped(change.bump)
+    if after[0] >= least:
+        return ""
+    return (
+        f"the step from {before[0]} to {after[0]} is smaller than the change between them, which needs at least "
+        f"{least}: {_reasons(before[0], after[0], change)}"
+    )
+
+
+def check_number(store: Store, name: str, version: Version, digest: str) -> None:
+    """Refuse a released version whose number lies about the step from the version below it; found out once.
+
+    Args:
+        store: The registry.
+        name: Of the component.
+        version: Its number.
+        digest: Of its manifest.
+
+    Raises:
+        VersionUntrue: It does.
+    """
+    below, _ = store.references.neighbours(name, version)
+    if below is None:
+        return
+    try:
+        before = store.references.digest(name, below)
+        fact = f"step {below} {before} {version} {digest}"
+        if before in (None, digest) or store.memory.is_proved(fact):
+            return
+        why = untrue((below, store.manifest(str(before))), (version, store.manifest(digest)))
+    except IntegrityError:
+        return  # the version below is damaged: whoever needs that one is told
+    if not why:
+        store.memory.prove(fact)
+        return
+    raise VersionUntrue(
+        f"{name}@{version}: its number is untrue: {why}. Whoever asks for ^{version.major} would get it unawares. "
+        f"Withdraw it (`compatkit withdraw {name}@{version} --reason TEXT`) and publish it again without a "
+        f"version, or load it by its digest, {name}@{digest}.",
+        subject=f"{name}@{version}",
+    )
+
+
+def _reasons(before: Version, target: Version, change: Difference) -> str:
+    told = [
+        f"({level}) {reason}"
+        for level, reasons in change.told().items()
+        for bump, reason in reasons
+        if target < before.bumped(bump)
+    ]
+    more = f"; and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
+    return "; ".join(told[:SHOWN]) + more
