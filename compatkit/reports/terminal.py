@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import attrs
@@ -35,6 +36,7 @@ STYLES = {
 }
 CELL_WIDTH = 18
 SHORT_WIDTH = 7
+NAME_WIDTH = 22
 NOTE = "95 % intervals; beside the verdict: share recovered between chance and the bound"
 
 
@@ -85,7 +87,19 @@ def _table(matrix: Matrix, *, short: bool) -> Table:
 
 def _name(part: Part) -> Text:
     name, at, version = visible(part.reference).rpartition("@")
-    return Text.assemble((name, "bold"), "\n", (at + version, "dim")) if at else Text(version, "bold")
+    return (
+        Text.assemble((_wrapped(name), "bold"), "\n", (at + version, "dim")) if at else Text(version, "bold")
+    )
+
+
+def _wrapped(name: str) -> str:
+    """Break a long name behind its slashes and dots, not within a word."""
+    lines = [""]
+    for piece in re.findall(r"[^/.]*[/.]+|[^/.]+", name):
+        if lines[-1] and len(lines[-1]) + len(piece) > NAME_WIDTH:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
 
 
 def _cell(cell: Cell | None, *, short: bool) -> Text:

@@ -154,3 +154,15 @@ def test_csv_has_a_line_for_pairs_without_a_cell():
     small = examples.digits()
     rows = list(csv.DictReader(io.StringIO(Matrix(small.extractors, small.heads, ()).to_csv())))
     assert [row["verdict"] for row in rows] == ["not measured"] * 4
+
+
+def test_long_names_break_behind_slashes_and_dots_only():
+    from compatkit.reports.terminal import NAME_WIDTH, _wrapped
+
+    assert _wrapped("digits/mnist.head") == "digits/mnist.head"
+    assert _wrapped("demo/iiw-dcc/handwritten.extractor") == "demo/iiw-dcc/\nhandwritten.extractor"
+    for name in ("a" * 40, "team/sub.group/an-extractor", "x." * 30 + "head"):
+        assert _wrapped(name).replace("\n", "") == name
+        assert all(
+            len(line) <= NAME_WIDTH or not {"/", "."} & set(line) for line in _wrapped(name).split("\n")
+        )
