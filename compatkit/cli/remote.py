@@ -196,8 +196,8 @@ def tell(moved: Moved, done: str, machine: bool) -> None:
     for one in moved.apart:
         click.echo(fold("apart", f"{one}; both stay as they are", indent=0, size=9))
     for one in moved.refused:
-        label = click.style("refused", fg="red")
-        click.echo(fold(label, f"{one.what}: {one.error}", indent=0, size=len(label) + 2))
+        line = fold("refused", f"{one.what}: {one.error}", indent=0, size=9)
+        click.echo(line.replace("refused", click.style("refused", fg="red"), 1))
     _sum(moved, done)
 
 

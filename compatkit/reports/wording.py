@@ -136,7 +136,9 @@ def verdict(cell: Cell | None) -> Verdict:
         return VERDICTS["left-out"]
     if cell.restricted is not None:
         if cell.own and cell.grade in ("none", "perfect", "compatible"):
-            return VERDICTS["own"]  # compatible: a row may have several own pairs, and only one gives its bound
+            return VERDICTS[
+                "own"
+            ]  # compatible: a row may have several own pairs, and only one gives its bound
         return VERDICTS["ungraded" if cell.grade == "none" else cell.grade]
     if cell.wiring == "refused":
         return VERDICTS["refused"]
