@@ -181,8 +181,8 @@ class Recalling(Decider):
     def _undecided(self, policy: Policy, lacking: Sequence[str]) -> str:
         more = f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else ""
         return (
-            f"{self.name}: the policy {policy} decides, and no figure is kept under its conditions of "
-            f"{'; '.join(lacking[:SHOWN])}{more}. Measure as it comes in (--measure; deciding=admitting.deciding("
-            "measure=True)), bring the figures along from where it was measured, or let it in as it is (--unmeasured; "
-            "unmeasured=True), which the log of the policy tells."
+            f"{self.name}: no result is kept of {'; '.join(lacking[:SHOWN])}{more} under the conditions of the policy "
+            f"{policy}. Let it be measured as it comes in (measure=True, on the command line --measure), bring its "
+            "results along from where it was measured, or let it in as it is (unmeasured=True, --unmeasured), which "
+            "the log of the policy tells."
         )

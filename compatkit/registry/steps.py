@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compatkit.errors import IntegrityError, VersionTooSmall, VersionUntrue
+from compatkit.registry.changes.demands import MEASURED
 from compatkit.registry.changes.differences import Difference, diff
 from compatkit.registry.manifest import Manifest
 from compatkit.registry.names import Version
@@ -43,20 +44,23 @@ def check_step(name: str, before: Version, target: Version, change: Difference) 
     )
 
 
-def untrue(before: tuple[Version, Manifest], after: tuple[Version, Manifest]) -> str:
+def untrue(
+    before: tuple[Version, Manifest], after: tuple[Version, Manifest], *, measured: bool = True
+) -> str:
     """Return why the number of a released version lies about the step from the one below it; empty where it does not.
 
     Args:
         before: The version that it follows, with its manifest.
         after: The version, with its manifest.
+        measured: Whether new weights may have been measured; else they count as they do without.
     """
-    change = diff(before[1], after[1], measured=True)
+    change = diff(before[1], after[1], measured=measured)
     least = before[0].bumped(change.bump)
     if after[0] >= least:
         return ""
     return (
         f"the step from {before[0]} to {after[0]} is smaller than the change between them, which needs at least "
-        f"{least}: {_reasons(before[0], after[0], change)}"
+        f"{least}: {_reasons(before[0], after[0], change).replace(MEASURED, ', measured or not')}"
     )
 
 

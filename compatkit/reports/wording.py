@@ -44,8 +44,8 @@ _ALL = (
         "own pair",
         "◆",
         "=",
-        "The head was trained with this extractor. "
-        "Its accuracy is the bound: the best this row can hope for.",
+        "The head was trained with this extractor. Its accuracy is the bound, the best this row can hope for; "
+        "where a row has several such pairs, one of them gives the bound of the row.",
     ),
     Verdict(
         "perfect",
@@ -135,8 +135,10 @@ def verdict(cell: Cell | None) -> Verdict:
     if cell.state == "left-out":
         return VERDICTS["left-out"]
     if cell.restricted is not None:
-        if cell.own and cell.grade in ("none", "perfect"):
-            return VERDICTS["own"]
+        if cell.own and cell.grade in ("none", "perfect", "compatible"):
+            return VERDICTS[
+                "own"
+            ]  # compatible: a row may have several own pairs, and only one gives its bound
         return VERDICTS["ungraded" if cell.grade == "none" else cell.grade]
     if cell.wiring == "refused":
         return VERDICTS["refused"]

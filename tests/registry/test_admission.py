@@ -193,6 +193,28 @@ def test_heads_that_come_together_with_an_extractor_count_for_it(tmp_path: Path,
     assert [str(one.reference) for one in empty.asked[0].partners] == [f"{H}@1.0.0"]
 
 
+def test_what_follows_a_version_that_is_refused_is_asked_of_the_parts_before_it(both: Both) -> None:
+    both.bind()
+    both.extractor(both.there, 2)
+    moved = pull(both.here, str(both.there.root), choice=Choice())
+    assert [one.what for one in moved.refused] == [f"{E}@1.1.0", f"{E}@1.2.0"]
+    assert both.names() == [f"{E}@1.0.0", f"{H}@1.0.0"]
+
+
+@ways
+def test_where_nobody_relies_on_the_version_before_nothing_vouches_for_new_weights(
+    both: Both, bring: Bring
+) -> None:
+    both.bind()
+    bring(both, E, deciding=both.passing)
+    both.extractor(both.there, 2)  # no head is released against 1.1.0
+    with pytest.raises((PolicyUndecided, Incomplete), match=r"nothing vouches for it.*at least 2\.0\.0"):
+        bring(both, E, deciding=both.passing)
+    both.here.set_policy(E, None)
+    bring(both, E)
+    assert f"{E}@1.2.0" in both.names()
+
+
 def test_what_is_withdrawn_where_it_comes_from_is_not_asked(both: Both) -> None:
     both.bind()
     both.there.withdraw(E, "1.1.0", "wrong data")

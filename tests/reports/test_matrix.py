@@ -150,6 +150,8 @@ def test_the_word_of_a_cell():
     assert verdict(broken).word == "not measured"
     failed = attrs.evolve(examples.digits().cells[0], grade="chance")
     assert verdict(failed).word == "incompatible"  # An own pair that learnt nothing says so.
+    second = attrs.evolve(examples.digits().cells[0], grade="compatible")
+    assert verdict(second).word == "own pair"  # Another own pair of the row gives the bound.
     stale = attrs.evolve(examples.digits().cells[1], grade="stale")
     assert verdict(stale).word == "stale"
 

@@ -18,6 +18,8 @@ Demand = tuple[Bump, str]
 
 _PREPROCESSING = "the same weights behind other preprocessing"
 _RECOMBINED = "other parts, adapters between them, or another policy of normalisation"
+MEASURED = ", whose stated measurement passed"
+"""How a reason ends that a measurement made smaller."""
 _CONSEQUENCE = "goes with the new weights"
 
 
@@ -75,7 +77,7 @@ class Demands:
 
     def _function(self, what: str) -> Demand:
         if self.measured:
-            return "minor", f"{what}, whose stated measurement passed"
+            return "minor", f"{what}{MEASURED}"
         return "major", f"{what}, without a passed measurement"
 
     def _weights(self, place: Place) -> Demand:

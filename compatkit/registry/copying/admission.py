@@ -2,17 +2,24 @@
 
 Nobody who copies can choose the number: it belongs to the version. So what would be a larger step at publish is a
 refusal here. All that comes together is looked at as if it were released already, so that the answer does not depend on
-an order. As at publish, what the answer rests on is looked at again right before a version is linked and right after.
+an order; what is refused is left out then, and the rest looked at again. As at publish, what the answer rests on is
+looked at again right before a version is linked and right after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.errors import PolicyDataMissing, PolicyUndecided, VersionUntrue
+from compatkit.errors import (
+    CompatkitError,
+    EnvironmentFailure,
+    PolicyDataMissing,
+    PolicyUndecided,
+    VersionUntrue,
+)
 from compatkit.registry.canonical import MAX_BYTES
 from compatkit.registry.manifest import Manifest, from_bytes, function_digest
 from compatkit.registry.names import Reference, Version
@@ -63,7 +70,7 @@ class Admission:
     """
 
     store: Store
-    coming: Sequence[Reference]
+    coming: list[Reference]
     deciding: Deciding | None = None
     unmeasured: bool = False
     _releases: Arriving = attrs.field(init=False)
@@ -72,8 +79,9 @@ class Admission:
     _made: list[Decide] = attrs.field(init=False, factory=list)
 
     def __attrs_post_init__(self) -> None:
+        """See what is here, and what comes."""
         store = self.store
-        self._releases = Arriving(store.references, store.index, self.coming, self._manifest)
+        self._releases = Arriving(store.references, store.index, tuple(self.coming), self._manifest)
         self._asker = Asker(store.objects, self._releases, store.policies)
 
     def functions(self) -> list[str]:
@@ -88,6 +96,33 @@ class Admission:
                 }
         return sorted(found)
 
+    def check_all(self, progress: Callable[[int, int, str], None]) -> dict[Reference, CompatkitError]:
+        """Return which versions may not come in, and why; the others are looked at again without them.
+
+        Args:
+            progress: Told what is being done.
+
+        Raises:
+            EnvironmentFailure: The surroundings failed.
+        """
+        refused: dict[Reference, CompatkitError] = {}
+        while True:
+            fresh: dict[Reference, CompatkitError] = {}
+            for place, one in enumerate(self.coming):
+                progress(place, len(self.coming), f"asking the policy of {one}")
+                try:
+                    if self._admitted.get(one) != self._standing(one).basis:
+                        self.check(one)
+                except EnvironmentFailure:
+                    raise
+                except CompatkitError as error:
+                    fresh[one] = error
+            if not fresh:
+                return refused
+            refused |= fresh
+            self.coming = [one for one in self.coming if one not in fresh]
+            self.__attrs_post_init__()
+
     def check(self, one: Reference) -> None:
         """Refuse a version that may not come in.
 
@@ -100,8 +135,8 @@ class Admission:
         """
         standing = self._standing(one)
         self._check_number(one, standing)
-        if standing.question is not None and standing.question.is_open:
-            self._decide(one, standing.question)
+        if standing.question is not None:
+            self._decide(one, standing, standing.question)
         self._admitted[one] = standing.basis
 
     def link(self, one: Reference, create: Callable[[Callable[[], None]], bool]) -> bool:
@@ -179,17 +214,38 @@ class Admission:
                     subject=str(one),
                 )
 
-    def _decide(self, one: Reference, question: Question) -> None:
+    def _decide(self, one: Reference, standing: Standing, question: Question) -> None:
         try:
-            if self.deciding is None:
-                raise PolicyUndecided(_undecided(question), subject=question)
-            if not self._made:
-                self._made.append(self.deciding(self.store))
-            self._made[0](question)
+            if question.is_open:
+                self._answer(question)
+            else:
+                self._check_unmeasured(one, standing, question)
         except (PolicyUndecided, PolicyDataMissing):
             if not self.unmeasured or question.revision is None:
                 raise
             self.store.policies.admit(question.revision.scope, one)
+
+    def _answer(self, question: Question) -> None:
+        if self.deciding is None:
+            raise PolicyUndecided(_undecided(question), subject=question)
+        if not self._made:
+            self._made.append(self.deciding(self.store))
+        self._made[0](question)
+
+    def _check_unmeasured(self, one: Reference, standing: Standing, question: Question) -> None:
+        """Where nothing is to be measured nothing vouches for new weights: the step is the one without a policy."""
+        policy, below = question.policy, standing.below
+        if policy is None or below is None or one.version is None or not policy.concerns(question.kind):
+            return
+        before, after = self._manifest(below[1]), self._manifest(str(one.digest))
+        why = untrue((below[0], before), (one.version, after), measured=False)
+        if why:
+            raise PolicyUndecided(
+                f"{one.name}: the policy {policy} binds it, and {question.reason}, so that nothing vouches for it: "
+                f"{why}. Bring the parts along that were released against that version, or let it in as it is "
+                "(unmeasured=True, on the command line --unmeasured), which the log of the policy tells.",
+                subject=question,
+            )
 
     def _has(self, digest: str) -> bool:
         return self.store.objects.size(digest) is not None

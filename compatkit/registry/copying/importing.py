@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from compatkit.errors import (
-    CompatkitError,
-    EnvironmentFailure,
     NotFound,
     SignatureError,
     UsageError,
@@ -212,21 +210,14 @@ class _Import:
         Raises:
             CompatkitError: One may not; its message begins with the version.
         """
-        wanted, barred = set(self.wanted), list[Reference]()
-        for place, one in enumerate(admission.coming):
-            self.progress(place, len(admission.coming), f"asking the policy of {one}")
-            try:
-                admission.check(one)
-            except EnvironmentFailure:
-                raise
-            except CompatkitError as error:
-                if one in wanted:
-                    raise type(error)(
-                        f"{one} does not come in, and nothing was imported. {error}", subject=error.subject
-                    ) from error
-                barred.append(one)
-        self.done.unnamed += barred
-        return [one for one in versions if one not in barred]
+        refused = admission.check_all(self.progress)
+        for one, error in refused.items():
+            if one in self.wanted:
+                raise type(error)(
+                    f"{one} does not come in, and nothing was imported. {error}", subject=error.subject
+                ) from error
+        self.done.unnamed += refused
+        return [one for one in versions if one not in refused]
 
     def _is_withdrawn(self, one: Reference) -> bool:
         return one.version is not None and one.version in self.source.references.withdrawn(one.name)

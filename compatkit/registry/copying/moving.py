@@ -91,7 +91,10 @@ class Move:
         admission = self._admission = self._admitting([*parents, *good])
         if self.evidence and admission is not None:
             self._results(admission.functions())
-        parents, good = self._admitted(parents, asked=False), self._admitted(good, asked=True)
+        if admission is not None:
+            for one, error in admission.check_all(self.progress).items():
+                self._bar(one, error, asked=one not in parents)
+        parents, good = ([one for one in side if one not in self._barred] for side in (parents, good))
         self._name(parents, asked=False)
         self._name(good, asked=True)
         self._bury(one for one in (*parents, *good) if str(one) not in self._refused)
@@ -225,22 +228,6 @@ class Move:
     def _is_withdrawn(self, one: Reference) -> bool:
         with self.source.speaking():
             return one.version is not None and self.source.withdrawn(one.name, one.version)
-
-    def _admitted(self, versions: list[Reference], *, asked: bool) -> list[Reference]:
-        """Return the versions that may come in; of the others tell why, or that they come without their names."""
-        admission = self._admission
-        if admission is None:
-            return versions
-        coming = set(admission.coming)
-        for place, one in enumerate(each for each in versions if each in coming):
-            self.progress(place, len(versions), f"asking the policy of {one}")
-            try:
-                admission.check(one)
-            except EnvironmentFailure:
-                raise
-            except CompatkitError as error:
-                self._bar(one, error, asked=asked)
-        return [one for one in versions if one not in self._barred]
 
     def _bar(self, one: Reference, error: CompatkitError, *, asked: bool) -> None:
         self._barred.add(one)
