@@ -187,9 +187,11 @@ def _permuted(port: Port, to: Layout, sides: Sequence[int] | None, size: Sides) 
         return _reshaped(port, to, (count,), measured=measured)
     if sides is not None:
         return _reshaped(port, to, tuple(sides))
-    length = port.shape[1]
-    square: tuple[Dimension, ...] = (isqrt(length),) * 2 if isinstance(length, int) else ("H", "W")
-    measured = {image: (isqrt(seen[0]),) * 2 for image, seen in port.measured.items()}
+    length = port.shape[1]  # less than nothing where a contract states more tokens in front than there are
+    square: tuple[Dimension, ...] = ("H", "W")
+    if isinstance(length, int) and length > 0:
+        square = (isqrt(length),) * 2
+    measured = {image: (isqrt(seen[0]),) * 2 for image, seen in port.measured.items() if seen[0] > 0}
     return _reshaped(port, to, square, measured=measured)
 
 

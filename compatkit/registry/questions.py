@@ -16,15 +16,13 @@ bound, unless the policy holds across majors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
 from compatkit.errors import IntegrityError
-from compatkit.registry.canonical import MAX_BYTES
-from compatkit.registry.manifest import Manifest, from_bytes, function_digest
+from compatkit.registry.manifest import Manifest, function_digest
 from compatkit.registry.names import Reference, Version
-from compatkit.registry.objects import Objects
 from compatkit.registry.policies import Policy
 from compatkit.registry.policylog import Policies, Revision
 from compatkit.registry.releases import Releases, trained_with
@@ -79,9 +77,13 @@ class Question:
 
 @attrs.frozen(eq=False)
 class Asker:
-    """Finds out what is asked of a candidate; reads manifests, never weights."""
+    """Finds out what is asked of a candidate; reads manifests, never weights.
 
-    objects: Objects
+    Attributes:
+        manifest: Returns the manifest of a digest.
+    """
+
+    manifest: Callable[[str], Manifest]
     releases: Releases
     policies: Policies
 
@@ -124,7 +126,7 @@ class Asker:
                     question, reason="it begins a new MAJOR line, which the policy does not bind"
                 )
             earlier = [one for one in earlier if one.major == earlier[-1].major]
-        if function_digest(self._manifest(str(previous.digest))) == function_digest(manifest):
+        if function_digest(self.manifest(str(previous.digest))) == function_digest(manifest):
             return attrs.evolve(
                 question, reason=f"it has the function of {previous.version}, which is released"
             )
@@ -149,13 +151,13 @@ class Asker:
             str(digest)
             for version in self.releases.versions(name)
             if (digest := self.releases.digest(name, version)) is not None
-            and function_digest(self._manifest(digest)) in wanted
+            and function_digest(self.manifest(digest)) in wanted
         }
         found: dict[tuple[str, str, str], Partner] = {}
         for digest in sorted(digests):
-            bound = function_digest(self._manifest(digest))
+            bound = function_digest(self.manifest(digest))
             for reference in self.releases.heads(digest):
-                key = reference.name, function_digest(self._manifest(str(reference.digest))), bound
+                key = reference.name, function_digest(self.manifest(str(reference.digest))), bound
                 found[key] = _later(found.get(key), Partner(reference, digest))
         yield from _sorted(found.values())
 
@@ -170,7 +172,7 @@ class Asker:
             for version in self.releases.alive(extractor):
                 if major is None or version.major == major:
                     reference = self._reference(extractor, version)
-                    manifest = self._manifest(str(reference.digest))
+                    manifest = self.manifest(str(reference.digest))
                     if manifest.kind == "extractor":
                         key = extractor, function_digest(manifest)
                         found[key] = _later(found.get(key), Partner(reference, own))
@@ -178,7 +180,7 @@ class Asker:
 
     def _lines(self, head: str, version: Version, policy: Policy) -> Iterator[tuple[str, int | None]]:
         """Yield name and MAJOR number of each line that a version of a head was trained with."""
-        manifest = self._manifest(str(self._reference(head, version).digest))
+        manifest = self.manifest(str(self._reference(head, version).digest))
         parents = set(trained_with(manifest))
         for name, digest in self.releases.named(parents) if parents else ():
             for one in self.releases.versions(name):
@@ -194,10 +196,7 @@ class Asker:
         return Reference(name, version, digest=digest)
 
     def _function(self, name: str, version: Version) -> str:
-        return function_digest(self._manifest(str(self._reference(name, version).digest)))
-
-    def _manifest(self, digest: str) -> Manifest:
-        return from_bytes(self.objects.read(digest, most=MAX_BYTES), what=f"manifest {digest}")
+        return function_digest(self.manifest(str(self._reference(name, version).digest)))
 
 
 def _later(known: Partner | None, other: Partner) -> Partner:

@@ -257,7 +257,7 @@ class Store:
         from compatkit.registry.questions import Asker
         from compatkit.registry.releases import Releases
 
-        return Asker(self.objects, Releases(self.references, self.index), self.policies)
+        return Asker(self.manifest, Releases(self.references, self.index), self.policies)
 
     def asks(
         self, name: str, manifest: Manifest, *, version: str | None = None, major: bool = False

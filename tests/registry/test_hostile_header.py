@@ -243,7 +243,8 @@ def test_ten_times_the_tensors_take_about_ten_times_as_long(make_file: MakeFile,
         start = time.process_time()
         assert len(check_header(data).tensors) == count
         took.append(time.process_time() - start)
-    assert took[1] < 8 and took[1] < 40 * max(took[0], 0.01)
+    # what takes a time that grows with the square takes 100 times as long; a busy machine doubles and halves any time
+    assert took[1] < 8 and took[1] < 60 * max(took[0], 0.02)
 
 
 @pytest.mark.case("A7")

@@ -16,6 +16,7 @@ import attrs
 from compatkit.errors import (
     CompatkitError,
     EnvironmentFailure,
+    IntegrityError,
     PolicyDataMissing,
     PolicyUndecided,
     VersionUntrue,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 Deciding = Callable[["Store"], Decide]
 """Returns what answers the questions of a registry's policies."""
+TRIES = 100
+"""How often what comes is brought again because somebody collects unused blobs."""
 SHOWN = 8
 """Partners that a message lists."""
 
@@ -65,24 +68,27 @@ class Admission:
     Attributes:
         store: Where they are to be named.
         coming: All that come, with name, version and digest, without those that are withdrawn where they come from.
+        bring: Sees to it that a blob of theirs is here: nothing refers to it yet, and it may be collected.
         deciding: Makes what answers the questions of policies; None leaves them unanswered.
         unmeasured: Let in what nobody measured, and write that into the log of the policy.
     """
 
     store: Store
     coming: list[Reference]
+    bring: Callable[[str], object]
     deciding: Deciding | None = None
     unmeasured: bool = False
     _releases: Arriving = attrs.field(init=False)
     _asker: Asker = attrs.field(init=False)
     _admitted: dict[Reference, tuple[Any, ...]] = attrs.field(init=False, factory=dict)
     _made: list[Decide] = attrs.field(init=False, factory=list)
+    _manifests: dict[str, Manifest] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
         """See what is here, and what comes."""
         store = self.store
         self._releases = Arriving(store.references, store.index, tuple(self.coming), self._manifest)
-        self._asker = Asker(store.objects, self._releases, store.policies)
+        self._asker = Asker(self._manifest, self._releases, store.policies)
 
     def functions(self) -> list[str]:
         """Return the function digests of all parts whose measurement would answer what is asked of those that come."""
@@ -251,7 +257,20 @@ class Admission:
         return self.store.objects.size(digest) is not None
 
     def _manifest(self, digest: str) -> Manifest:
-        return from_bytes(self.store.objects.read(digest, most=MAX_BYTES), what=f"manifest {digest}")
+        known = self._manifests.get(digest)
+        if known is None:
+            data = self._data(digest)
+            known = self._manifests[digest] = from_bytes(data, what=f"manifest {digest}")
+        return known
+
+    def _data(self, digest: str) -> bytes:
+        for _ in range(TRIES if any(digest == one.digest for one in self.coming) else 0):
+            self.bring(digest)
+            try:
+                return self.store.objects.read(digest, most=MAX_BYTES)
+            except IntegrityError:
+                continue  # collected since
+        return self.store.objects.read(digest, most=MAX_BYTES)
 
 
 class _Moved(Exception):

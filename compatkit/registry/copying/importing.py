@@ -168,7 +168,7 @@ class _Import:
             closure.add(one)
         versions = [*filter(self._may_be_named, closure.parents()), *self.wanted]
         self._copy(closure)
-        admission = self._admission(versions)
+        admission = self._admission(versions, closure)
         asked_for = admission.functions() if evidence else ()
         if asked_for:
             self.done.results = copy_results(source, self.target, closure, asked_for, self.progress)
@@ -200,9 +200,9 @@ class _Import:
             return False
         return True
 
-    def _admission(self, versions: list[Reference]) -> Admission:
+    def _admission(self, versions: list[Reference], closure: Closure) -> Admission:
         coming = [one for one in versions if self._there(one) is None and not self._is_withdrawn(one)]
-        return Admission(self.target, coming, self.deciding, self.unmeasured)
+        return Admission(self.target, coming, closure.bring, self.deciding, self.unmeasured)
 
     def _admitted(self, versions: list[Reference], admission: Admission) -> list[Reference]:
         """Return the versions that may come in; of what was asked for all must.
@@ -253,9 +253,14 @@ class _Import:
         if there is None:
             name, version, digest = one.name, one.version, one.digest
 
+            def bring() -> None:
+                for part in held:
+                    closure.bring(part)
+
             def create(ready: Callable[[], object]) -> bool:
+                # what is asked takes longer than what is unused is safe for: all is there before and after
                 return self.target.references.create(
-                    name, version, digest, lambda: ([closure.bring(part) for part in held], ready())
+                    name, version, digest, lambda: (bring(), ready(), bring())
                 )
 
             made = admission.link(one, create) if admission is not None else create(_nothing)

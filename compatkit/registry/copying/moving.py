@@ -223,7 +223,7 @@ class Move:
         if not isinstance(self.target, IntoFolder):
             return None
         coming = [one for one in versions if self._there(one) is None and not self._is_withdrawn(one)]
-        return Admission(self.target.store, coming, self.deciding, self.unmeasured)
+        return Admission(self.target.store, coming, self.closure.bring, self.deciding, self.unmeasured)
 
     def _is_withdrawn(self, one: Reference) -> bool:
         with self.source.speaking():
@@ -256,7 +256,8 @@ class Move:
 
     def _note(self, one: Reference, further: Callable[[], object] | None = None) -> Note:
         ready = self._ready(one)
-        both = ready if further is None else lambda: (ready(), further())
+        # what is asked takes longer than what is unused is safe for: it is seen to that all is there before and after
+        both = ready if further is None else lambda: (ready(), further(), ready())
         return Note(f"refs/{one.name}/@versions/{one.version}", f"{one.digest}\n".encode(), both)
 
     def _link(self, one: Reference, admission: Admission, *, asked: bool) -> bool:
