@@ -21,14 +21,13 @@ from compatkit.contract import (
     Contract,
     Data,
     Kind,
-    Port,
     Probe,
     Protocol,
     Statistical,
     Structural,
 )
 from compatkit.evaluation.statistics import Moments, feature_moments
-from compatkit.ports import tensor_shape
+from compatkit.ports import Sides, grid_at, tensor_shape
 from compatkit.registry.manifest import About, Edge, Manifest, Parent, Payload
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
@@ -175,21 +174,34 @@ def probe_of(module: nn.Module, shape: Structural, blueprint: Blueprint) -> Prob
 def probe_shapes(shape: Structural, blueprint: Blueprint) -> list[tuple[int, ...]]:
     """Return the shapes of the probe's inputs: two images, or features of two images of the size that was traced.
 
-    What takes images of any size gets large ones at half of it: a first load is mostly its probe, which then costs a
-    quarter and still depends on every weight.
+    What takes images of any size gets smaller ones than were traced: a first load is mostly its probe, whose cost falls
+    with the square, and which still depends on every weight.
     """
     size = blueprint.traced_size
     if blueprint.takes_images:
         image = shape.inputs[0]
-        return [(PROBE_BATCH, int(str(image.channels)), *(_halved(image, size) or size))]
+        return [(PROBE_BATCH, int(str(image.channels)), *(_smaller(shape, size) or size))]
     return [tensor_shape(port, size, PROBE_BATCH) for port in shape.inputs]
 
 
-def _halved(image: Port, size: Sequence[int]) -> tuple[int, ...] | None:
-    """Return half of a size; None where that is small, or the port does not take it."""
-    half = tuple(side // 2 for side in size)
-    fits = all(side >= LEAST_PROBE and side % image.multiple_of == 0 for side in half)
-    return half if fits and not any(isinstance(one, int) for one in image.spatial) else None
+def _smaller(shape: Structural, size: Sides) -> Sides | None:
+    """Return the smallest size of the same proportions that leaves the features two positions a side.
+
+    One would hide most weights of a 3x3 kernel. None where the port takes no other size, or nothing smaller fits.
+    """
+    image, grids = shape.inputs[0], [grid_at(port, size) for port in shape.outputs]
+    if any(isinstance(one, int) for one in image.spatial) or not grids:
+        return None
+    short = min(size)
+    pooled = short // 2  # features without positions tell nothing of those before them
+    least = max(
+        LEAST_PROBE, *(-(-short * 2 // min(one)) if one and min(one) > 1 else pooled for one in grids)
+    )
+    for side in range(least, short):
+        height, width = (round(one * side / short) for one in size)
+        if height % image.multiple_of == width % image.multiple_of == 0:
+            return height, width
+    return None
 
 
 def proof_of(manifest: Manifest, digest: str, builders: Sequence[str] | None = None) -> str | None:

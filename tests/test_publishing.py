@@ -144,22 +144,41 @@ def test_parts_that_no_longer_make_the_network_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("traced", "spatial", "step", "size"),
+    ("traced", "spatial", "step", "grid", "size"),
     [
-        ((224, 224), ("H", "W"), 1, (112, 112)),
-        ((224, 160), ("H", "W"), 16, (112, 80)),
-        ((224, 224), ("H", "W"), 32, (224, 224)),
-        ((224, 224), (224, 224), 1, (224, 224)),
-        ((225, 129), ("H", "W"), 1, (112, 64)),
-        ((224, 127), ("H", "W"), 1, (224, 127)),
-        ((32, 32), ("H", "W"), 1, (32, 32)),
+        ((224, 224), ("H", "W"), 1, (7, 7), (64, 64)),
+        ((224, 224), ("H", "W"), 32, (7, 7), (64, 64)),
+        ((224, 160), ("H", "W"), 16, (14, 10), (112, 80)),
+        ((225, 129), ("H", "W"), 1, (113, 65), (112, 64)),
+        ((299, 299), ("H", "W"), 1, (8, 8), (75, 75)),
+        ((224, 224), ("H", "W"), 1, (1, 1), (112, 112)),
+        ((224, 224), (224, 224), 1, (7, 7), (224, 224)),
+        ((224, 224), ("H", "W"), 128, (7, 7), (128, 128)),
+        ((224, 224), ("H", "W"), 112, (2, 2), (224, 224)),
+        ((32, 32), ("H", "W"), 1, (8, 8), (32, 32)),
     ],
-    ids=["half", "in steps", "half is no step", "one size only", "odd sides", "one side small", "small"],
+    ids=[
+        "two positions a side",
+        "in steps",
+        "in steps, not square",
+        "odd sides",
+        "more than 64",
+        "pooled: half",
+        "one size only",
+        "large steps",
+        "no step fits",
+        "small",
+    ],
 )
-def test_the_probe_of_an_extractor_takes_large_images_at_half_their_size_where_it_can(
-    traced: tuple[int, int], spatial: tuple[int | str, int | str], step: int, size: tuple[int, int]
+def test_the_probe_of_an_extractor_takes_smaller_images_than_were_traced_where_it_can(
+    traced: tuple[int, int],
+    spatial: tuple[int | str, int | str],
+    step: int,
+    grid: tuple[int, int],
+    size: tuple[int, int],
 ) -> None:
+    at = {f"{traced[0]}x{traced[1]}": grid}
     image = Port("image", ("N", 3, *spatial), multiple_of=step)
-    features = Port("features", ("N", 8, *spatial), multiple_of=step)
+    features = Port("features", ("N", 8, "H", "W"), multiple_of=step, measured=at)
     blueprint = Blueprint("timm", "timm 1.0.31", "resnet18", {}, "layer1", "extractor", "fx", traced)
     assert probe_shapes(Structural((image,), (features,)), blueprint) == [(2, 3, *size)]
