@@ -1,6 +1,6 @@
 """The catalogue of bad input and bad surroundings: every case, and the tests that show it.
 
-A test shows a case by ``@pytest.mark.case("A1")``. ``pytest --catalogue docs/catalogue.md`` writes the page with what
+A test shows a case by ``@pytest.mark.case("A1")``. ``pytest --catalogue=docs/catalogue.md`` writes the page with what
 came out; the markers are read from the sources, so that tests that did not run are listed too.
 """
 
@@ -104,8 +104,8 @@ def page(outcomes: Mapping[str, Iterable[Outcome]]) -> str:
         "# Catalogue",
         "",
         "Bad input and bad surroundings, case by case, and the tests that show what happens: a typed error or no",
-        "effect, never a crash, a hang or a silent change. Written by `pytest -m 'not gpu' --catalogue",
-        "docs/catalogue.md`; what is promised is in [security.md](security.md).",
+        "effect, never a crash, a hang or a silent change. Written by `pytest --catalogue=docs/catalogue.md`, with",
+        "`-m 'not gpu'` for those that take longer too; what is promised is in [security.md](security.md).",
     ]
     for letter, title in GROUPS.items():
         lines += [

@@ -31,7 +31,7 @@ def test_the_page_lists_every_case_with_its_tests() -> None:
         for test in tests
         if f"`{test.removeprefix('tests/')}`" not in text
     }
-    assert not missing, "write the page again: pytest -m 'not gpu' --catalogue docs/catalogue.md"
+    assert not missing, "write the page again: pytest --catalogue=docs/catalogue.md"
 
 
 def test_markers_are_read_from_functions_classes_modules_and_parameters(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from handmade import Hand, child_of, part, tagged
 from hypothesis import given, settings
@@ -90,7 +89,7 @@ def do(hand: Hand, action: str, place: tuple[str, str], content: Any) -> None:
 def without_words(one: Any) -> Any:
     """Leave out the words of an error: only whether there is one is the same everywhere."""
     if isinstance(one, Found | None):
-        return one and attrs.evolve(one, error="damaged" if one.error else "")
+        return one and one._replace(error="damaged" if one.error else "")
     value = one.to_json()
     return value | {"error": True} if "error" in value else value
 

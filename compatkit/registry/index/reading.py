@@ -22,6 +22,8 @@ from compatkit.registry.results import Result
 
 MANY = 1000
 """Manifests: where more fit, walking along the names finds the first page sooner than sorting all that fit."""
+FEW = 500
+"""Manifests whose versions are sorted with all that is told of them."""
 ROUNDS = 5
 """How often a page is asked for again because its files changed in the meantime."""
 After = tuple[str, Number]
@@ -170,17 +172,22 @@ class Reader:
         end = f"{rest}{names} ORDER BY f.name, v.major, v.minor, v.patch LIMIT ? OFFSET ?"
         values += (-1 if query.limit is None else query.limit, query.offset)
         passes = filters(query)
-        if passes and not self._many(passes):
-            hits, given = together(passes)
-            # first the keys alone: sorting whole rows to keep the first ones takes three times as long
-            keys = (
-                f"SELECT f.name, v.folder, v.major, v.minor, v.patch FROM ({hits}) h CROSS JOIN versions v"
-                f" ON v.manifest = h.manifest CROSS JOIN folders f ON f.id = v.folder WHERE 1{end}"
+        hits = self._hits(passes) if passes else MANY
+        if hits < MANY:
+            wanted, given = together(passes)
+            along = (
+                f"({wanted}) h CROSS JOIN versions v ON v.manifest = h.manifest"
+                " CROSS JOIN folders f ON f.id = v.folder"
             )
-            sql = (
-                f"SELECT {_COLUMNS} FROM ({keys}) f CROSS JOIN versions v ON v.folder = f.folder AND v.major = f.major"
-                " AND v.minor = f.minor AND v.patch = f.patch CROSS JOIN manifests m ON m.id = v.manifest"
-            )
+            sql = f"SELECT {_COLUMNS} FROM {along} CROSS JOIN manifests m ON m.id = h.manifest WHERE 1{end}"
+            if hits > FEW:
+                # first the keys alone: sorting whole rows to keep the first ones takes three times as long
+                keys = f"SELECT f.name, v.folder, v.major, v.minor, v.patch FROM {along} WHERE 1{end}"
+                sql = (
+                    f"SELECT {_COLUMNS} FROM ({keys}) f CROSS JOIN versions v ON v.folder = f.folder"
+                    " AND v.major = f.major AND v.minor = f.minor AND v.patch = f.patch"
+                    " CROSS JOIN manifests m ON m.id = v.manifest"
+                )
         else:
             fits = "".join(f" AND {one.of_row}" for one in passes)
             given = tuple(value for one in passes for value in one.values)
@@ -191,22 +198,22 @@ class Reader:
         rows = self.tables.connection.execute(sql, (*given, *values)).fetchall()
         return sorted(rows, key=itemgetter(0, 1, 2, 3))
 
-    def _many(self, passes: Sequence[Filter]) -> bool:
+    def _hits(self, passes: Sequence[Filter]) -> int:
+        """Return how many manifests pass, at most ``MANY``."""
         hits, values = together(passes)
         sql = f"SELECT count(*) FROM (SELECT 1 FROM ({hits}) LIMIT {MANY})"
-        return self.tables.connection.execute(sql, values).fetchone()[0] == MANY
+        return self.tables.connection.execute(sql, values).fetchone()[0]
 
 
 def _found(row: Row) -> Found:
-    name, major, minor, patch, _, state, error, digest, manifest_error, *facts = row
+    name, major, minor, patch, _, state, error, digest, manifest_error = row[:9]
     version = f"{major}.{minor}.{patch}"
-    problem = error or manifest_error or ""
-    if problem or state == UNFINISHED:
+    if error or manifest_error or state == UNFINISHED:
+        problem = error or manifest_error or ""
         return Found(name, version, digest or "", withdrawn=state == WITHDRAWN, error=problem)
-    *facts, more = facts
     try:
-        tags, channels, anchors, parents = _decode(more)[0]
+        tags, channels, anchors, parents = _decode(row[18])[0]
     except (TypeError, ValueError) as problem:
         raise Unusable(f"{name}@{version} is not written as expected: {problem}", broken=True) from problem
-    lists: Any = (tags, tuple(channels), tuple(anchors), tuple(map(tuple, parents)))
-    return Found(name, version, digest, *facts, *lists, withdrawn=state == WITHDRAWN)
+    lists = tags, tuple(channels), tuple(anchors), tuple(map(tuple, parents))
+    return Found._make((name, version, digest, *row[9:18], *lists, state == WITHDRAWN, ""))

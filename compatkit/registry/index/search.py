@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -23,8 +24,7 @@ ANCHOR = "tensors:sha256:"
 """Before the hexadecimal digits of every anchor's digest."""
 
 
-@attrs.frozen
-class Found:
+class Found(NamedTuple):  # made in a third of the time of an attrs class, hundreds at once
     """One version of one component, as far as it is searched for.
 
     Attributes:
@@ -50,7 +50,7 @@ class Found:
     title: str = ""
     licence: str = ""
     classes: int | None = None
-    tags: Mapping[str, str] = attrs.field(factory=dict)
+    tags: Mapping[str, str] = MappingProxyType({})
     channels: tuple[int, ...] = ()
     anchors: tuple[str, ...] = ()
     parents: tuple[tuple[str, str], ...] = ()
@@ -65,11 +65,7 @@ class Found:
         place = {"name": self.name, "version": self.version, "digest": self.digest or None}
         if self.error:
             return {**place, "withdrawn": self.withdrawn, "error": self.error}
-        facts = {
-            field.name: getattr(self, field.name)
-            for field in attrs.fields(Found)
-            if field.name not in (*place, "error")
-        }
+        facts = {field: value for field, value in self._asdict().items() if field not in (*place, "error")}
         lists = {
             "tags": dict(self.tags),
             "channels": list(self.channels),
