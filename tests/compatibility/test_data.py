@@ -111,11 +111,10 @@ def test_ten_thousand_classes_are_compared_at_once() -> None:
     spelling.cache_clear()
     begun = time.process_time()
     assert label_findings(one, other) == ()
-    first = time.process_time() - begun
-    assert first < 0.25  # 0.04 where nothing else runs
-    begun = time.process_time()
+    assert time.process_time() - begun < 5  # 0.04 where nothing else runs; each with each takes half a minute
+    spelled = spelling.cache_info().misses
     assert label_findings(one, other) == ()
-    assert time.process_time() - begun < first / 5  # remembered
+    assert spelling.cache_info().misses == spelled  # remembered
 
 
 def test_the_first_of_many_classes_are_named_and_all_are_counted() -> None:

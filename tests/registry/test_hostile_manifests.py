@@ -117,7 +117,7 @@ def test_a_manifest_of_a_terabyte_is_refused_by_its_size(store: Store):
     start = time.monotonic()
     with pytest.raises(IntegrityError, match=rf"has {10**12} bytes.*at most {MAX_BYTES}; it was not read"):
         store.manifest(NAME)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5
 
 
 @pytest.mark.slow
@@ -255,7 +255,7 @@ def test_an_alias_points_at_a_version_and_at_nothing_else(store: Store, pointer:
         start = time.monotonic()
         with pytest.raises(FormatError, match="expected a version and the number of its move"):
             read()
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 5
 
 
 @pytest.mark.case("B6")
@@ -263,7 +263,7 @@ def test_a_pointer_far_beyond_its_log_is_answered_at_once(store: Store):
     put_in_place(kinds(store)["alias"], b"2.0.0 999999999\n")
     start = time.monotonic()
     assert [move.number for move in store.alias_log(NAME, "prod")] == [1, 2]
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5
 
 
 @pytest.mark.case("B6")

@@ -117,7 +117,7 @@ def test_what_is_no_plain_file_is_refused_without_being_opened(
     start = time.monotonic()
     with pytest.raises(FormatError, match=f"expected a safetensors file, got {said}"):
         read_header(path)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5
 
 
 @pytest.mark.case("A9")

