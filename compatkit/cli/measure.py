@@ -13,7 +13,7 @@ from compatkit.cli.keeping import Kept, check_target, keep, tell_kept
 from compatkit.cli.options import data_options, json_option, registry_option, signature_options
 from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, report_text, rows
 from compatkit.cli.roots import check_outputs, registry
-from compatkit.errors import IncompatibleError
+from compatkit.errors import DataError, IncompatibleError
 
 if TYPE_CHECKING:
     from compatkit.evaluation.cells import Cell
@@ -209,7 +209,14 @@ def recombine_command(
     anew = publish is not None and conditions["normalisation"] == "reestimate"
     if fits or anew or not no_measure:
         where = {"recipe": recipe, "names": (name,) if name else (), "root": data_root, "download": download}
-        data = data_sets(held, [str(left)], **where)[left.name]
+        try:
+            data = data_sets(held, [str(left)], **where)[left.name]
+        except DataError as error:
+            if fits or anew:
+                raise
+            raise DataError(
+                f"{error} Or build it without a figure: --no-measure.", subject=error.subject
+            ) from error
     policy = "running" if no_measure else "batch"  # measured by the matrix, under the policy asked for
     policy = policy if publish is None else conditions["normalisation"]
     given = fitting_images(data) if data is not None and (fits or anew) else None

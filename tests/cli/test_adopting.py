@@ -106,8 +106,13 @@ def test_code_is_refused_with_integrity_as_the_reason(run: Any, file: Path, tmp_
 
 def test_the_parts_can_be_measured_like_any_other(run: Any, file: Path, trained: Path) -> None:
     assert run("--registry", "parts", "adopt", file, *COMMON, "--kwargs", "{}").code == 0
-    said = run(
-        "--registry", "parts", "recombine", "zoo/small.extractor", "zoo/small.head", "--no-measure", "--json"
+    pair = ("--registry", "parts", "recombine", "zoo/small.extractor", "zoo/small.head")
+    refused = run(*pair, "--json")
+    assert refused.code == 2 and "was not trained here" in refused.json["error"]["message"]
+    assert (
+        "--data NAME" in refused.json["error"]["message"]
+        and "--no-measure" in refused.json["error"]["message"]
     )
+    said = run(*pair, "--no-measure", "--json")
     assert said.code == 0 and said.json["check"]["wiring"] == "direct"
     assert ck.Registry.open("parts").names() == ["zoo/small.extractor", "zoo/small.head"]

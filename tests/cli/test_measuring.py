@@ -151,7 +151,7 @@ def test_images_that_cannot_be_found_teach_where_to_say_so(run: Any, monkeypatch
     monkeypatch.delenv("COMPATKIT_DATA")
     said = run("recombine", LEFT, RIGHT)
     assert said.code == 2 and "was trained on 'left'" in said.err
-    for way in ("--recipe FILE", "--data NAME", "--data-root DIR", "--download"):
+    for way in ("--recipe FILE", "--data NAME", "--data-root DIR", "--download", "--no-measure"):
         assert way in said.err
 
 
