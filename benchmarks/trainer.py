@@ -1,9 +1,9 @@
 """What the trainer adds to a step of a hand-written loop, where a step is as small as steps get.
 
 Run ``python benchmarks/trainer.py [--rounds 15] [--out docs/results/trainer.md]``. An MLP of 64-32-10, batches of 16
-resident images of 8x8, SGD with momentum or Adam, one thread. The bare loop does the same work in the shortest code that
-does it as fast: a gather and a normalisation in one operation, forward, backward, one fused optimiser; losses and answers
-are kept and not read. It runs twice, so that the table shows how far two equal programs are apart on this machine.
+resident images of 8x8, SGD with momentum or Adam, one thread. The bare loop does the same work in the shortest code
+that does it as fast: a gather, a normalisation in one operation, forward, backward, one fused optimiser; losses and
+answers are kept and not read. It runs twice, so that the table shows how far two equal programs are apart here.
 """
 
 from __future__ import annotations
