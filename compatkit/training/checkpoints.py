@@ -114,6 +114,14 @@ def _restore(path: Path, loop: Loop, stored: Mapping[str, Tensor]) -> None:
             raise FormatError(
                 f"The checkpoint {path} does not hold {owner!r} of this plan: {error}"
             ) from error
+    prefixes = tuple(f"optimiser/{owner}/" for owner in loop.optimisers)
+    for key in stored:
+        if key.startswith("optimiser/") and not key.startswith(prefixes):
+            raise FormatError(
+                f"The checkpoint {path} holds {key!r}, the state of an optimiser that this run does not have: another "
+                "version of compatkit wrote it. Remove it to start anew.",
+                subject=path,
+            )
     for owner, optimiser in loop.optimisers.items():
         prefix = f"optimiser/{owner}/"
         parameters = [one for group in optimiser.param_groups for one in group["params"]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import attrs
 import torch
 import torch.nn.functional as F
@@ -12,21 +10,25 @@ from torch import Tensor
 from compatkit.evaluation.preprocessing import normalise
 from compatkit.plugins import RunPlugins
 from compatkit.training.context import Batch, SetUp, Step, TaskState
+from compatkit.training.lanes import Lane
 from compatkit.training.optimisation import Optimisation
-from compatkit.training.randomness import reseed, seed_of
-from compatkit.training.resident import Order, augment
+from compatkit.training.progress import Measured
+from compatkit.training.randomness import reseed
+from compatkit.training.resident import augment
 from compatkit.training.schedules import Schedule
+
+NETWORK = "network/"
+"""Before a task's name: the optimiser of its extractor and head."""
 
 
 @attrs.define(eq=False)
 class Loop:
-    """Takes steps; owns the optimisers, one an owner module.
+    """Takes steps; owns the optimisers, one a network and one a shared module.
 
     Attributes:
         steps: Steps of each task.
-        orders: Which images come when, by task.
-        optimisers: By owner: ``<task>.extractor``, ``<task>.head``, ``shared.<name>``.
-        movers: By task, the optimisers that its steps move: its network's and every shared module's.
+        optimisers: ``network/<task>`` moves extractor and head together; shared modules have one each, by owner.
+        lanes: By task, what its steps need, resolved before the first.
     """
 
     setup: SetUp
@@ -34,9 +36,10 @@ class Loop:
     optimisation: Optimisation
     schedule: Schedule
     steps: int
-    orders: dict[str, Order]
     optimisers: dict[str, torch.optim.Optimizer]
-    movers: dict[str, tuple[torch.optim.Optimizer, ...]]
+    lanes: dict[str, Lane]
+    _parameters: tuple[Tensor, ...]
+    _rate: float = -1.0
 
     @classmethod
     def create(
@@ -49,22 +52,28 @@ class Loop:
         batch_size: int,
     ) -> Loop:
         """Make the loop of a run whose owners are complete."""
-        orders = {
-            name: Order(len(state.examples), batch_size, setup.seed, name)
+        pairs = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
+        moved: dict[str, list[Tensor]] = {}
+        for owner, module in setup.owners.items():
+            kept = moved.setdefault(pairs.get(owner, owner), [])
+            kept.extend(one for one in module.parameters() if one.requires_grad)
+        optimisers = {name: optimisation.make(each) for name, each in moved.items() if each}
+        lanes = {
+            name: Lane.of(
+                state,
+                plugins,
+                setup.seed,
+                batch_size,
+                tuple(
+                    made
+                    for one, made in optimisers.items()
+                    if one == NETWORK + name or not one.startswith(NETWORK)
+                ),
+            )
             for name, state in setup.tasks.items()
         }
-        optimisers = {
-            owner: optimisation.make(module)
-            for owner, module in setup.owners.items()
-            if any(one.requires_grad for one in module.parameters())
-        }
-        networks = {name: (f"{name}.extractor", f"{name}.head") for name in setup.tasks}
-        private = {owner for pair in networks.values() for owner in pair}
-        movers = {
-            name: tuple(made for owner, made in optimisers.items() if owner in pair or owner not in private)
-            for name, pair in networks.items()
-        }
-        return cls(setup, plugins, optimisation, schedule, steps, orders, optimisers, movers)
+        everything = tuple(one for each in moved.values() for one in each)
+        return cls(setup, plugins, optimisation, schedule, steps, optimisers, lanes, everything)
 
     def train_mode(self) -> None:
         """Put all modules into the mode they train in; frozen heads with stored statistics stay in eval."""
@@ -74,66 +83,68 @@ class Loop:
             if head.frozen:
                 head.module.train(head.statistics == "batch")
 
-    def step(self, task: TaskState, number: int) -> Mapping[str, Tensor]:
-        """Take one step of one task and return its losses and accuracy, still on the device."""
-        setup, plugins = self.setup, self.plugins
-        step = Step(setup.seed, task, number, self._batch(task, number), setup.precision)
-        for bound in plugins.views:
-            if number in bound.phase:
-                self._seed(bound.instance, "views", task.name, number)
-                step.batch = bound.call(step, step.batch)
-        self._seed("network", task.name, number)
-        with setup.precision.autocast():
-            features: Tensor = task.extractor(step.batch.images)
-            logits: Tensor = task.head(features)
-        step.features, step.logits = features, logits
-        total = F.cross_entropy(logits.float(), step.batch.labels)
-        measured = {"task": total.detach()}
-        for bound in plugins.losses:
-            if number in bound.phase:
-                self._seed("network", bound.instance, task.name, number)
-                with setup.precision.autocast():
-                    losses = bound.call(step)
-                for name, value in losses.items():
-                    measured[f"{bound.instance}/{name}"] = value.detach()
-                    total = total + bound.weight * value
+    def step(self, task: TaskState, number: int) -> Measured:
+        """Take one step of one task.
+
+        Returns:
+            Its losses by name, and as ``"accuracy"`` the predicted and the true classes, all still on the device.
+        """
+        setup, lane = self.setup, self.lanes[task.task.name]
+        if number not in lane.span:
+            lane.resolve(number)
+        precision = setup.precision
+        step = Step(setup.seed, task, number, self._batch(lane, number), precision)
+        for call, stream in lane.views:
+            reseed(precision.device, stream.at(number))
+            step.batch = call(step, step.batch)
+        batch = step.batch
+        reseed(precision.device, lane.network.at(number))
+        with precision.autocast():
+            step.features = features = task.extractor(batch.images)
+            step.logits = logits = task.head(features)
+        total = F.cross_entropy(logits.float(), batch.labels)
+        measured: dict[str, Tensor | tuple[Tensor, Tensor]] = {"task": total.detach()}
+        for bound, stream in lane.losses:
+            reseed(precision.device, stream.at(number))
+            with precision.autocast():
+                losses = bound.call(step)
+            for name, value in losses.items():
+                measured[f"{bound.instance}/{name}"] = value.detach()
+                total = total + bound.weight * value
         total.backward()
-        for bound in plugins.after_backward:
-            if number in bound.phase:
-                bound.call(step)
-        self._move(task, number)
-        for bound in plugins.after_step:
-            if number in bound.phase:
-                bound.call(step)
-        if (number + 1) % self.orders[task.name].per_epoch == 0:
-            for bound in plugins.after_epoch:
-                if number in bound.phase:
-                    bound.call(step)
-        measured["accuracy"] = (logits.detach().argmax(1) == step.batch.labels).float().mean()
+        for call in lane.after_backward:
+            call(step)
+        self._move(lane, number)
+        for call in lane.after_step:
+            call(step)
+        if lane.after_epoch and (number + 1) % lane.order.per_epoch == 0:
+            for call in lane.after_epoch:
+                call(step)
+        measured["accuracy"] = logits.detach().argmax(1), batch.labels
         return measured
 
-    def _seed(self, *key: str | int) -> None:
-        """Seed what networks draw from (dropout), so that no call depends on what another one drew."""
-        reseed(self.setup.precision.device, seed_of(self.setup.seed, *key))
-
-    def _batch(self, task: TaskState, number: int) -> Batch:
-        device = self.setup.precision.device
-        index = self.orders[task.name].at(number)
-        if torch.device(device).type == "cuda":
+    def _batch(self, lane: Lane, number: int) -> Batch:
+        task, device = lane.task, self.setup.precision.device
+        index = lane.order.at(number)
+        if lane.pinned:
             index = index.pin_memory().to(device, non_blocking=True)
-        else:
-            index = index.to(device)
         images = task.examples.images[index]
-        images = augment(images, task.task.augment, self.setup.seed, task.name, number)
-        pixels = normalise(images, task.data).contiguous(memory_format=self.setup.precision.memory_format)
+        if task.task.augment:
+            images = augment(images, task.task.augment, lane.augment.at(number))
+        pixels = normalise(images, task.data)
+        if self.setup.precision.channels_last:
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
         return Batch(pixels, task.examples.labels[index], index)
 
-    def _move(self, task: TaskState, number: int) -> None:
+    def _move(self, lane: Lane, number: int) -> None:
         """Move this task's network and every shared module that took part in the loss."""
         rate = self.optimisation.lr * self.schedule.at(number, self.steps)
-        for optimiser in self.movers[task.name]:
-            for group in optimiser.param_groups:
-                group["lr"] = rate
+        if rate != self._rate:
+            self._rate = rate
+            for optimiser in self.optimisers.values():
+                for group in optimiser.param_groups:
+                    group["lr"] = rate
+        for optimiser in lane.movers:
             optimiser.step()
-        for optimiser in self.optimisers.values():  # all: a loss may have reached another task's network
-            optimiser.zero_grad(set_to_none=True)
+        for one in self._parameters:  # all: a loss may have reached another task's network
+            one.grad = None

@@ -6,7 +6,7 @@ from typing import Literal
 
 import attrs
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from compatkit.errors import UsageError
 
@@ -29,9 +29,8 @@ class Optimisation:
     momentum: float = attrs.field(default=0.9, validator=attrs.validators.ge(0))
     weight_decay: float = attrs.field(default=1e-7, validator=attrs.validators.ge(0))
 
-    def make(self, module: nn.Module) -> torch.optim.Optimizer:
-        """Return the optimiser of one owner module."""
-        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    def make(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
+        """Return the optimiser of one network, or of one shared module."""
         if self.kind == "adam":
             return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)
         return torch.optim.SGD(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 
+Measured = Mapping[str, Tensor | tuple[Tensor, Tensor]]
+"""What one step measured: losses, and predicted and true classes, on the device."""
+
+
 @attrs.define(eq=False)
 class Ledger:
     """Collects device scalars and turns them into rows of means, one host read a row.
@@ -28,10 +32,10 @@ class Ledger:
     """
 
     rows: list[dict[str, Any]] = attrs.field(factory=list)
-    _waiting: dict[str, list[Mapping[str, Tensor]]] = attrs.field(factory=dict)
+    _waiting: dict[str, list[Measured]] = attrs.field(factory=dict)
 
-    def add(self, task: str, measured: Mapping[str, Tensor]) -> None:
-        """Keep the scalars of one step."""
+    def add(self, task: str, measured: Measured) -> None:
+        """Keep what one step measured."""
         self._waiting.setdefault(task, []).append(measured)
 
     def close(self, step: int) -> None:
@@ -43,8 +47,7 @@ class Ledger:
         for task, waiting in self._waiting.items():
             means: dict[str, float] = {}
             for name in dict.fromkeys(name for measured in waiting for name in measured):
-                values = torch.stack([measured[name].float() for measured in waiting if name in measured])
-                means[name] = float(values.mean())
+                means[name] = _mean([measured[name] for measured in waiting if name in measured])
                 if not math.isfinite(means[name]):
                     raise TrainingError(
                         f"The loss {name!r} of task {task!r} is not finite between steps {step - len(waiting)} and "
@@ -57,6 +60,15 @@ class Ledger:
     def latest(self) -> dict[str, dict[str, float]]:
         """Return the losses of the last row of each task, by task and name."""
         return {row["task"]: row["losses"] for row in self.rows}
+
+
+def _mean(measured: Sequence[Tensor | tuple[Tensor, Tensor]]) -> float:
+    """Return the mean of losses, or the share of predicted classes that are the true ones; reads the device once."""
+    pairs = [one for one in measured if isinstance(one, tuple)]
+    if pairs:
+        predicted, true = (torch.cat(side) for side in zip(*pairs, strict=True))
+        return float((predicted == true).float().mean())
+    return float(torch.stack([one.float() for one in measured if isinstance(one, Tensor)]).mean())
 
 
 class Bar:

@@ -36,24 +36,20 @@ class Order:
         return self._permutation[place * self.batch_size : (place + 1) * self.batch_size]
 
 
-def augment(
-    images: Tensor, names: tuple[str, ...], seed: int, task: str, step: int, padding: int = 4
-) -> Tensor:
+def augment(images: Tensor, names: tuple[str, ...], seed: int, padding: int = 4) -> Tensor:
     """Return ``images`` (uint8, ``(batch, c, h, w)``) cropped and flipped at random, by one gather.
 
     Args:
         images: A batch on any device.
         names: ``"crop"`` moves each image by up to ``padding`` pixels, filling with zeros; ``"flip"``
             mirrors half of them.
-        seed: Of the run.
-        task: Whose stream is drawn from.
-        step: Of the task.
+        seed: Of this batch; it alone decides what is drawn.
         padding: Largest shift in pixels.
     """
     if not names:
         return images
     count, _, height, width = images.shape
-    draw = generator(seed, "augment", task, step)
+    draw = torch.Generator().manual_seed(seed)
     shift = torch.randint(-padding, padding + 1, (2, count), generator=draw) * int("crop" in names)
     mirrored = (torch.rand(count, generator=draw) < 0.5) & ("flip" in names)
     rows = torch.arange(height) + shift[0, :, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import CutError, FormatError, IntegrityError, PluginError, UsageError
+from compatkit.registry.durable import replace_file
+from compatkit.registry.tensors.tensorfile import deserialise, metadata, serialise, state_digest
 
 
 def task(name: str = "a", **settings: Any) -> ck.Task:
@@ -34,6 +37,22 @@ def test_a_checkpoint_that_changed_on_disk_is_refused(tmp_path: Path) -> None:
         trainer.fit([task()])
     path.write_bytes(data[:-7])
     with pytest.raises(FormatError, match=r"run.safetensors is damaged"):
+        trainer.fit([task()])
+
+
+def test_a_checkpoint_with_the_state_of_an_optimiser_that_this_run_does_not_have_is_refused(
+    tmp_path: Path,
+) -> None:
+    """As another version of the library would write it: its momenta would be lost in silence."""
+    path = tmp_path / "run.safetensors"
+    trainer = quick(steps=1, checkpoint=path)
+    trainer.fit([task()])
+    data = path.read_bytes()
+    note = json.loads(metadata(data) or "")
+    tensors = {name.replace("network/a/", "a.extractor/"): value for name, value in deserialise(data).items()}
+    note["tensors"] = state_digest(tensors)
+    replace_file(path, serialise(tensors, metadata=json.dumps(note)))
+    with pytest.raises(FormatError, match=r"holds 'optimiser/a.extractor/\d+/.*another version of compatkit"):
         trainer.fit([task()])
 
 

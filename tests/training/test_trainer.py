@@ -169,6 +169,22 @@ def test_losses_are_weighted_and_active_in_their_phase_only() -> None:
     assert ["pull/pull" in row["losses"] for row in fit.history] == [False, True, False]
 
 
+def test_phases_that_overlap_begin_and_end_at_their_own_steps() -> None:
+    class Pull:
+        @ck.hookimpl
+        def compatkit_losses(self, step: ck.Step) -> Mapping[str, torch.Tensor]:
+            return {"pull": step.features.square().mean()}  # type: ignore[union-attr]
+
+    uses = [
+        ck.use("pull", as_="a", start=1, stop=4),
+        ck.use("pull", as_="b", start=3),
+        ck.use("pull", as_="c", stop=2),
+    ]
+    fit = quick(steps=5).fit(pair()[:1], uses, factories={"pull": Pull})
+    active = ["".join(name for name in "abc" if f"{name}/pull" in row["losses"]) for row in fit.history]
+    assert active == ["c", "ac", "a", "ab", "b"]
+
+
 def test_views_are_replaced_not_changed() -> None:
     seen: list[torch.Tensor] = []
 

@@ -1,0 +1,101 @@
+"""What the steps of one task need, found out before the first: hooks as plain tuples, streams of seeds, optimisers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+import torch
+
+from compatkit.plugins import RunPlugins
+from compatkit.plugins.calls import Bound
+from compatkit.training.context import TaskState
+from compatkit.training.randomness import Stream
+from compatkit.training.resident import Order
+
+
+@attrs.define(eq=False)
+class Lane:
+    """One task's way through its steps.
+
+    Attributes:
+        task: Whose.
+        order: Which images come when.
+        movers: The optimisers that its steps move: its network's and every shared module's.
+        pinned: Whether indices go to the device through page-locked memory.
+        network: Seeds of what the network draws.
+        augment: Seeds of crops and flips.
+        span: The steps for which the tuples below are right: no plugin begins or ends in them.
+        views: What changes a batch, with the seeds of what it draws; the others as their hooks are named.
+    """
+
+    task: TaskState
+    order: Order
+    movers: tuple[torch.optim.Optimizer, ...]
+    pinned: bool
+    network: Stream
+    augment: Stream
+    _plugins: RunPlugins
+    _seed: int
+    span: range = range(0)
+    views: tuple[tuple[Callable[..., Any], Stream], ...] = ()
+    losses: tuple[tuple[Bound, Stream], ...] = ()
+    after_backward: tuple[Callable[..., Any], ...] = ()
+    after_step: tuple[Callable[..., Any], ...] = ()
+    after_epoch: tuple[Callable[..., Any], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        task: TaskState,
+        plugins: RunPlugins,
+        seed: int,
+        batch_size: int,
+        movers: tuple[torch.optim.Optimizer, ...],
+    ) -> Lane:
+        """Return the lane of a task.
+
+        Raises:
+            DataError: There are fewer images than in a batch.
+        """
+        return cls(
+            task,
+            Order(len(task.examples), batch_size, seed, task.name),
+            movers,
+            task.examples.images.device.type == "cuda",
+            Stream.of(seed, "network", task.name),
+            Stream.of(seed, "augment", task.name),
+            plugins,
+            seed,
+        )
+
+    def resolve(self, number: int) -> None:
+        """Take in which plugins are active at a step, and until when that is so."""
+        plugins, name = self._plugins, self.task.name
+        everything = (
+            *plugins.views,
+            *plugins.losses,
+            *plugins.after_backward,
+            *plugins.after_step,
+            *plugins.after_epoch,
+        )
+        edges = {edge for one in everything for edge in (one.phase.start, one.phase.stop) if edge is not None}
+        begin = max((edge for edge in edges if edge <= number), default=0)
+        end = min((edge for edge in edges if edge > number), default=2**62)
+        self.span = range(begin, end)
+        self.views = tuple(
+            (one.call, Stream.of(self._seed, one.instance, "views", name))
+            for one in _active(plugins.views, number)
+        )
+        self.losses = tuple(
+            (one, Stream.of(self._seed, "network", one.instance, name))
+            for one in _active(plugins.losses, number)
+        )
+        self.after_backward = tuple(one.call for one in _active(plugins.after_backward, number))
+        self.after_step = tuple(one.call for one in _active(plugins.after_step, number))
+        self.after_epoch = tuple(one.call for one in _active(plugins.after_epoch, number))
+
+
+def _active(hooks: Iterable[Bound], number: int) -> list[Bound]:
+    return [one for one in hooks if number in one.phase]
