@@ -23,8 +23,6 @@ from compatkit.registry.references import References
 from compatkit.registry.steps import check_step
 
 FIRST = Version(1, 0, 0)
-SHOWN = 8
-"""Partners that a message lists."""
 LONGEST = 2000
 """Characters of the reason with which a version is withdrawn here."""
 Decide = Callable[[Question], object]
@@ -239,11 +237,9 @@ class Publisher:
 
 def undecided(question: Question) -> str:
     """Return why a version is refused that nobody measured, and what to do."""
-    shown = [str(one.reference) for one in question.partners]
-    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     return (
         f"{question.name}: the policy {question.policy} asks how the new {question.kind} works with "
-        f"{', '.join(shown[:SHOWN])}{more}, and nobody measured it. Publish by Registry.publish, Registry.register "
+        f"{question.told()}, and nobody measured it. Publish by Registry.publish, Registry.register "
         "or compatkit.promises.publish, which measure first; or ask for the next MAJOR version, which breaks with them "
         "for all to see."
     )

@@ -27,6 +27,9 @@ from compatkit.registry.policies import Policy
 from compatkit.registry.policylog import Policies, Revision
 from compatkit.registry.releases import Releases, trained_with
 
+SHOWN = 8
+"""Partners that a message lists."""
+
 
 @attrs.frozen(order=False)
 class Partner:
@@ -73,6 +76,12 @@ class Question:
     def is_open(self) -> bool:
         """Whether something is to be measured before it may be published."""
         return bool(self.partners)
+
+    def told(self) -> str:
+        """Return the partners as a message lists them."""
+        shown = [str(one.reference) for one in self.partners]
+        more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+        return f"{', '.join(shown[:SHOWN])}{more}"
 
 
 @attrs.frozen(eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from compatkit.components import load
@@ -12,12 +12,9 @@ from compatkit.workspace.finding import Finding
 if TYPE_CHECKING:
     from compatkit.data.dataset import Split
     from compatkit.evaluation.matrix import Adapters, LoadedPart
+    from compatkit.promises import Progress
     from compatkit.reports.matrix import Matrix
     from compatkit.training.context import AuxiliaryHead
-
-
-Progress = Callable[[int, int, str], None]
-"""Called with done, total and what is being done."""
 
 
 class Measuring(Finding):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compatkit.components import pinned, registered
@@ -16,13 +16,9 @@ if TYPE_CHECKING:
 
     from compatkit.data.dataset import Split
     from compatkit.outcomes import Outcome
-    from compatkit.promises import Given
+    from compatkit.promises import Given, Progress
     from compatkit.releasing import Release
     from compatkit.training.fit import Fit
-
-
-Progress = Callable[[int, int, str], None]
-"""Called with done, total and what is being done."""
 
 
 class Publishing:

@@ -36,8 +36,6 @@ Deciding = Callable[["Store"], Decide]
 """Returns what answers the questions of a registry's policies."""
 TRIES = 100
 """How often what comes is brought again because somebody collects unused blobs."""
-SHOWN = 8
-"""Partners that a message lists."""
 
 
 @attrs.frozen
@@ -278,10 +276,8 @@ class _Moved(Exception):
 
 
 def _undecided(question: Question) -> str:
-    shown = [str(one.reference) for one in question.partners]
-    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     return (
         f"{question.name}: the policy {question.policy} asks how this {question.kind} works with "
-        f"{', '.join(shown[:SHOWN])}{more}, and nobody looked. Let `compatkit.admitting.deciding` look, or let it in "
+        f"{question.told()}, and nobody looked. Let `compatkit.admitting.deciding` look, or let it in "
         "as it is (unmeasured=True, --unmeasured), which the log of the policy tells."
     )

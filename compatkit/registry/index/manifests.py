@@ -89,11 +89,12 @@ class Rows:
             rows.clear()
 
     def flush(self) -> None:
-        """Write the rows that wait, and make the indexes that are not there."""
+        """Write the rows that wait; tables that held nothing get their indexes."""
         for table, rows in self._waiting.items():
             self.connection.executemany(_INSERTS[table], sorted(rows) if table == "terms" else rows)
             rows.clear()
-        make_indexes(self.connection)
+        if self.fresh:
+            make_indexes(self.connection)
 
 
 @attrs.frozen(eq=False)
