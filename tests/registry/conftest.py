@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
+import fsspec
 import pytest
+from far import fill
 
 from compatkit.contract import (
     Blueprint,
@@ -24,6 +26,8 @@ from compatkit.contract import (
     Structural,
 )
 from compatkit.registry.manifest import Manifest, Payload
+from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
 from compatkit.registry.tensors.tensorfile import tensor_digest
 
@@ -109,3 +113,28 @@ def publish(put: Callable[..., Payload], manifest_of: Callable[..., Manifest]) -
         return store.publish(name, manifest_of(put(store, value), **changes), version=version)
 
     return publish_one
+
+
+@pytest.fixture(scope="module")
+def key() -> SigningKey:
+    return SigningKey.new("alice")
+
+
+@pytest.fixture
+def trusted(key: SigningKey) -> Trusted:
+    return Trusted({key.public.id: key.public}, source="the test's folder")
+
+
+@pytest.fixture
+def source(tmp_path: Path, publish: Callable[..., Any]) -> Store:
+    """A registry with a little of everything, to be moved elsewhere."""
+    return fill(Store.init(tmp_path / "source"), publish)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[str]:
+    """An address in this process's memory, like an object store: no folders, no rename, files appear whole."""
+    system = fsspec.filesystem("memory")
+    yield f"memory://remotes/{tmp_path.name}"
+    if system.exists("/remotes"):
+        system.rm("/remotes", recursive=True)

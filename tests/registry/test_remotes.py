@@ -6,14 +6,14 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from far import EXTRACTOR, HEAD, Fault, content, fill, signature, write
+from far import EXTRACTOR, HEAD, Fault, content, signature, write
 
 from compatkit.errors import (
     CompatkitError,
@@ -40,20 +40,6 @@ from compatkit.registry.verify.soundness import examine
 from compatkit.workspace import Registry
 
 Publish = Callable[..., Any]
-
-
-@pytest.fixture
-def source(tmp_path: Path, publish: Publish) -> Store:
-    return fill(Store.init(tmp_path / "source"), publish)
-
-
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[str]:
-    """An address in this process's memory, like an object store: no folders, no rename, files appear whole."""
-    system = fsspec.filesystem("memory")
-    yield f"memory://remotes/{tmp_path.name}"
-    if system.exists("/remotes"):
-        system.rm("/remotes", recursive=True)
 
 
 @pytest.fixture(params=["memory", "folder", "drafted"])

@@ -55,16 +55,6 @@ from compatkit.registry.verify.soundness import examine
 Publish = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def key() -> SigningKey:
-    return SigningKey.new("alice")
-
-
-@pytest.fixture
-def trusted(key: SigningKey) -> Trusted:
-    return Trusted({key.public.id: key.public}, source="the test's folder")
-
-
 @pytest.fixture
 def head(store: Store, publish: Publish) -> Any:
     return publish(store, HEAD, 1)

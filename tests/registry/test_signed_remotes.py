@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from far import EXTRACTOR, content, fill
+from far import EXTRACTOR, content
 from signed import HEAD, NOW, REASONS, Stage, a_link_to_a_good_one
 
 from compatkit.errors import (
@@ -33,29 +33,6 @@ from compatkit.registry.verify.soundness import examine
 from compatkit.workspace import Registry
 
 Publish = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def key() -> SigningKey:
-    return SigningKey.new("alice")
-
-
-@pytest.fixture
-def trusted(key: SigningKey) -> Trusted:
-    return Trusted({key.public.id: key.public}, source="the test's folder")
-
-
-@pytest.fixture
-def source(tmp_path: Path, publish: Publish) -> Store:
-    return fill(Store.init(tmp_path / "source"), publish)
-
-
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[str]:
-    system = fsspec.filesystem("memory")
-    yield f"memory://signed/{tmp_path.name}"
-    if system.exists("/signed"):
-        system.rm("/signed", recursive=True)
 
 
 def named(store: Store) -> dict[str, bytes]:
