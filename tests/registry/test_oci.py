@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import oci_schemas
 import pytest
-from far import EXTRACTOR, HEAD, content, fill, signature
+from far import EXTRACTOR, HEAD, content, signature
 
 from compatkit.errors import (
     CompatkitError,
@@ -39,11 +39,6 @@ from compatkit.registry.verify.soundness import examine
 
 Publish = Callable[..., Any]
 REF_NAME = "org.opencontainers.image.ref.name"
-
-
-@pytest.fixture
-def source(tmp_path: Path, publish: Publish) -> Store:
-    return fill(Store.init(tmp_path / "source"), publish)
 
 
 @pytest.fixture

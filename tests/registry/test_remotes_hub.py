@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from far import EXTRACTOR, HEAD, Fault, content, fill
+from far import EXTRACTOR, HEAD, Fault, content
 from hub import Repository, hub
 
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, UsageError, VersionExists
@@ -44,11 +44,6 @@ def options(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Iterator
     with hub(parts=repository) as endpoint:
         yield {"endpoint": endpoint, "token": False}
         close_session()
-
-
-@pytest.fixture
-def source(tmp_path: Path, publish: Publish) -> Store:
-    return fill(Store.init(tmp_path / "source"), publish)
 
 
 def inside(repository: Repository) -> dict[str, bytes]:

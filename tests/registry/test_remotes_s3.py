@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from far import EXTRACTOR, HEAD, Fault, content, fill
+from far import EXTRACTOR, HEAD, Fault, content
 
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, VersionExists
 from compatkit.registry.copying.moved import Moved
@@ -66,11 +66,6 @@ def reach(address: str, options: dict[str, Any]) -> files.Files:
     found = locate(address, options)
     assert isinstance(found, files.Files)
     return found
-
-
-@pytest.fixture
-def source(tmp_path: Path, publish: Publish) -> Store:
-    return fill(Store.init(tmp_path / "source"), publish)
 
 
 def test_what_is_pushed_cut_off_resumed_and_pulled_is_the_same_byte_by_byte(

@@ -31,7 +31,7 @@ from compatkit.contract import Anchor, Label, Protocol
 from compatkit.errors import VersionTooSmall
 from compatkit.registry.changes.differences import diff
 from compatkit.registry.manifest import About, Manifest, Payload, from_bytes, to_bytes
-from compatkit.registry.publish import SHOWN
+from compatkit.registry.steps import SHOWN
 from compatkit.registry.store import Store
 
 TABLE = [
