@@ -10,7 +10,8 @@ import torch
 
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
-from compatkit.training.context import TaskState
+from compatkit.training.context import SetUp, TaskState
+from compatkit.training.objective import Objective
 from compatkit.training.randomness import Stream
 from compatkit.training.resident import Order
 
@@ -24,23 +25,24 @@ class Lane:
         order: Which images come when.
         movers: The optimisers that its steps move: its network's and every shared module's.
         pinned: Whether indices go to the device through page-locked memory.
-        network: Seeds of what the network draws.
         augment: Seeds of crops and flips.
         span: The steps for which the tuples below are right: no plugin begins or ends in them.
         views: What changes a batch, with the seeds of what it draws; the others as their hooks are named.
+        objective: What the steps minimise.
+        seeds: Of what the network draws in it, and of what each regularizer does.
     """
 
     task: TaskState
     order: Order
     movers: tuple[torch.optim.Optimizer, ...]
     pinned: bool
-    network: Stream
     augment: Stream
+    _setup: SetUp
     _plugins: RunPlugins
-    _seed: int
+    objective: Objective
     span: range = range(0)
     views: tuple[tuple[Callable[..., Any], Stream], ...] = ()
-    losses: tuple[tuple[Bound, Stream], ...] = ()
+    seeds: tuple[Stream, ...] = ()
     after_backward: tuple[Callable[..., Any], ...] = ()
     after_step: tuple[Callable[..., Any], ...] = ()
     after_epoch: tuple[Callable[..., Any], ...] = ()
@@ -49,8 +51,8 @@ class Lane:
     def of(
         cls,
         task: TaskState,
+        setup: SetUp,
         plugins: RunPlugins,
-        seed: int,
         batch_size: int,
         movers: tuple[torch.optim.Optimizer, ...],
     ) -> Lane:
@@ -61,18 +63,18 @@ class Lane:
         """
         return cls(
             task,
-            Order(len(task.examples), batch_size, seed, task.name),
+            Order(len(task.examples), batch_size, setup.seed, task.name),
             movers,
             task.examples.images.device.type == "cuda",
-            Stream.of(seed, "network", task.name),
-            Stream.of(seed, "augment", task.name),
+            Stream.of(setup.seed, "augment", task.name),
+            setup,
             plugins,
-            seed,
+            Objective(setup.owners, (), setup.precision),
         )
 
     def resolve(self, number: int) -> None:
         """Take in which plugins are active at a step, and until when that is so."""
-        plugins, name = self._plugins, self.task.name
+        plugins, name, seed = self._plugins, self.task.name, self._setup.seed
         everything = (
             *plugins.views,
             *plugins.losses,
@@ -85,17 +87,16 @@ class Lane:
         end = min((edge for edge in edges if edge > number), default=2**62)
         self.span = range(begin, end)
         self.views = tuple(
-            (one.call, Stream.of(self._seed, one.instance, "views", name))
-            for one in _active(plugins.views, number)
+            (one.call, Stream.of(seed, one.instance, "views", name)) for one in _active(plugins.views, number)
         )
-        self.losses = tuple(
-            (one, Stream.of(self._seed, "network", one.instance, name))
-            for one in _active(plugins.losses, number)
-        )
+        losses = _active(plugins.losses, number)
+        self.objective = Objective(self._setup.owners, losses, self._setup.precision)
+        drawing = [(name,), *((one.instance, name) for one in losses)]
+        self.seeds = tuple(Stream.of(seed, "network", *key) for key in drawing)
         self.after_backward = tuple(one.call for one in _active(plugins.after_backward, number))
         self.after_step = tuple(one.call for one in _active(plugins.after_step, number))
         self.after_epoch = tuple(one.call for one in _active(plugins.after_epoch, number))
 
 
-def _active(hooks: Iterable[Bound], number: int) -> list[Bound]:
-    return [one for one in hooks if number in one.phase]
+def _active(hooks: Iterable[Bound], number: int) -> tuple[Bound, ...]:
+    return tuple(one for one in hooks if number in one.phase)

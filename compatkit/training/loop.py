@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import attrs
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from compatkit.evaluation.preprocessing import normalise
@@ -61,8 +60,8 @@ class Loop:
         lanes = {
             name: Lane.of(
                 state,
+                setup,
                 plugins,
-                setup.seed,
                 batch_size,
                 tuple(
                     made
@@ -97,20 +96,7 @@ class Loop:
         for call, stream in lane.views:
             reseed(precision.device, stream.at(number))
             step.batch = call(step, step.batch)
-        batch = step.batch
-        reseed(precision.device, lane.network.at(number))
-        with precision.autocast():
-            step.features = features = task.extractor(batch.images)
-            step.logits = logits = task.head(features)
-        total = F.cross_entropy(logits.float(), batch.labels)
-        measured: dict[str, Tensor | tuple[Tensor, Tensor]] = {"task": total.detach()}
-        for bound, stream in lane.losses:
-            reseed(precision.device, stream.at(number))
-            with precision.autocast():
-                losses = bound.call(step)
-            for name, value in losses.items():
-                measured[f"{bound.instance}/{name}"] = value.detach()
-                total = total + bound.weight * value
+        total, terms = lane.objective(step, [one.at(number) for one in lane.seeds])
         total.backward()
         for call in lane.after_backward:
             call(step)
@@ -120,8 +106,7 @@ class Loop:
         if lane.after_epoch and (number + 1) % lane.order.per_epoch == 0:
             for call in lane.after_epoch:
                 call(step)
-        measured["accuracy"] = logits.detach().argmax(1), batch.labels
-        return measured
+        return {**terms, "accuracy": (step.answers, step.batch.labels)}
 
     def _batch(self, lane: Lane, number: int) -> Batch:
         task, device = lane.task, self.setup.precision.device

@@ -1,0 +1,60 @@
+"""What a step minimises: the loss of one task as a function of modules and a batch, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from compatkit.plugins.calls import Bound
+from compatkit.training.context import Step
+from compatkit.training.precision import Precision
+from compatkit.training.randomness import reseed
+
+
+class Objective(nn.Module):
+    """The target head's cross-entropy, and what regularizers add to it.
+
+    It is a module, and all that moves is inside: ``torch.func.functional_call`` puts other weights in the place of a
+    run's, for plugins too, which hold the very same modules. Nothing here reads the clock, the disk or a tensor's value.
+
+    Attributes:
+        owners: The modules of the run by owner, with ``/`` in the place of the dots.
+        losses: Regularizers that add to the loss, in order.
+    """
+
+    def __init__(
+        self, owners: Mapping[str, nn.Module], losses: tuple[Bound, ...], precision: Precision
+    ) -> None:
+        """See the class."""
+        super().__init__()
+        self.owners = nn.ModuleDict({owner.replace(".", "/"): one for owner, one in owners.items()})
+        self.losses, self.precision = losses, precision
+
+    def forward(self, step: Step, seeds: Sequence[int] = ()) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the loss of ``step``, and note its features and logits there.
+
+        Args:
+            step: Its batch is what the network sees.
+            seeds: Of what the network draws, then of what each regularizer draws; none leaves torch's generators alone.
+
+        Returns:
+            The loss, a float32 scalar with its graph; and its terms by name, detached.
+        """
+        if seeds:
+            reseed(self.precision.device, seeds[0])
+        with self.precision.autocast():
+            step.features = step.task.extractor(step.batch.images)
+            step.logits = logits = step.task.head(step.features)
+        total = F.cross_entropy(logits.float(), step.batch.labels)
+        terms = {"task": total.detach()}
+        for place, bound in enumerate(self.losses, 1):
+            if seeds:
+                reseed(self.precision.device, seeds[place])
+            with self.precision.autocast():
+                losses = bound.call(step)
+            for name, value in losses.items():
+                terms[f"{bound.instance}/{name}"] = value.detach()
+                total = total + bound.weight * value
+        return total, terms
