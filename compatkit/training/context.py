@@ -250,12 +250,6 @@ class Step:
     features: Tensor | None = None
     logits: Tensor | None = None
 
-    @property
-    def answers(self) -> Tensor:
-        """The classes that the head gives the batch, ``(batch,)``; after the forward pass."""
-        assert self.logits is not None
-        return self.logits.detach().argmax(1)
-
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
         """Run the task's extractor on further views.
 

@@ -96,7 +96,7 @@ class Loop:
         for call, stream in lane.views:
             reseed(precision.device, stream.at(number))
             step.batch = call(step, step.batch)
-        total, terms = lane.objective(step, [one.at(number) for one in lane.seeds])
+        total, terms, answers = lane.objective(step, [one.at(number) for one in lane.seeds])
         total.backward()
         for call in lane.after_backward:
             call(step)
@@ -106,7 +106,7 @@ class Loop:
         if lane.after_epoch and (number + 1) % lane.order.per_epoch == 0:
             for call in lane.after_epoch:
                 call(step)
-        return {**terms, "accuracy": (step.answers, step.batch.labels)}
+        return {**terms, "accuracy": (answers, step.batch.labels)}
 
     def _batch(self, lane: Lane, number: int) -> Batch:
         task, device = lane.task, self.setup.precision.device

@@ -17,7 +17,7 @@ class Objective(nn.Module):
     """The target head's cross-entropy, and what regularizers add to it.
 
     It is a module, and all that moves is inside: ``torch.func.functional_call`` puts other weights in the place of a
-    run's, for plugins too, which hold the very same modules. Nothing here reads the clock, the disk or a tensor's value.
+    run's, for plugins too, which hold the very same modules. Nothing here reads a tensor's value.
 
     Attributes:
         owners: The modules of the run by owner, with ``/`` in the place of the dots.
@@ -32,7 +32,7 @@ class Objective(nn.Module):
         self.owners = nn.ModuleDict({owner.replace(".", "/"): one for owner, one in owners.items()})
         self.losses, self.precision = losses, precision
 
-    def forward(self, step: Step, seeds: Sequence[int] = ()) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, step: Step, seeds: Sequence[int] = ()) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """Compute the loss of ``step``, and note its features and logits there.
 
         Args:
@@ -40,7 +40,7 @@ class Objective(nn.Module):
             seeds: Of what the network draws, then of what each regularizer draws; none leaves torch's generators alone.
 
         Returns:
-            The loss, a float32 scalar with its graph; and its terms by name, detached.
+            The loss, a float32 scalar with its graph; its terms by name, detached; and the classes that the head gives.
         """
         if seeds:
             reseed(self.precision.device, seeds[0])
@@ -57,4 +57,4 @@ class Objective(nn.Module):
             for name, value in losses.items():
                 terms[f"{bound.instance}/{name}"] = value.detach()
                 total = total + bound.weight * value
-        return total, terms
+        return total, terms, logits.detach().argmax(1)
