@@ -6,15 +6,14 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit.evaluation.preprocessing import normalise
 from compatkit.plugins import RunPlugins
-from compatkit.training.context import Batch, SetUp, Step, TaskState
+from compatkit.training.context import SetUp, Step, TaskState
 from compatkit.training.lanes import Lane
 from compatkit.training.optimisation import Optimisation
 from compatkit.training.progress import Measured
 from compatkit.training.randomness import reseed
-from compatkit.training.resident import augment
 from compatkit.training.schedules import Schedule
+from compatkit.training.sources import Placing
 
 NETWORK = "network/"
 """Before a task's name: the optimiser of its extractor and head."""
@@ -49,8 +48,13 @@ class Loop:
         schedule: Schedule,
         steps: int,
         batch_size: int,
+        placing: Placing,
     ) -> Loop:
-        """Make the loop of a run whose owners are complete."""
+        """Make the loop of a run whose owners are complete.
+
+        Raises:
+            DataError: There are fewer images than in a batch.
+        """
         pairs = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
         moved: dict[str, list[Tensor]] = {}
         for owner, module in setup.owners.items():
@@ -62,7 +66,7 @@ class Loop:
                 state,
                 setup,
                 plugins,
-                batch_size,
+                placing.source(state, setup.seed, batch_size, setup.precision),
                 tuple(
                     made
                     for one, made in optimisers.items()
@@ -82,6 +86,20 @@ class Loop:
             if head.frozen:
                 head.module.train(head.statistics == "batch")
 
+    def go_on_from(self, number: int) -> None:
+        """Get every task's images ready for a step that another run would take.
+
+        Raises:
+            TrainingError: A loader cannot be repeated up to there.
+        """
+        for lane in self.lanes.values():
+            lane.source.go_on_from(number)
+
+    def close(self) -> None:
+        """Give back what fetches images; no step follows."""
+        for lane in self.lanes.values():
+            lane.source.close()
+
     def step(self, task: TaskState, number: int) -> Measured:
         """Take one step of one task.
 
@@ -92,7 +110,7 @@ class Loop:
         if number not in lane.span:
             lane.resolve(number)
         precision = setup.precision
-        step = Step(setup.seed, task, number, self._batch(lane, number), precision)
+        step = Step(setup.seed, task, number, lane.source.batch(number), precision)
         for call, stream in lane.views:
             reseed(precision.device, stream.at(number))
             step.batch = call(step, step.batch)
@@ -103,23 +121,10 @@ class Loop:
         self._move(lane, number)
         for call in lane.after_step:
             call(step)
-        if lane.after_epoch and (number + 1) % lane.order.per_epoch == 0:
+        if lane.after_epoch and lane.source.ends_epoch(number):
             for call in lane.after_epoch:
                 call(step)
         return {**terms, "accuracy": (answers, step.batch.labels)}
-
-    def _batch(self, lane: Lane, number: int) -> Batch:
-        task, device = lane.task, self.setup.precision.device
-        index = lane.order.at(number)
-        if lane.pinned:
-            index = index.pin_memory().to(device, non_blocking=True)
-        images = task.examples.images[index]
-        if task.task.augment:
-            images = augment(images, task.task.augment, lane.augment.at(number))
-        pixels = normalise(images, task.data)
-        if self.setup.precision.channels_last:
-            pixels = pixels.contiguous(memory_format=torch.channels_last)
-        return Batch(pixels, task.examples.labels[index], index)
 
     def _move(self, lane: Lane, number: int) -> None:
         """Move this task's network and every shared module that took part in the loss."""

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from compatkit.training.precision import Choice, Precision
 from compatkit.training.progress import Bar, Ledger
 from compatkit.training.randomness import preserved, reseed, seed_of
 from compatkit.training.schedules import Schedule
+from compatkit.training.sources import Place, Placing
 from compatkit.training.task import Task
 
 Statistics = Literal["stored", "batch"]
@@ -53,6 +55,9 @@ class Trainer:
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"``.
         channels_last: NHWC in memory; None chooses.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
+        images: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory with the
+            next batches on their way, ``"auto"`` by size. Batches are bitwise the same.
+        memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
         checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
         checkpoint_every: Steps between checkpoints, rounded up to whole rows of the history.
         log_every: Steps between rows of the history.
@@ -71,6 +76,8 @@ class Trainer:
     precision: Choice = "auto"
     channels_last: bool | None = None
     device: str = "auto"
+    images: Place = "auto"
+    memory_share: float = 0.5
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = attrs.field(default=500, validator=attrs.validators.ge(1))
     log_every: int = attrs.field(default=50, validator=attrs.validators.ge(1))
@@ -156,12 +163,20 @@ class Trainer:
         return setup
 
     def _run(self, setup: SetUp, plugins: RunPlugins, plan: str) -> list[dict[str, Any]]:
-        schedule, optimisation = self._settings()
-        loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size)
+        schedule, optimisation, placing = self._settings()
+        loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size, placing)
+        with closing(loop):
+            return self._steps(loop, plan)
+
+    def _steps(self, loop: Loop, plan: str) -> list[dict[str, Any]]:
+        """Take all steps that a checkpoint has not taken, and return the rows of the history."""
+        setup = loop.setup
         ledger, start = Ledger(), 0
         path = Path(self.checkpoint) if self.checkpoint is not None else None
         if path is not None and path.exists():
             start, ledger.rows = checkpoints.load(path, loop, plan)
+            if start < self.steps:
+                loop.go_on_from(start)
         # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
         every = -(-self.checkpoint_every // self.log_every) * self.log_every
         loop.train_mode()
@@ -181,21 +196,25 @@ class Trainer:
             module.eval()
         return ledger.rows
 
-    def _settings(self) -> tuple[Schedule, Optimisation]:
-        """Return schedule and optimiser settings, or say which value cannot be used."""
+    def _settings(self) -> tuple[Schedule, Optimisation, Placing]:
+        """Return the settings of schedule, optimiser and images, or say which value cannot be used."""
         try:
             schedule = self.schedule
             if not isinstance(schedule, Schedule):
                 schedule = Schedule(schedule, self.warmup)
             elif self.warmup:
                 raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
-            return schedule, Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
+            optimisation = Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
+            return schedule, optimisation, Placing(self.images, self.memory_share)
         except ValueError as error:
             raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
 
     def _manifest(self, setup: SetUp, plugins: RunPlugins, statistics: Statistics) -> dict[str, Any]:
         """Return everything that decides the result, as JSON values; the same for the same run."""
-        hidden = ("checkpoint", "checkpoint_every", "progress", "device", "precision", "channels_last")
+        hidden = (
+            *("checkpoint", "checkpoint_every", "progress", "device", "precision", "channels_last"),
+            *("images", "memory_share"),  # batches are the same wherever images are kept
+        )
         settings = attrs.asdict(self, filter=lambda attribute, _: attribute.name not in hidden)
         return {
             "schema": 1,
@@ -228,6 +247,7 @@ def _describe(state: TaskState) -> dict[str, Any]:
         "size": list(state.data.size),
         "augment": list(task.augment),
         "data": {"name": task.data.train.name, "digest": task.data.train.digest},
+        **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
         "initial": state.initial,
         "start": start_digest(state.extractor, state.head),
         "library": state.extractor_blueprint.library,
