@@ -89,15 +89,15 @@ def normalise(
     if channels > 1 and pixels.is_contiguous(memory_format=torch.channels_last):
         # Whole rows at once: three numbers are too few for the inner loop of an operation.
         rows = pixels.permute(0, 2, 3, 1).view(*images.shape[0:4:2], -1)
-        scale, shift = _affine(data.mean, data.std, pixels.device, dtype, images.shape[3])
+        scale, shift = affine(data.mean, data.std, pixels.device, dtype, images.shape[3])
         torch.addcmul(shift, rows, scale, out=rows)
         return pixels
-    scale, shift = _affine(data.mean, data.std, pixels.device, dtype, 0)
+    scale, shift = affine(data.mean, data.std, pixels.device, dtype, 0)
     return torch.addcmul(shift, pixels, scale, out=pixels)
 
 
 @lru_cache(maxsize=64)
-def _affine(
+def affine(
     mean: tuple[float, ...],
     std: tuple[float, ...],
     device: torch.device,
@@ -107,6 +107,9 @@ def _affine(
     """Return scale and shift of (x / 255 - mean) / std = x / (255 std) - mean / std.
 
     Each is ``(1, channels, 1, 1)``; with a width ``(width * channels,)``, for a row of pixels.
+
+    Raises:
+        DataError: A standard deviation is not above 0.
     """
     if not all(one > 0 for one in std):
         raise DataError(f"Standard deviations must be above 0 to divide by them, got {std}.")

@@ -135,8 +135,10 @@ def gather(pixels: Tensor, tables: Tensor, starts: Tensor, mirrored: Tensor | No
         mirrored: 1 for mirrored images, ``(batch,)``; None where none is.
 
     Returns:
-        uint8 ``(views * batch, height * width, channels)``: all images, then the second view of all, and so on.
+        uint8 ``(views * batch * height * width, channels)``: all images, then the second view of all, and so on.
     """
-    chosen = tables[:, :1] if mirrored is None else tables.index_select(1, mirrored)
-    index = chosen + starts[:, None]
-    return pixels.index_select(0, index.view(-1)).view(-1, tables.shape[2], pixels.shape[1])
+    if mirrored is None:
+        index = tables[:, :1] + starts[:, None]
+    else:
+        index = tables.index_select(1, mirrored).add_(starts[:, None])
+    return pixels.index_select(0, index.view(-1))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from compatkit.contract import Data
 from compatkit.data.dataset import Split
-from compatkit.evaluation.preprocessing import normalise
+from compatkit.evaluation.preprocessing import affine
 from compatkit.training.augmenting import Augmentation, Further, Grid, gather, tables
 from compatkit.training.context import Batch
 from compatkit.training.order import Order
@@ -23,29 +23,30 @@ class Views:
     """Makes normalised views of images that lie in a store; shared by all sources that keep bytes."""
 
     def __init__(self, grid: Grid, data: Data, precision: Precision) -> None:
-        self.grid, self.data, self.precision = grid, data, precision
-        self.further: Further | None = None
-        self.plain = True
-        self._tables: dict[torch.dtype, Tensor] = {}
+        self.grid, self._last = grid, precision.channels_last
+        self._shape = grid.height, grid.width, len(data.mean)
+        device, width = torch.device(precision.device), grid.width if self._last else 0
+        self._scale, self._shift = affine(data.mean, data.std, device, torch.float32, width)
+        self.arrange(None)
 
     def arrange(self, further: Further | None) -> None:
         """Make these views besides the images themselves from now on."""
-        self.further, self.plain = further, further is None and not self.grid.border
-        self._tables = {}
+        self.further, self._tables = further, torch.empty(0)
 
     def of(self, pixels: Tensor, starts: Tensor, mirrored: Tensor | None) -> Tensor:
         """Return normalised views ``(views * batch, channels, height, width)`` of images; see ``gather``."""
-        if starts.dtype not in self._tables:
-            self._tables[starts.dtype] = tables(self.grid, self.further).to(starts)
-        return self.normalised(gather(pixels, self._tables[starts.dtype], starts, mirrored))
+        if not len(self._tables):
+            self._tables = tables(self.grid, self.further).to(starts)
+        return self.normalised(gather(pixels, self._tables, starts, mirrored))
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """Return ``(n, channels, height, width)`` of bytes ``(n, height * width, channels)``, laid out as asked."""
-        grid = self.grid
-        images = pixels.view(-1, grid.height, grid.width, len(self.data.mean)).permute(0, 3, 1, 2)
-        if not self.precision.channels_last:
-            images = images.contiguous()
-        return normalise(images, self.data)
+        """Return ``(n, channels, height, width)`` of bytes ``(n, height * width * channels)``, laid out as asked."""
+        if not self._last:
+            planes = pixels.view(-1, *self._shape).permute(0, 3, 1, 2).contiguous().float()
+            return torch.addcmul(self._shift, planes, self._scale, out=planes)
+        rows = pixels.view(-1, len(self._scale)).float()
+        torch.addcmul(self._shift, rows, self._scale, out=rows)
+        return rows.view(-1, *self._shape).permute(0, 3, 1, 2)
 
 
 def batch_of(images: Tensor, labels: Tensor, index: Tensor) -> Batch:
@@ -73,10 +74,12 @@ class Resident:
         grid = Grid(*examples.size, augmentation.border)
         self._views, self._epoch = Views(grid, data, precision), -1
         self._pixels = _stored(examples, grid, precision.device)
+        self._images = self._pixels[grid.lead :].view(len(examples), -1)
         self._labels = torch.from_numpy(np.ascontiguousarray(examples.labels)).to(precision.device)
         self._type = torch.int32 if len(self._pixels) <= INT32 else torch.int64
-        self._index = self._drawn_labels = self._starts = torch.empty(0)
-        self._mirrored: Tensor | None = None
+        self._index: tuple[Tensor, ...] = ()
+        self._drawn_labels, self._starts = self._index, self._index
+        self._mirrored: tuple[Tensor, ...] | None = None
         self.arrange(None)
 
     @staticmethod
@@ -88,29 +91,32 @@ class Resident:
     def arrange(self, further: Further | None) -> None:
         """See ``Source``."""
         self._views.arrange(further)
-        self._whole = self._views.plain and not self._augmentation.names
+        self._whole = further is None and not self._augmentation.names
 
     def batch(self, step: int) -> Batch:
         """See ``Source``; nothing here waits for the device."""
-        epoch, here = self._order.place(step)
+        epoch, number = divmod(step, self._order.per_epoch)
         if epoch != self._epoch:
             self._draw(epoch)
-        index, labels = self._index[here], self._drawn_labels[here]
+        index, labels = self._index[number], self._drawn_labels[number]
         if self._whole:
-            images = self._pixels.view(self._order.count, -1).index_select(0, index)
-            return Batch(self._views.normalised(images), labels, index)
-        mirrored = None if self._mirrored is None else self._mirrored[here]
-        return batch_of(self._views.of(self._pixels, self._starts[here], mirrored), labels, index)
+            return Batch(self._views.normalised(self._images.index_select(0, index)), labels, index)
+        mirrored = None if self._mirrored is None else self._mirrored[number]
+        return batch_of(self._views.of(self._pixels, self._starts[number], mirrored), labels, index)
 
     def _draw(self, epoch: int) -> None:
         order, grid, drawn = self._order.epoch(epoch), self._views.grid, self._augmentation
         moved, mirrored = drawn.moved(epoch, len(order), grid), drawn.mirrored(epoch, len(order))
         starts = order * grid.area if moved is None else order * grid.area + moved
-        self._epoch = epoch
-        self._index = sent(order, self._precision)
-        self._drawn_labels = self._labels.index_select(0, self._index)
-        self._starts = sent(starts.to(self._type), self._precision)
-        self._mirrored = None if mirrored is None else sent(mirrored, self._precision)
+        self._epoch, index = epoch, sent(order, self._precision)
+        self._index = self._cut(index)
+        self._drawn_labels = self._cut(self._labels.index_select(0, index))
+        self._starts = self._cut(sent(starts.to(self._type), self._precision))
+        self._mirrored = None if mirrored is None else self._cut(sent(mirrored, self._precision))
+
+    def _cut(self, drawn: Tensor) -> tuple[Tensor, ...]:
+        """Return what was drawn for an epoch batch by batch."""
+        return drawn.view(-1, self._order.batch_size).unbind()
 
     def ends_epoch(self, step: int) -> bool:
         """See ``Source``."""
