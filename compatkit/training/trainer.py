@@ -20,6 +20,8 @@ from compatkit.plugins import RunPlugins, Use
 from compatkit.registry.canonical import digest, dumps
 from compatkit.training import checkpoints
 from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
+from compatkit.training.determinism import determined
+from compatkit.training.execution import Asked, Execution, check_mode, settle
 from compatkit.training.fit import Fit
 from compatkit.training.loop import Loop
 from compatkit.training.networks import parameters_digest, prepare_task, redraw, start_digest
@@ -53,6 +55,10 @@ class Trainer:
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"``.
         channels_last: NHWC in memory; None chooses.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
+        execution: ``"auto"`` tries on a GPU which way is the fastest, and is ``"eager"`` elsewhere; ``"compile"``,
+            ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
+            ``Fit.run`` says what was done and why; a run that goes on from a checkpoint does the same again.
+        deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
         checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
         checkpoint_every: Steps between checkpoints, rounded up to whole rows of the history.
         log_every: Steps between rows of the history.
@@ -71,6 +77,8 @@ class Trainer:
     precision: Choice = "auto"
     channels_last: bool | None = None
     device: str = "auto"
+    execution: Asked = "auto"
+    deterministic: bool = False
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = attrs.field(default=500, validator=attrs.validators.ge(1))
     log_every: int = attrs.field(default=50, validator=attrs.validators.ge(1))
@@ -113,11 +121,12 @@ class Trainer:
             raise UsageError(f"Task names must differ, got {names}.")
         precision = Precision.choose(self.device, self.precision, self.channels_last)
         plugins = RunPlugins.create(regularizers, factories=factories)
-        with preserved():
+        with preserved(), determined(precision.device, on=self.deterministic):
             setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
-            run = self._manifest(setup, plugins, frozen_statistics)
+            loop = self._loop(setup, plugins)
+            run = self._manifest(setup, plugins, frozen_statistics, loop.execution)
             plan = digest(dumps(run))
-            history = self._run(setup, plugins, plan)
+            history = self._run(loop, plan)
             for bound in plugins.finish:
                 reseed(precision.device, seed_of(self.seed, "finish", bound.instance))
                 bound.call(setup)
@@ -155,16 +164,26 @@ class Trainer:
         check_owners({**setup.owners, **{f"frozen.{name}": head.module for name, head in held.items()}})
         return setup
 
-    def _run(self, setup: SetUp, plugins: RunPlugins, plan: str) -> list[dict[str, Any]]:
+    def _loop(self, setup: SetUp, plugins: RunPlugins) -> Loop:
+        """Return the loop, which executes steps as the checkpoint says, or as settled now."""
         schedule, optimisation = self._settings()
         loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size)
-        ledger, start = Ledger(), 0
+        loop.train_mode()
+        path = Path(self.checkpoint) if self.checkpoint is not None else None
+        kept = checkpoints.execution(path) if path is not None and path.exists() else None
+        if self.execution == "auto" and kept is not None:
+            loop.set_execution(kept)
+        else:
+            loop.set_execution(settle(loop, self.execution, deterministic=self.deterministic))
+        return loop
+
+    def _run(self, loop: Loop, plan: str) -> list[dict[str, Any]]:
+        setup, ledger, start = loop.setup, Ledger(), 0
         path = Path(self.checkpoint) if self.checkpoint is not None else None
         if path is not None and path.exists():
             start, ledger.rows = checkpoints.load(path, loop, plan)
         # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
         every = -(-self.checkpoint_every // self.log_every) * self.log_every
-        loop.train_mode()
         shown = sys.stderr.isatty() if self.progress is None else self.progress
         title = " + ".join(setup.tasks)
         with Bar(shown, title, self.steps, start, self.batch_size * len(setup.tasks)) as bar:
@@ -189,13 +208,19 @@ class Trainer:
                 schedule = Schedule(schedule, self.warmup)
             elif self.warmup:
                 raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
+            check_mode(self.execution)
             return schedule, Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
         except ValueError as error:
             raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
 
-    def _manifest(self, setup: SetUp, plugins: RunPlugins, statistics: Statistics) -> dict[str, Any]:
+    def _manifest(
+        self, setup: SetUp, plugins: RunPlugins, statistics: Statistics, execution: Execution
+    ) -> dict[str, Any]:
         """Return everything that decides the result, as JSON values; the same for the same run."""
-        hidden = ("checkpoint", "checkpoint_every", "progress", "device", "precision", "channels_last")
+        hidden = (
+            *("checkpoint", "checkpoint_every", "progress"),
+            *("device", "precision", "channels_last", "execution"),  # settled ones are in the environment
+        )
         settings = attrs.asdict(self, filter=lambda attribute, _: attribute.name not in hidden)
         return {
             "schema": 1,
@@ -213,6 +238,7 @@ class Trainer:
                 "device": setup.precision.device,
                 "precision": setup.precision.dtype,
                 "channels_last": setup.precision.channels_last,
+                "execution": {"mode": execution.mode, "reason": execution.reason},
             },
         }
 
