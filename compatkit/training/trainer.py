@@ -22,6 +22,7 @@ from compatkit.training import checkpoints
 from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
 from compatkit.training.determinism import determined
 from compatkit.training.execution import Asked, Execution, check_mode, settle
+from compatkit.training.explanation import Explanation
 from compatkit.training.fit import Fit
 from compatkit.training.loop import Loop
 from compatkit.training.networks import parameters_digest, prepare_task, redraw, start_digest
@@ -110,17 +111,7 @@ class Trainer:
             TrainingError: A loss is not finite, or the checkpoint belongs to another plan.
             EnvironmentFailure: The checkpoint cannot be written.
         """
-        self._settings()
-        folder = Path(self.checkpoint).absolute().parent if self.checkpoint is not None else None
-        if folder is not None and not folder.is_dir():
-            raise UsageError(f"The folder {folder} of the checkpoint does not exist; make it first.")
-        if not tasks:
-            raise UsageError("Trainer.fit expects at least one task, got none.")
-        names = [task.name for task in tasks]
-        if len(set(names)) != len(names):
-            raise UsageError(f"Task names must differ, got {names}.")
-        precision = Precision.choose(self.device, self.precision, self.channels_last)
-        plugins = RunPlugins.create(regularizers, factories=factories)
+        precision, plugins = self._prepared(tasks, regularizers, factories)
         with preserved(), determined(precision.device, on=self.deterministic):
             setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
             loop = self._loop(setup, plugins)
@@ -132,6 +123,44 @@ class Trainer:
                 bound.call(setup)
         _anchor(setup)
         return Fit(setup.tasks, setup.auxiliary, run, history, plan)
+
+    def explain(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use] = (),
+        *,
+        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
+        frozen_statistics: Statistics = "stored",
+        factories: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Explanation:
+        """Return what ``fit`` would do with the same arguments, without a step: see ``Explanation``.
+
+        Raises:
+            UsageError: As ``fit`` does; and so on for its other errors.
+        """
+        precision, plugins = self._prepared(tasks, regularizers, factories)
+        with preserved(), determined(precision.device, on=self.deterministic):
+            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
+            return Explanation.of(self._loop(setup, plugins), self.batch_size)
+
+    def _prepared(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use],
+        factories: Mapping[str, Callable[..., Any]] | None,
+    ) -> tuple[Precision, RunPlugins]:
+        """Check settings and tasks; return what the run computes with, and its plugins."""
+        self._settings()
+        folder = Path(self.checkpoint).absolute().parent if self.checkpoint is not None else None
+        if folder is not None and not folder.is_dir():
+            raise UsageError(f"The folder {folder} of the checkpoint does not exist; make it first.")
+        if not tasks:
+            raise UsageError("Trainer.fit expects at least one task, got none.")
+        names = [task.name for task in tasks]
+        if len(set(names)) != len(names):
+            raise UsageError(f"Task names must differ, got {names}.")
+        precision = Precision.choose(self.device, self.precision, self.channels_last)
+        return precision, RunPlugins.create(regularizers, factories=factories)
 
     def _set_up(
         self,
