@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 @click.option(
     "--dry-run", is_flag=True, help="Train and show what policies say of each part; publish nothing."
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Show the plan (tasks, owners of parameters, hooks, how steps execute), and train nothing.",
+)
 @data_options
 @registry_option
 @json_option
@@ -61,6 +66,7 @@ def train_command(
     version: str | None,
     major: bool,
     dry_run: bool,
+    explain: bool,
     data_root: str | None,
     download: bool,
     machine: bool,
@@ -83,6 +89,16 @@ def train_command(
         raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
     _check_checkpoint(plan.trainer.checkpoint)
     frozen = registry(context).auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
+    if explain:
+        with offline(unless=download):
+            shown = plan.trainer.explain(
+                plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics
+            )
+        if machine:
+            emit(shown.to_json())
+        else:
+            click.echo(str(shown))
+        return
     images = (found_in(data_root, download),)
     if not major:
         _check_policies(root, plan, version, images)

@@ -234,6 +234,23 @@ class Batch:
     index: Tensor
     stacked: Tensor | None = None
 
+    def copied(self) -> Batch:
+        """Return the same values in memory of their own."""
+        labels, index = self.labels.clone(), self.index.clone()
+        if self.stacked is None:
+            return Batch(self.images.clone(), labels, index)
+        stacked = self.stacked.clone()
+        return Batch(stacked[: len(labels)], labels, index, stacked)
+
+    def take(self, other: Batch) -> None:
+        """Write the values of ``other``, a batch of the same shapes, into this one's memory."""
+        self.labels.copy_(other.labels, non_blocking=True)
+        self.index.copy_(other.index, non_blocking=True)
+        if self.stacked is None:
+            self.images.copy_(other.images, non_blocking=True)
+        elif other.stacked is not None:
+            self.stacked.copy_(other.stacked, non_blocking=True)
+
 
 @attrs.define(eq=False)
 class Step:

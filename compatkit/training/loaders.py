@@ -100,7 +100,7 @@ class Streamed:
         if step == 0:
             self.close()
             return
-        length = self._length()
+        length = self.per_epoch
         if length is None:
             raise self._refusal(step, "it has no length, so that nobody knows in which pass step comes")
         passed, place = divmod(step, length)
@@ -127,7 +127,8 @@ class Streamed:
             subject=self._task,
         )
 
-    def _length(self) -> int | None:
+    @property
+    def per_epoch(self) -> int | None:
         """Return how many whole batches a pass has, None where nobody knows."""
         loader = self._loader
         try:

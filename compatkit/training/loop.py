@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from compatkit.plugins import RunPlugins
+from compatkit.training.capture import Captured
 from compatkit.training.context import SetUp, Step, TaskState
+from compatkit.training.execution import EAGER, Execution
 from compatkit.training.lanes import Lane
-from compatkit.training.optimisation import Optimisation
+from compatkit.training.optimisation import Optimisation, set_rate
 from compatkit.training.progress import Measured
 from compatkit.training.randomness import reseed
 from compatkit.training.schedules import Schedule
@@ -27,6 +29,8 @@ class Loop:
         steps: Steps of each task.
         optimisers: ``network/<task>`` moves extractor and head together; shared modules have one each, by owner.
         lanes: By task, what its steps need, resolved before the first.
+        moving: All parameters that some optimiser moves.
+        execution: Whether steps are compiled or captured.
     """
 
     setup: SetUp
@@ -36,7 +40,8 @@ class Loop:
     steps: int
     optimisers: dict[str, torch.optim.Optimizer]
     lanes: dict[str, Lane]
-    _parameters: tuple[Tensor, ...]
+    moving: tuple[Tensor, ...]
+    execution: Execution = EAGER
     _rate: float = -1.0
 
     @classmethod
@@ -100,25 +105,20 @@ class Loop:
         for lane in self.lanes.values():
             lane.source.close()
 
+    def set_execution(self, execution: Execution) -> None:
+        """Execute steps otherwise from now on."""
+        self.execution = execution
+        for lane in self.lanes.values():
+            lane.span, lane.captured = range(0), None
+
     def step(self, task: TaskState, number: int) -> Measured:
         """Take one step of one task.
 
         Returns:
             Its losses by name, and as ``"accuracy"`` the predicted and the true classes, all still on the device.
         """
-        setup, lane = self.setup, self.lanes[task.task.name]
-        if number not in lane.span:
-            lane.resolve(number)
-        precision = setup.precision
-        step = Step(setup.seed, task, number, lane.source.batch(number), precision)
-        for call, stream in lane.views:
-            reseed(precision.device, stream.at(number))
-            step.batch = call(step, step.batch)
-        total, terms, answers = lane.objective(step, [one.at(number) for one in lane.seeds])
-        total.backward()
-        for call in lane.after_backward:
-            call(step)
-        self._move(lane, number)
+        lane = self.lanes[task.task.name]
+        step, terms, answers = self.work(lane, number)
         for call in lane.after_step:
             call(step)
         if lane.after_epoch and lane.source.ends_epoch(number):
@@ -126,15 +126,53 @@ class Loop:
                 call(step)
         return {**terms, "accuracy": (answers, step.batch.labels)}
 
-    def _move(self, lane: Lane, number: int) -> None:
-        """Move this task's network and every shared module that took part in the loss."""
+    def work(self, lane: Lane, number: int) -> tuple[Step, dict[str, Tensor], Tensor]:
+        """Do all of a step but what plugins do after it; see ``descend``."""
+        if number not in lane.span:
+            lane.resolve(number, compiles=self.execution.compiles)
+        step = self.prepare(lane, number)
+        self._set_rate(number)
+        if not self.execution.captures:
+            return step, *self.descend(lane, step, number)
+        if lane.captured is None:
+            lane.captured = Captured(self, lane, step.batch)
+        return step, *lane.captured.replay(step.batch)
+
+    def prepare(self, lane: Lane, number: int) -> Step:
+        """Return a step with its batch, as the plugins of this lane want it."""
+        step = self.begin(lane, number)
+        for call, stream in lane.views:
+            reseed(self.setup.precision.device, stream.at(number))
+            step.batch = call(step, step.batch)
+        return step
+
+    def begin(self, lane: Lane, number: int) -> Step:
+        """Return a step with its batch, which no plugin has seen."""
+        return Step(self.setup.seed, lane.task, number, lane.source.batch(number), self.setup.precision)
+
+    def descend(self, lane: Lane, step: Step, number: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Go forward, backward, and move this task's network and every shared module; what a CUDA graph can hold.
+
+        Returns:
+            The terms of the loss by name, and the classes that the head gives.
+        """
+        total, terms, answers = lane.forward(step, [one.at(number) for one in lane.seeds])
+        total.backward()
+        for call in lane.after_backward:
+            call(step)
+        for optimiser in lane.movers:
+            optimiser.step()
+        self.forget_gradients()
+        return terms, answers
+
+    def forget_gradients(self) -> None:
+        """Drop all gradients: a loss may have reached another task's network."""
+        for one in self.moving:
+            one.grad = None
+
+    def _set_rate(self, number: int) -> None:
         rate = self.optimisation.lr * self.schedule.at(number, self.steps)
         if rate != self._rate:
             self._rate = rate
             for optimiser in self.optimisers.values():
-                for group in optimiser.param_groups:
-                    group["lr"] = rate
-        for optimiser in lane.movers:
-            optimiser.step()
-        for one in self._parameters:  # all: a loss may have reached another task's network
-            one.grad = None
+                set_rate(optimiser, rate)

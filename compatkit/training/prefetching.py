@@ -56,6 +56,7 @@ class Prefetched:
         *,
         reason: str = "as asked",
     ) -> None:
+        self.per_epoch = order.per_epoch
         self._order, self._augmentation, self._reason = order, augmentation, reason
         self._device = torch.device(precision.device)
         self._images = torch.from_numpy(np.ascontiguousarray(examples.images))

@@ -70,6 +70,7 @@ class Resident:
     def __init__(
         self, examples: Split, data: Data, order: Order, augmentation: Augmentation, precision: Precision
     ) -> None:
+        self.per_epoch = order.per_epoch
         self._order, self._augmentation, self._precision = order, augmentation, precision
         grid = Grid(*examples.size, augmentation.border)
         self._views, self._epoch = Views(grid, data, precision), -1

@@ -21,7 +21,16 @@ PLACES: tuple[Place, ...] = ("auto", "resident", "prefetched")
 
 
 class Source(Protocol):
-    """Gives a task's batches; a step's batch depends on the seed, the task and the step alone."""
+    """Gives a task's batches; a step's batch depends on the seed, the task and the step alone.
+
+    Attributes:
+        per_epoch: Batches of a pass through the data; None where nobody knows.
+    """
+
+    @property
+    def per_epoch(self) -> int | None:
+        """See the class."""
+        ...
 
     def batch(self, step: int) -> Batch:
         """Return the batch of a step, on the device of the run."""

@@ -21,6 +21,9 @@ from compatkit.plugins import RunPlugins, Use
 from compatkit.registry.canonical import digest, dumps
 from compatkit.training import checkpoints
 from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
+from compatkit.training.determinism import determined
+from compatkit.training.execution import Asked, Execution, check_mode, settle
+from compatkit.training.explanation import Explanation
 from compatkit.training.fit import Fit
 from compatkit.training.loop import Loop
 from compatkit.training.networks import parameters_digest, prepare_task, redraw, start_digest
@@ -58,6 +61,10 @@ class Trainer:
         images: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory with the
             next batches on their way, ``"auto"`` by size. Batches are bitwise the same.
         memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
+        execution: ``"auto"`` tries on a GPU which way is the fastest, and is ``"eager"`` elsewhere; ``"compile"``,
+            ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
+            ``Fit.run`` says what was done and why; a run that goes on from a checkpoint does the same again.
+        deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
         checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
         checkpoint_every: Steps between checkpoints, rounded up to whole rows of the history.
         log_every: Steps between rows of the history.
@@ -78,6 +85,8 @@ class Trainer:
     device: str = "auto"
     images: Place = "auto"
     memory_share: float = 0.5
+    execution: Asked = "auto"
+    deterministic: bool = False
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = attrs.field(default=500, validator=attrs.validators.ge(1))
     log_every: int = attrs.field(default=50, validator=attrs.validators.ge(1))
@@ -109,6 +118,47 @@ class Trainer:
             TrainingError: A loss is not finite, or the checkpoint belongs to another plan.
             EnvironmentFailure: The checkpoint cannot be written.
         """
+        precision, plugins = self._prepared(tasks, regularizers, factories)
+        with preserved(), determined(precision.device, on=self.deterministic):
+            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
+            loop = self._loop(setup, plugins)
+            run = self._manifest(setup, plugins, frozen_statistics, loop.execution)
+            plan = digest(dumps(run))
+            with closing(loop):
+                history = self._run(loop, plan)
+            for bound in plugins.finish:
+                reseed(precision.device, seed_of(self.seed, "finish", bound.instance))
+                bound.call(setup)
+        _anchor(setup)
+        return Fit(setup.tasks, setup.auxiliary, run, history, plan)
+
+    def explain(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use] = (),
+        *,
+        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
+        frozen_statistics: Statistics = "stored",
+        factories: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Explanation:
+        """Return what ``fit`` would do with the same arguments, without a step: see ``Explanation``.
+
+        Raises:
+            UsageError: As ``fit`` does; and so on for its other errors.
+        """
+        precision, plugins = self._prepared(tasks, regularizers, factories)
+        with preserved(), determined(precision.device, on=self.deterministic):
+            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
+            with closing(self._loop(setup, plugins)) as loop:
+                return Explanation.of(loop, self.batch_size)
+
+    def _prepared(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use],
+        factories: Mapping[str, Callable[..., Any]] | None,
+    ) -> tuple[Precision, RunPlugins]:
+        """Check settings and tasks; return what the run computes with, and its plugins."""
         self._settings()
         folder = Path(self.checkpoint).absolute().parent if self.checkpoint is not None else None
         if folder is not None and not folder.is_dir():
@@ -119,17 +169,7 @@ class Trainer:
         if len(set(names)) != len(names):
             raise UsageError(f"Task names must differ, got {names}.")
         precision = Precision.choose(self.device, self.precision, self.channels_last)
-        plugins = RunPlugins.create(regularizers, factories=factories)
-        with preserved():
-            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
-            run = self._manifest(setup, plugins, frozen_statistics)
-            plan = digest(dumps(run))
-            history = self._run(setup, plugins, plan)
-            for bound in plugins.finish:
-                reseed(precision.device, seed_of(self.seed, "finish", bound.instance))
-                bound.call(setup)
-        _anchor(setup)
-        return Fit(setup.tasks, setup.auxiliary, run, history, plan)
+        return precision, RunPlugins.create(regularizers, factories=factories)
 
     def _set_up(
         self,
@@ -162,16 +202,21 @@ class Trainer:
         check_owners({**setup.owners, **{f"frozen.{name}": head.module for name, head in held.items()}})
         return setup
 
-    def _run(self, setup: SetUp, plugins: RunPlugins, plan: str) -> list[dict[str, Any]]:
+    def _loop(self, setup: SetUp, plugins: RunPlugins) -> Loop:
+        """Return the loop, which executes steps as the checkpoint says, or as settled now."""
         schedule, optimisation, placing = self._settings()
         loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size, placing)
-        with closing(loop):
-            return self._steps(loop, plan)
+        loop.train_mode()
+        path = Path(self.checkpoint) if self.checkpoint is not None else None
+        kept = checkpoints.execution(path) if path is not None and path.exists() else None
+        if self.execution == "auto" and kept is not None:
+            loop.set_execution(kept)
+        else:
+            loop.set_execution(settle(loop, self.execution, deterministic=self.deterministic))
+        return loop
 
-    def _steps(self, loop: Loop, plan: str) -> list[dict[str, Any]]:
-        """Take all steps that a checkpoint has not taken, and return the rows of the history."""
-        setup = loop.setup
-        ledger, start = Ledger(), 0
+    def _run(self, loop: Loop, plan: str) -> list[dict[str, Any]]:
+        setup, ledger, start = loop.setup, Ledger(), 0
         path = Path(self.checkpoint) if self.checkpoint is not None else None
         if path is not None and path.exists():
             start, ledger.rows = checkpoints.load(path, loop, plan)
@@ -179,7 +224,6 @@ class Trainer:
                 loop.go_on_from(start)
         # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
         every = -(-self.checkpoint_every // self.log_every) * self.log_every
-        loop.train_mode()
         shown = sys.stderr.isatty() if self.progress is None else self.progress
         title = " + ".join(setup.tasks)
         with Bar(shown, title, self.steps, start, self.batch_size * len(setup.tasks)) as bar:
@@ -205,14 +249,18 @@ class Trainer:
             elif self.warmup:
                 raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
             optimisation = Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
+            check_mode(self.execution)
             return schedule, optimisation, Placing(self.images, self.memory_share)
         except ValueError as error:
             raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
 
-    def _manifest(self, setup: SetUp, plugins: RunPlugins, statistics: Statistics) -> dict[str, Any]:
+    def _manifest(
+        self, setup: SetUp, plugins: RunPlugins, statistics: Statistics, execution: Execution
+    ) -> dict[str, Any]:
         """Return everything that decides the result, as JSON values; the same for the same run."""
         hidden = (
-            *("checkpoint", "checkpoint_every", "progress", "device", "precision", "channels_last"),
+            *("checkpoint", "checkpoint_every", "progress"),
+            *("device", "precision", "channels_last", "execution"),  # settled ones are in the environment
             *("images", "memory_share"),  # batches are the same wherever images are kept
         )
         settings = attrs.asdict(self, filter=lambda attribute, _: attribute.name not in hidden)
@@ -232,6 +280,7 @@ class Trainer:
                 "device": setup.precision.device,
                 "precision": setup.precision.dtype,
                 "channels_last": setup.precision.channels_last,
+                "execution": {"mode": execution.mode, "reason": execution.reason},
             },
         }
 
