@@ -260,6 +260,8 @@ class Step:
         number: Step of this task, from 0.
         features: What the extractor gave, ``(batch, ...)``.
         logits: What the head gave, ``(batch, classes)``.
+        views: What the extractor gave for each further view that the plugin asked for whose losses are computed, as
+            ``features``; every view was normalised by its own batch statistics and left no trace in the buffers.
     """
 
     seed: int
@@ -269,6 +271,7 @@ class Step:
     precision: Precision
     features: Tensor | None = None
     logits: Tensor | None = None
+    views: Sequence[Tensor] = ()
 
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
         """Run the task's extractor on further views.

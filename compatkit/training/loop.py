@@ -10,6 +10,7 @@ from compatkit.plugins import RunPlugins
 from compatkit.training.capture import Captured
 from compatkit.training.context import SetUp, Step, TaskState
 from compatkit.training.execution import EAGER, Execution
+from compatkit.training.further import Asked, Passes, passes
 from compatkit.training.lanes import Lane
 from compatkit.training.optimisation import Optimisation, set_rate
 from compatkit.training.progress import Measured
@@ -17,6 +18,7 @@ from compatkit.training.randomness import reseed
 from compatkit.training.schedules import Schedule
 from compatkit.training.sources import Placing
 
+SEPARATE = Passes(False, "nobody wants further views")
 NETWORK = "network/"
 """Before a task's name: the optimiser of its extractor and head."""
 
@@ -54,11 +56,23 @@ class Loop:
         steps: int,
         batch_size: int,
         placing: Placing,
+        views: Asked = "auto",
     ) -> Loop:
         """Make the loop of a run whose owners are complete.
 
+        Args:
+            setup: Of the run.
+            plugins: Of the run.
+            optimisation: Which optimiser, and how fast.
+            schedule: Of the learning rate.
+            steps: Of each task.
+            batch_size: Images a step.
+            placing: Where training images are kept.
+            views: In how many passes extractors see further views of a batch.
+
         Raises:
             DataError: There are fewer images than in a batch.
+            UsageError: One pass for all views was asked for, and an extractor would mix them.
         """
         pairs = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
         moved: dict[str, list[Tensor]] = {}
@@ -77,6 +91,7 @@ class Loop:
                     for one, made in optimisers.items()
                     if one == NETWORK + name or not one.startswith(NETWORK)
                 ),
+                passes(views, state, setup.precision.device) if plugins.further_views else SEPARATE,
             )
             for name, state in setup.tasks.items()
         }

@@ -19,10 +19,10 @@ from compatkit.contract import Anchor
 from compatkit.errors import UsageError
 from compatkit.plugins import RunPlugins, Use
 from compatkit.registry.canonical import digest, dumps
-from compatkit.training import checkpoints
+from compatkit.training import checkpoints, further
 from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
 from compatkit.training.determinism import determined
-from compatkit.training.execution import Asked, Execution, check_mode, settle
+from compatkit.training.execution import Asked, check_mode, settle
 from compatkit.training.explanation import Explanation
 from compatkit.training.fit import Fit
 from compatkit.training.loop import Loop
@@ -61,6 +61,9 @@ class Trainer:
         images: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory with the
             next batches on their way, ``"auto"`` by size. Batches are bitwise the same.
         memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
+        passes: In how many passes an extractor sees further views of a batch, such as rotations: ``"fused"`` in one,
+            each view normalised by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Both give the same to
+            rounding; networks that draw random numbers (dropout) draw others.
         execution: ``"auto"`` tries on a GPU which way is the fastest, and is ``"eager"`` elsewhere; ``"compile"``,
             ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
             ``Fit.run`` says what was done and why; a run that goes on from a checkpoint does the same again.
@@ -85,6 +88,7 @@ class Trainer:
     device: str = "auto"
     images: Place = "auto"
     memory_share: float = 0.5
+    passes: further.Asked = attrs.field(default="auto", validator=attrs.validators.in_(further.ASKED))
     execution: Asked = "auto"
     deterministic: bool = False
     checkpoint: str | os.PathLike[str] | None = None
@@ -122,7 +126,7 @@ class Trainer:
         with preserved(), determined(precision.device, on=self.deterministic):
             setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
             loop = self._loop(setup, plugins)
-            run = self._manifest(setup, plugins, frozen_statistics, loop.execution)
+            run = self._manifest(loop, frozen_statistics)
             plan = digest(dumps(run))
             with closing(loop):
                 history = self._run(loop, plan)
@@ -205,7 +209,9 @@ class Trainer:
     def _loop(self, setup: SetUp, plugins: RunPlugins) -> Loop:
         """Return the loop, which executes steps as the checkpoint says, or as settled now."""
         schedule, optimisation, placing = self._settings()
-        loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size, placing)
+        loop = Loop.create(
+            setup, plugins, optimisation, schedule, self.steps, self.batch_size, placing, self.passes
+        )
         loop.train_mode()
         path = Path(self.checkpoint) if self.checkpoint is not None else None
         kept = checkpoints.execution(path) if path is not None and path.exists() else None
@@ -254,13 +260,18 @@ class Trainer:
         except ValueError as error:
             raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
 
-    def _manifest(
-        self, setup: SetUp, plugins: RunPlugins, statistics: Statistics, execution: Execution
-    ) -> dict[str, Any]:
+    def _manifest(self, loop: Loop, statistics: Statistics) -> dict[str, Any]:
         """Return everything that decides the result, as JSON values; the same for the same run."""
+        setup, execution = loop.setup, loop.execution
         hidden = (
             *("checkpoint", "checkpoint_every", "progress"),
-            *("device", "precision", "channels_last", "execution"),  # settled ones are in the environment
+            *(
+                "device",
+                "precision",
+                "channels_last",
+                "execution",
+                "passes",
+            ),  # settled ones are in the environment
             *("images", "memory_share"),  # batches are the same wherever images are kept
         )
         settings = attrs.asdict(self, filter=lambda attribute, _: attribute.name not in hidden)
@@ -268,7 +279,7 @@ class Trainer:
             "schema": 1,
             "trainer": {**settings, "scheduling": "alternate", "steps_are": "per task"},
             "tasks": [_describe(state) for state in setup.tasks.values()],
-            "plugins": plugins.manifest(),
+            "plugins": loop.plugins.manifest(),
             "frozen": {
                 name: {"digest": head.digest, "state": start_digest(head.module), "statistics": statistics}
                 for name, head in setup.frozen.items()
@@ -281,6 +292,7 @@ class Trainer:
                 "precision": setup.precision.dtype,
                 "channels_last": setup.precision.channels_last,
                 "execution": {"mode": execution.mode, "reason": execution.reason},
+                "passes": {name: lane.passes.mode for name, lane in loop.lanes.items()},
             },
         }
 
