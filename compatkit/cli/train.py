@@ -20,6 +20,7 @@ from compatkit.registry.names import Version
 if TYPE_CHECKING:
     from compatkit.promises import Given
     from compatkit.recipes import Recipe
+    from compatkit.training.context import AuxiliaryHead
     from compatkit.training.fit import Fit
 
 
@@ -52,6 +53,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Show the plan (tasks, owners of parameters, hooks, how steps execute), and train nothing.",
 )
+@click.option(
+    "--profile",
+    type=click.IntRange(1),
+    metavar="STEPS",
+    help="Show where the time of so many steps goes, and train nothing.",
+)
 @data_options
 @registry_option
 @json_option
@@ -67,6 +74,7 @@ def train_command(
     major: bool,
     dry_run: bool,
     explain: bool,
+    profile: int | None,
     data_root: str | None,
     download: bool,
     machine: bool,
@@ -89,15 +97,8 @@ def train_command(
         raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
     _check_checkpoint(plan.trainer.checkpoint)
     frozen = registry(context).auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
-    if explain:
-        with offline(unless=download):
-            shown = plan.trainer.explain(
-                plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics
-            )
-        if machine:
-            emit(shown.to_json())
-        else:
-            click.echo(str(shown))
+    if explain or profile is not None:
+        _look(plan, frozen, download, machine, profile)
         return
     images = (found_in(data_root, download),)
     if not major:
@@ -136,6 +137,23 @@ def train_command(
         "--html",
         "matrix.html",
     )
+
+
+def _look(
+    plan: Recipe, frozen: Mapping[str, AuxiliaryHead] | None, download: bool, machine: bool, steps: int | None
+) -> None:
+    """Show the plan of the run, or where the time of ``steps`` of its steps goes."""
+    given: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen_statistics}
+    with offline(unless=download):
+        shown = (
+            plan.trainer.explain(plan.tasks, plan.regularizers, **given)
+            if steps is None
+            else plan.trainer.profile(plan.tasks, plan.regularizers, steps=steps, **given)
+        )
+    if machine:
+        emit(shown.to_json())
+    else:
+        click.echo(str(shown))
 
 
 def _announce(plan: Recipe) -> None:

@@ -22,7 +22,7 @@ NETWORK = "network/"
 """Before a task's name: the optimiser of its extractor and head."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class Loop:
     """Takes steps; owns the optimisers, one a network and one a shared module.
 

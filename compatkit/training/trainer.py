@@ -28,6 +28,7 @@ from compatkit.training.loop import Loop
 from compatkit.training.networks import parameters_digest, prepare_task, redraw, start_digest
 from compatkit.training.optimisation import Optimisation, check_owners
 from compatkit.training.precision import Choice, Precision
+from compatkit.training.profiling import Profile, profile
 from compatkit.training.progress import Bar, Ledger
 from compatkit.training.randomness import preserved, reseed, seed_of
 from compatkit.training.schedules import Schedule
@@ -142,6 +143,28 @@ class Trainer:
         with preserved(), determined(precision.device, on=self.deterministic):
             setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
             return Explanation.of(self._loop(setup, plugins), self.batch_size)
+
+    def profile(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use] = (),
+        *,
+        steps: int = 20,
+        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
+        frozen_statistics: Statistics = "stored",
+        factories: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Profile:
+        """Return where the time of the first ``steps`` steps of each task would go; nothing is trained.
+
+        Raises:
+            UsageError: As ``fit`` does; and so on for its other errors.
+        """
+        precision, plugins = self._prepared(tasks, regularizers, factories)
+        if steps < 1:
+            raise UsageError(f"Trainer.profile takes at least one step, got steps={steps}.")
+        with preserved(), determined(precision.device, on=self.deterministic):
+            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
+            return profile(self._loop(setup, plugins), steps)
 
     def _prepared(
         self,

@@ -82,8 +82,9 @@ def test_what_is_compiled_serves_the_next_task_and_the_next_seed(traced: Compile
 
 @pytest.mark.slow
 def test_the_code_generator_of_torch_computes_the_same() -> None:
-    eager = quick(steps=3).fit(pair(), ALL)
-    compiled = quick(steps=3, execution="compile").fit(pair(), ALL)
+    """With SGD: Adam's first steps are the signs of gradients, rounded ones too."""
+    eager = quick(steps=3, optimiser="sgd").fit(pair(), ALL)
+    compiled = quick(steps=3, optimiser="sgd", execution="compile").fit(pair(), ALL)
     assert how(compiled)["mode"] == "compile"
     for name, value in weights(eager).items():
         torch.testing.assert_close(weights(compiled)[name], value, rtol=1e-3, atol=1e-4, msg=name)
