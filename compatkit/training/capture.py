@@ -27,7 +27,7 @@ class Captured:
 
     def __init__(self, loop: Loop, lane: Lane, batch: Batch) -> None:
         """Capture; weights, statistics and moments are afterwards what they were, and where the graph will write."""
-        self.batch = Batch(batch.images.clone(), batch.labels.clone(), batch.index.clone())
+        self.batch = batch.copied()
         self.step = Step(loop.setup.seed, lane.task, 0, self.batch, loop.setup.precision)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -42,9 +42,7 @@ class Captured:
 
     def replay(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Take a step on ``batch``; return its terms and answers, in memory of their own."""
-        self.batch.images.copy_(batch.images, non_blocking=True)
-        self.batch.labels.copy_(batch.labels, non_blocking=True)
-        self.batch.index.copy_(batch.index, non_blocking=True)
+        self.batch.take(batch)
         self.graph.replay()
         values = torch.stack([self.terms[name] for name in self.names])
         return dict(zip(self.names, values.unbind(), strict=True)), self.answers.clone()

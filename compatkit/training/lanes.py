@@ -14,7 +14,7 @@ from compatkit.training.compilation import Compiled
 from compatkit.training.context import SetUp, TaskState
 from compatkit.training.objective import Objective, Outcome
 from compatkit.training.randomness import Stream
-from compatkit.training.resident import Order
+from compatkit.training.sources import Source
 
 if TYPE_CHECKING:
     from compatkit.training.capture import Captured
@@ -26,10 +26,8 @@ class Lane:
 
     Attributes:
         task: Whose.
-        order: Which images come when.
+        source: Where its batches come from.
         movers: The optimisers that its steps move: its network's and every shared module's.
-        pinned: Whether indices go to the device through page-locked memory.
-        augment: Seeds of crops and flips.
         span: The steps for which the tuples below are right: no plugin begins or ends in them.
         views: What changes a batch, with the seeds of what it draws; the others as their hooks are named.
         objective: What the steps minimise.
@@ -39,10 +37,8 @@ class Lane:
     """
 
     task: TaskState
-    order: Order
+    source: Source
     movers: tuple[torch.optim.Optimizer, ...]
-    pinned: bool
-    augment: Stream
     _setup: SetUp
     _plugins: RunPlugins
     objective: Objective
@@ -61,26 +57,12 @@ class Lane:
         task: TaskState,
         setup: SetUp,
         plugins: RunPlugins,
-        batch_size: int,
+        source: Source,
         movers: tuple[torch.optim.Optimizer, ...],
     ) -> Lane:
-        """Return the lane of a task.
-
-        Raises:
-            DataError: There are fewer images than in a batch.
-        """
+        """Return the lane of a task."""
         nothing = Objective(setup.owners, (), setup.precision)
-        return cls(
-            task,
-            Order(len(task.examples), batch_size, setup.seed, task.name),
-            movers,
-            task.examples.images.device.type == "cuda",
-            Stream.of(setup.seed, "augment", task.name),
-            setup,
-            plugins,
-            nothing,
-            nothing,
-        )
+        return cls(task, source, movers, setup, plugins, nothing, nothing)
 
     def resolve(self, number: int, *, compiles: bool = False) -> None:
         """Take in which plugins are active at a step, and until when that is so; compile the loss where wanted."""

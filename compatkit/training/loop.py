@@ -6,17 +6,16 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit.evaluation.preprocessing import normalise
 from compatkit.plugins import RunPlugins
 from compatkit.training.capture import Captured
-from compatkit.training.context import Batch, SetUp, Step, TaskState
+from compatkit.training.context import SetUp, Step, TaskState
 from compatkit.training.execution import EAGER, Execution
 from compatkit.training.lanes import Lane
 from compatkit.training.optimisation import Optimisation, set_rate
 from compatkit.training.progress import Measured
 from compatkit.training.randomness import reseed
-from compatkit.training.resident import augment
 from compatkit.training.schedules import Schedule
+from compatkit.training.sources import Placing
 
 NETWORK = "network/"
 """Before a task's name: the optimiser of its extractor and head."""
@@ -54,8 +53,13 @@ class Loop:
         schedule: Schedule,
         steps: int,
         batch_size: int,
+        placing: Placing,
     ) -> Loop:
-        """Make the loop of a run whose owners are complete."""
+        """Make the loop of a run whose owners are complete.
+
+        Raises:
+            DataError: There are fewer images than in a batch.
+        """
         pairs = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
         moved: dict[str, list[Tensor]] = {}
         for owner, module in setup.owners.items():
@@ -67,7 +71,7 @@ class Loop:
                 state,
                 setup,
                 plugins,
-                batch_size,
+                placing.source(state, setup.seed, batch_size, setup.precision),
                 tuple(
                     made
                     for one, made in optimisers.items()
@@ -87,6 +91,20 @@ class Loop:
             if head.frozen:
                 head.module.train(head.statistics == "batch")
 
+    def go_on_from(self, number: int) -> None:
+        """Get every task's images ready for a step that another run would take.
+
+        Raises:
+            TrainingError: A loader cannot be repeated up to there.
+        """
+        for lane in self.lanes.values():
+            lane.source.go_on_from(number)
+
+    def close(self) -> None:
+        """Give back what fetches images; no step follows."""
+        for lane in self.lanes.values():
+            lane.source.close()
+
     def set_execution(self, execution: Execution) -> None:
         """Execute steps otherwise from now on."""
         self.execution = execution
@@ -103,7 +121,7 @@ class Loop:
         step, terms, answers = self.work(lane, number)
         for call in lane.after_step:
             call(step)
-        if lane.after_epoch and (number + 1) % lane.order.per_epoch == 0:
+        if lane.after_epoch and lane.source.ends_epoch(number):
             for call in lane.after_epoch:
                 call(step)
         return {**terms, "accuracy": (answers, step.batch.labels)}
@@ -130,7 +148,7 @@ class Loop:
 
     def begin(self, lane: Lane, number: int) -> Step:
         """Return a step with its batch, which no plugin has seen."""
-        return Step(self.setup.seed, lane.task, number, self._batch(lane, number), self.setup.precision)
+        return Step(self.setup.seed, lane.task, number, lane.source.batch(number), self.setup.precision)
 
     def descend(self, lane: Lane, step: Step, number: int) -> tuple[dict[str, Tensor], Tensor]:
         """Go forward, backward, and move this task's network and every shared module; what a CUDA graph can hold.
@@ -151,19 +169,6 @@ class Loop:
         """Drop all gradients: a loss may have reached another task's network."""
         for one in self.moving:
             one.grad = None
-
-    def _batch(self, lane: Lane, number: int) -> Batch:
-        task, device = lane.task, self.setup.precision.device
-        index = lane.order.at(number)
-        if lane.pinned:
-            index = index.pin_memory().to(device, non_blocking=True)
-        images = task.examples.images[index]
-        if task.task.augment:
-            images = augment(images, task.task.augment, lane.augment.at(number))
-        pixels = normalise(images, task.data)
-        if self.setup.precision.channels_last:
-            pixels = pixels.contiguous(memory_format=torch.channels_last)
-        return Batch(pixels, task.examples.labels[index], index)
 
     def _set_rate(self, number: int) -> None:
         rate = self.optimisation.lr * self.schedule.at(number, self.steps)

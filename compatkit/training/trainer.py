@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +33,7 @@ from compatkit.training.profiling import Profile, profile
 from compatkit.training.progress import Bar, Ledger
 from compatkit.training.randomness import preserved, reseed, seed_of
 from compatkit.training.schedules import Schedule
+from compatkit.training.sources import Place, Placing
 from compatkit.training.task import Task
 
 Statistics = Literal["stored", "batch"]
@@ -57,6 +59,9 @@ class Trainer:
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"``.
         channels_last: NHWC in memory; None chooses.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
+        images: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory with the
+            next batches on their way, ``"auto"`` by size. Batches are bitwise the same.
+        memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
         execution: ``"auto"`` tries on a GPU which way is the fastest, and is ``"eager"`` elsewhere; ``"compile"``,
             ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
             ``Fit.run`` says what was done and why; a run that goes on from a checkpoint does the same again.
@@ -79,6 +84,8 @@ class Trainer:
     precision: Choice = "auto"
     channels_last: bool | None = None
     device: str = "auto"
+    images: Place = "auto"
+    memory_share: float = 0.5
     execution: Asked = "auto"
     deterministic: bool = False
     checkpoint: str | os.PathLike[str] | None = None
@@ -118,7 +125,8 @@ class Trainer:
             loop = self._loop(setup, plugins)
             run = self._manifest(setup, plugins, frozen_statistics, loop.execution)
             plan = digest(dumps(run))
-            history = self._run(loop, plan)
+            with closing(loop):
+                history = self._run(loop, plan)
             for bound in plugins.finish:
                 reseed(precision.device, seed_of(self.seed, "finish", bound.instance))
                 bound.call(setup)
@@ -142,7 +150,8 @@ class Trainer:
         precision, plugins = self._prepared(tasks, regularizers, factories)
         with preserved(), determined(precision.device, on=self.deterministic):
             setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
-            return Explanation.of(self._loop(setup, plugins), self.batch_size)
+            with closing(self._loop(setup, plugins)) as loop:
+                return Explanation.of(loop, self.batch_size)
 
     def profile(
         self,
@@ -218,8 +227,8 @@ class Trainer:
 
     def _loop(self, setup: SetUp, plugins: RunPlugins) -> Loop:
         """Return the loop, which executes steps as the checkpoint says, or as settled now."""
-        schedule, optimisation = self._settings()
-        loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size)
+        schedule, optimisation, placing = self._settings()
+        loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size, placing)
         loop.train_mode()
         path = Path(self.checkpoint) if self.checkpoint is not None else None
         kept = checkpoints.execution(path) if path is not None and path.exists() else None
@@ -234,6 +243,8 @@ class Trainer:
         path = Path(self.checkpoint) if self.checkpoint is not None else None
         if path is not None and path.exists():
             start, ledger.rows = checkpoints.load(path, loop, plan)
+            if start < self.steps:
+                loop.go_on_from(start)
         # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
         every = -(-self.checkpoint_every // self.log_every) * self.log_every
         shown = sys.stderr.isatty() if self.progress is None else self.progress
@@ -252,16 +263,17 @@ class Trainer:
             module.eval()
         return ledger.rows
 
-    def _settings(self) -> tuple[Schedule, Optimisation]:
-        """Return schedule and optimiser settings, or say which value cannot be used."""
+    def _settings(self) -> tuple[Schedule, Optimisation, Placing]:
+        """Return the settings of schedule, optimiser and images, or say which value cannot be used."""
         try:
             schedule = self.schedule
             if not isinstance(schedule, Schedule):
                 schedule = Schedule(schedule, self.warmup)
             elif self.warmup:
                 raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
+            optimisation = Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
             check_mode(self.execution)
-            return schedule, Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
+            return schedule, optimisation, Placing(self.images, self.memory_share)
         except ValueError as error:
             raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
 
@@ -272,6 +284,7 @@ class Trainer:
         hidden = (
             *("checkpoint", "checkpoint_every", "progress"),
             *("device", "precision", "channels_last", "execution"),  # settled ones are in the environment
+            *("images", "memory_share"),  # batches are the same wherever images are kept
         )
         settings = attrs.asdict(self, filter=lambda attribute, _: attribute.name not in hidden)
         return {
@@ -306,6 +319,7 @@ def _describe(state: TaskState) -> dict[str, Any]:
         "size": list(state.data.size),
         "augment": list(task.augment),
         "data": {"name": task.data.train.name, "digest": task.data.train.digest},
+        **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
         "initial": state.initial,
         "start": start_digest(state.extractor, state.head),
         "library": state.extractor_blueprint.library,
