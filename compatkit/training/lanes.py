@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 import torch
+from torch import Tensor
 
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
@@ -24,6 +25,8 @@ class Lane:
         task: Whose.
         order: Which images come when.
         movers: The optimisers that its steps move: its network's and every shared module's.
+        moved: Their parameters.
+        pieces: In how many the batch of a step is worked through.
         pinned: Whether indices go to the device through page-locked memory.
         augment: Seeds of crops and flips.
         span: The steps for which the tuples below are right: no plugin begins or ends in them.
@@ -40,6 +43,8 @@ class Lane:
     _setup: SetUp
     _plugins: RunPlugins
     objective: Objective
+    moved: list[Tensor]
+    pieces: int = 1
     span: range = range(0)
     views: tuple[tuple[Callable[..., Any], Stream], ...] = ()
     seeds: tuple[Stream, ...] = ()
@@ -55,6 +60,7 @@ class Lane:
         plugins: RunPlugins,
         batch_size: int,
         movers: tuple[torch.optim.Optimizer, ...],
+        pieces: int = 1,
     ) -> Lane:
         """Return the lane of a task.
 
@@ -70,6 +76,8 @@ class Lane:
             setup,
             plugins,
             Objective(setup.owners, (), setup.precision),
+            [one for mover in movers for group in mover.param_groups for one in group["params"]],
+            pieces,
         )
 
     def resolve(self, number: int) -> None:

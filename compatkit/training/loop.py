@@ -6,8 +6,11 @@ import attrs
 import torch
 from torch import Tensor
 
+from compatkit.errors import UsageError
 from compatkit.evaluation.preprocessing import normalise
 from compatkit.plugins import RunPlugins
+from compatkit.training.accumulation import pieces, together
+from compatkit.training.averaging import Averages, Averaging
 from compatkit.training.context import Batch, SetUp, Step, TaskState
 from compatkit.training.lanes import Lane
 from compatkit.training.optimisation import Optimisation
@@ -28,6 +31,8 @@ class Loop:
         steps: Steps of each task.
         optimisers: ``network/<task>`` moves extractor and head together; shared modules have one each, by owner.
         lanes: By task, what its steps need, resolved before the first.
+        clip_norm: Largest norm of all gradients that a step moves by; None leaves them as they are.
+        averages: Moving averages of everything that is trained, or None.
     """
 
     setup: SetUp
@@ -39,6 +44,8 @@ class Loop:
     lanes: dict[str, Lane]
     _parameters: tuple[Tensor, ...]
     _rate: float = -1.0
+    clip_norm: float | None = None
+    averages: Averages | None = None
 
     @classmethod
     def create(
@@ -49,8 +56,16 @@ class Loop:
         schedule: Schedule,
         steps: int,
         batch_size: int,
+        *,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        averaging: Averaging | None = None,
     ) -> Loop:
-        """Make the loop of a run whose owners are complete."""
+        """Make the loop of a run whose owners are complete.
+
+        Raises:
+            UsageError: Nothing that a task's steps could move is left to move.
+        """
         pairs = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
         moved: dict[str, list[Tensor]] = {}
         for owner, module in setup.owners.items():
@@ -68,11 +83,31 @@ class Loop:
                     for one, made in optimisers.items()
                     if one == NETWORK + name or not one.startswith(NETWORK)
                 ),
+                accumulate,
             )
             for name, state in setup.tasks.items()
         }
         everything = tuple(one for each in moved.values() for one in each)
-        return cls(setup, plugins, optimisation, schedule, steps, optimisers, lanes, everything)
+        for name, lane in lanes.items():
+            if not lane.movers:
+                raise UsageError(
+                    f"Task {name!r} has nothing to train: all parameters of its network, and of every head that is "
+                    "shared, are frozen (requires_grad is False). Leave some of them free.",
+                    subject=name,
+                )
+        averages = Averages.of(averaging, setup.owners, setup.tasks) if averaging is not None else None
+        return cls(
+            setup,
+            plugins,
+            optimisation,
+            schedule,
+            steps,
+            optimisers,
+            lanes,
+            everything,
+            clip_norm=clip_norm,
+            averages=averages,
+        )
 
     def train_mode(self) -> None:
         """Put all modules into the mode they train in; frozen heads with stored statistics stay in eval."""
@@ -88,25 +123,55 @@ class Loop:
         Returns:
             Its losses by name, and as ``"accuracy"`` the predicted and the true classes, all still on the device.
         """
-        setup, lane = self.setup, self.lanes[task.task.name]
+        lane = self.lanes[task.task.name]
         if number not in lane.span:
             lane.resolve(number)
-        precision = setup.precision
-        step = Step(setup.seed, task, number, self._batch(lane, number), precision)
-        for call, stream in lane.views:
-            reseed(precision.device, stream.at(number))
-            step.batch = call(step, step.batch)
-        total, terms, answers = lane.objective(step, [one.at(number) for one in lane.seeds])
-        total.backward()
+        batch = self._batch(lane, number)
+        if lane.pieces == 1:
+            step, measured = self._gradients(lane, number, batch)
+        else:
+            worked = [
+                self._gradients(lane, number, one, piece)
+                for piece, one in enumerate(pieces(batch, lane.pieces))
+            ]
+            step, measured = worked[-1][0], together([one for _, one in worked])
         for call in lane.after_backward:
             call(step)
+        if self.clip_norm is not None:
+            norm = torch.nn.utils.clip_grad_norm_(lane.moved, self.clip_norm)
+            measured = {**measured, "gradient_norm": norm}
         self._move(lane, number)
+        if self.averages is not None:
+            self.averages.follow(task.name, number)
         for call in lane.after_step:
             call(step)
         if lane.after_epoch and (number + 1) % lane.order.per_epoch == 0:
             for call in lane.after_epoch:
                 call(step)
-        return {**terms, "accuracy": (answers, step.batch.labels)}
+        return measured
+
+    def rehearse(self, task: TaskState, number: int, count: int) -> None:
+        """Compute the gradients of the first ``count`` images of a step; no optimiser moves.
+
+        Buffers and the states of plugins change as in a step, and gradients stay behind.
+        """
+        lane = self.lanes[task.name]
+        batch = self._batch(lane, number)
+        self._gradients(lane, number, Batch(batch.images[:count], batch.labels[:count], batch.index[:count]))
+
+    def _gradients(self, lane: Lane, number: int, batch: Batch, piece: int = 0) -> tuple[Step, Measured]:
+        """Add the gradients of a step's batch, or of a piece of it, to what is there."""
+        setup, device = self.setup, self.setup.precision.device
+        step = Step(setup.seed, lane.task, number, batch, setup.precision, piece=piece)
+        turn = number * lane.pieces + piece
+        for call, stream in lane.views:
+            reseed(device, stream.at(turn))
+            step.batch = call(step, step.batch)
+        total, terms, answers = lane.objective(step, [one.at(turn) for one in lane.seeds])
+        if lane.pieces > 1:
+            total = total / lane.pieces
+        total.backward()
+        return step, {**terms, "accuracy": (answers, step.batch.labels)}
 
     def _batch(self, lane: Lane, number: int) -> Batch:
         task, device = lane.task, self.setup.precision.device

@@ -4,33 +4,45 @@ from __future__ import annotations
 
 import copy
 import os
-import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal
 
 import attrs
-import torch
 
-from compatkit.contract import Anchor
+from compatkit.data.split import Split
 from compatkit.errors import UsageError
 from compatkit.plugins import RunPlugins, Use
 from compatkit.registry.canonical import digest, dumps
-from compatkit.training import checkpoints
+from compatkit.training.averaging import Averaging
 from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
-from compatkit.training.fit import Fit
+from compatkit.training.describing import describe
+from compatkit.training.evaluating import Evaluator, On
+from compatkit.training.fit import Fit, anchor
+from compatkit.training.holdout import check_classes, hold_out
 from compatkit.training.loop import Loop
-from compatkit.training.networks import parameters_digest, prepare_task, redraw, start_digest
+from compatkit.training.networks import parameters_digest, prepare_task, redraw
 from compatkit.training.optimisation import Optimisation, check_owners
 from compatkit.training.precision import Choice, Precision
-from compatkit.training.progress import Bar, Ledger
+from compatkit.training.progress import Bar
 from compatkit.training.randomness import preserved, reseed, seed_of
+from compatkit.training.running import Run
+from compatkit.training.scalars import Scalars, check_tensorboard
 from compatkit.training.schedules import Schedule
+from compatkit.training.settings import check_settings
+from compatkit.training.stopping import EarlyStopping, Stopper
 from compatkit.training.task import Task
 
 Statistics = Literal["stored", "batch"]
+
+_optional = attrs.validators.optional
+
+
+def _share(instance: object, attribute: attrs.Attribute[float | None], value: float | None) -> None:
+    if value is not None and not 0 < value < 1:
+        raise ValueError(f"'{attribute.name}' must be above 0 and below 1: {value}")
 
 
 @attrs.frozen(kw_only=True)
@@ -57,6 +69,18 @@ class Trainer:
         checkpoint_every: Steps between checkpoints, rounded up to whole rows of the history.
         log_every: Steps between rows of the history.
         progress: Whether to show a progress bar on standard error; None asks whether it is a terminal.
+        accumulate: In how many pieces the batch of a step is worked through; ``batch_size`` stays the images of a step.
+        clip_norm: Largest norm of all gradients that a step moves by; None leaves them as they are.
+        ema: Decay of exponential moving averages of all that is trained, between 0 and 1: ``Fit.averaged()``.
+        ema_warmup: Whether that decay rises from 0 in the first steps.
+        validation: Share of the training images that no step sees, the same of every class, drawn from (seed, task).
+        evaluate_every: Steps between evaluations of every task's own network: ``Fit.evaluations``. None makes none.
+        evaluate_on: ``"validation"`` (the share held out) or ``"test"``.
+        stop_early: When to end before the last step, by the images held out.
+        scalars: Folder of TensorBoard's event files; None writes none.
+
+    Raises:
+        UsageError: Settings do not go together.
     """
 
     steps: int = attrs.field(validator=attrs.validators.ge(1))
@@ -75,6 +99,19 @@ class Trainer:
     checkpoint_every: int = attrs.field(default=500, validator=attrs.validators.ge(1))
     log_every: int = attrs.field(default=50, validator=attrs.validators.ge(1))
     progress: bool | None = None
+    accumulate: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    clip_norm: float | None = attrs.field(default=None, validator=_optional(attrs.validators.gt(0)))
+    ema: float | None = attrs.field(default=None, validator=_share)
+    ema_warmup: bool = False
+    validation: float | None = attrs.field(default=None, validator=_share)
+    evaluate_every: int | None = attrs.field(default=None, validator=_optional(attrs.validators.ge(1)))
+    evaluate_on: On = "validation"
+    stop_early: EarlyStopping | None = None
+    scalars: str | os.PathLike[str] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Check that the settings go together."""
+        check_settings(self)
 
     def fit(
         self,
@@ -98,9 +135,11 @@ class Trainer:
 
         Raises:
             UsageError: Names, settings or data do not fit together.
+            DataError: A data set is of one class, or smaller than a batch.
             PluginError: A regularizer is broken or set up wrongly.
-            TrainingError: A loss is not finite, or the checkpoint belongs to another plan.
-            EnvironmentFailure: The checkpoint cannot be written.
+            TrainingError: A loss or weight is not finite, or the checkpoint belongs to another plan.
+            MissingDependency: ``scalars`` is set, and TensorBoard is not installed.
+            EnvironmentFailure: The memory is too small, or a checkpoint cannot be written.
         """
         self._settings()
         folder = Path(self.checkpoint).absolute().parent if self.checkpoint is not None else None
@@ -111,18 +150,30 @@ class Trainer:
         names = [task.name for task in tasks]
         if len(set(names)) != len(names):
             raise UsageError(f"Task names must differ, got {names}.")
+        for task in tasks:
+            check_classes(task)
+        if self.scalars is not None:
+            check_tensorboard(self.scalars)
         precision = Precision.choose(self.device, self.precision, self.channels_last)
         plugins = RunPlugins.create(regularizers, factories=factories)
+        shown, held = hold_out(tasks, self.validation, self.seed)
         with preserved():
-            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
-            run = self._manifest(setup, plugins, frozen_statistics)
-            plan = digest(dumps(run))
-            history = self._run(setup, plugins, plan)
+            setup = self._set_up(shown, plugins, precision, frozen, frozen_statistics)
+            manifest = describe(self, setup, plugins, frozen_statistics)
+            run = self._run(setup, plugins, manifest, held)
             for bound in plugins.finish:
                 reseed(precision.device, seed_of(self.seed, "finish", bound.instance))
                 bound.call(setup)
-        _anchor(setup)
-        return Fit(setup.tasks, setup.auxiliary, run, history, plan)
+        anchor(setup.tasks, setup.auxiliary)
+        return Fit(
+            setup.tasks,
+            setup.auxiliary,
+            run.facts(),
+            run.ledger.rows,
+            digest(dumps(manifest)),
+            run.evaluations,
+            run.loop.averages.kept if run.loop.averages is not None else None,
+        )
 
     def _set_up(
         self,
@@ -155,31 +206,39 @@ class Trainer:
         check_owners({**setup.owners, **{f"frozen.{name}": head.module for name, head in held.items()}})
         return setup
 
-    def _run(self, setup: SetUp, plugins: RunPlugins, plan: str) -> list[dict[str, Any]]:
+    def _run(
+        self, setup: SetUp, plugins: RunPlugins, manifest: Mapping[str, Any], held: Mapping[str, Split]
+    ) -> Run:
+        """Take all steps."""
         schedule, optimisation = self._settings()
-        loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size)
-        ledger, start = Ledger(), 0
+        loop = Loop.create(
+            setup,
+            plugins,
+            optimisation,
+            schedule,
+            self.steps,
+            self.batch_size,
+            accumulate=self.accumulate,
+            clip_norm=self.clip_norm,
+            averaging=Averaging(self.ema, self.ema_warmup) if self.ema is not None else None,
+        )
         path = Path(self.checkpoint) if self.checkpoint is not None else None
-        if path is not None and path.exists():
-            start, ledger.rows = checkpoints.load(path, loop, plan)
-        # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
-        every = -(-self.checkpoint_every // self.log_every) * self.log_every
-        loop.train_mode()
+        run = Run(loop, manifest, self.steps, self.log_every, self.checkpoint_every, path)
+        if self.evaluate_every is not None:
+            images = self.batch_size // self.accumulate
+            run.evaluator = Evaluator.of(self.evaluate_on, self.evaluate_every, images, setup, held)
+        if self.stop_early is not None:
+            run.stopper = Stopper(self.stop_early)
+        start = run.resume()
         shown = sys.stderr.isatty() if self.progress is None else self.progress
-        title = " + ".join(setup.tasks)
-        with Bar(shown, title, self.steps, start, self.batch_size * len(setup.tasks)) as bar:
-            for number in range(start, self.steps):
-                for state in setup.tasks.values():
-                    ledger.add(state.name, loop.step(state, number))
-                done = number + 1
-                if done % self.log_every == 0 or done == self.steps:
-                    ledger.close(done)
-                    bar.at(done, ledger.latest())
-                if path is not None and (done % every == 0 or done == self.steps):
-                    checkpoints.save(path, loop, plan, done, ledger.rows)
-        for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
-            module.eval()
-        return ledger.rows
+        with ExitStack() as stack:
+            scalars = None
+            if self.scalars is not None:
+                scalars = stack.enter_context(closing(Scalars.open(self.scalars, start, self.batch_size)))
+            images = self.batch_size * len(setup.tasks)
+            bar = stack.enter_context(Bar(shown, " + ".join(setup.tasks), self.steps, start, images))
+            run.to_the_end(start, bar, scalars)
+        return run
 
     def _settings(self) -> tuple[Schedule, Optimisation]:
         """Return schedule and optimiser settings, or say which value cannot be used."""
@@ -193,46 +252,6 @@ class Trainer:
         except ValueError as error:
             raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
 
-    def _manifest(self, setup: SetUp, plugins: RunPlugins, statistics: Statistics) -> dict[str, Any]:
-        """Return everything that decides the result, as JSON values; the same for the same run."""
-        hidden = ("checkpoint", "checkpoint_every", "progress", "device", "precision", "channels_last")
-        settings = attrs.asdict(self, filter=lambda attribute, _: attribute.name not in hidden)
-        return {
-            "schema": 1,
-            "trainer": {**settings, "scheduling": "alternate", "steps_are": "per task"},
-            "tasks": [_describe(state) for state in setup.tasks.values()],
-            "plugins": plugins.manifest(),
-            "frozen": {
-                name: {"digest": head.digest, "state": start_digest(head.module), "statistics": statistics}
-                for name, head in setup.frozen.items()
-            },
-            "environment": {
-                "compatkit": version("compatkit"),
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-                "device": setup.precision.device,
-                "precision": setup.precision.dtype,
-                "channels_last": setup.precision.channels_last,
-            },
-        }
-
-
-def _describe(state: TaskState) -> dict[str, Any]:
-    task = state.task
-    return {
-        "name": task.name,
-        "backbone": task.backbone,
-        "builder": task.builder,
-        "split": task.split,
-        "kwargs": dict(state.extractor_blueprint.kwargs),
-        "size": list(state.data.size),
-        "augment": list(task.augment),
-        "data": {"name": task.data.train.name, "digest": task.data.train.digest},
-        "initial": state.initial,
-        "start": start_digest(state.extractor, state.head),
-        "library": state.extractor_blueprint.library,
-    }
-
 
 def _frozen(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -> AuxiliaryHead:
     if statistics not in ("stored", "batch"):
@@ -245,19 +264,3 @@ def _frozen(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -
         statistics=statistics,
         digest=head.digest or parameters_digest(module),
     )
-
-
-def _anchor(setup: SetUp) -> None:
-    """Write to every task what it was trained against: shared initial weights and auxiliary heads."""
-    for head in setup.auxiliary.values():
-        if not head.frozen:
-            head.digest = parameters_digest(head.module)
-            head.initials = tuple(sorted({state.initial for state in setup.tasks.values()}))
-    for state in setup.tasks.values():
-        state.anchors = [
-            Anchor("initial_weights", state.initial),
-            *(
-                Anchor("auxiliary_head", head.digest, head.name, head.labels)
-                for head in setup.auxiliary.values()
-            ),
-        ]

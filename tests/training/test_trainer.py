@@ -154,7 +154,8 @@ def test_a_loss_that_is_not_finite_names_loss_task_and_steps() -> None:
             return {"burst": step.features.sum() * float("inf")}  # type: ignore[union-attr]
 
     with pytest.raises(
-        TrainingError, match=r"'burst/burst' of task 'left' is not finite between steps 0 and 1"
+        TrainingError,
+        match=r"'burst/burst' of task 'left' is not finite in step 0, counted from 0: it is inf",
     ):
         quick(steps=2).fit(pair()[:1], ["burst"], factories={"burst": Burst})
 
