@@ -59,11 +59,13 @@ def describe(trainer: Trainer, setup: SetUp, plugins: RunPlugins, statistics: st
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     """Return where two manifests differ, one line a value: its place, what is there, what is here."""
     mine, theirs = dict(_leaves(here)), dict(_leaves(there))
-    return [
-        f"{place}: {theirs.get(place, 'nothing')!r} there, {mine.get(place, 'nothing')!r} here"
-        for place in dict.fromkeys((*theirs, *mine))
-        if theirs.get(place, _leaves) != mine.get(place, _leaves)
-    ]
+    places = dict.fromkeys((*theirs, *mine))
+    said = {place: (_said(theirs, place), _said(mine, place)) for place in places}
+    return [f"{place}: {left} there, {right} here" for place, (left, right) in said.items() if left != right]
+
+
+def _said(leaves: Mapping[str, object], place: str) -> str:
+    return repr(leaves[place]) if place in leaves else "nothing"
 
 
 def _settings(trainer: Trainer) -> dict[str, Any]:
@@ -99,8 +101,8 @@ def _leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(value, Mapping) and value:
         for key, one in value.items():
             yield from _leaves(one, f"{place}.{key}".lstrip("."))
-    elif isinstance(value, list | tuple) and value:
+    elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
         for number, one in enumerate(value):
             yield from _leaves(one, f"{place}[{number}]")
     else:
-        yield place, value
+        yield place, list(value) if isinstance(value, tuple) else value

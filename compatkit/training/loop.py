@@ -168,6 +168,12 @@ class Loop:
             reseed(device, stream.at(turn))
             step.batch = call(step, step.batch)
         total, terms, answers = lane.objective(step, [one.at(turn) for one in lane.seeds])
+        if not total.requires_grad:
+            raise UsageError(
+                f"In step {number} task {lane.task.name!r} has a loss without any gradient: its network is frozen, and "
+                "no regularizer that is active moves a shared head. Leave some parameters free, or begin later.",
+                subject=lane.task.name,
+            )
         if lane.pieces > 1:
             total = total / lane.pieces
         total.backward()
