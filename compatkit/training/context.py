@@ -258,6 +258,7 @@ class Step:
 
     Attributes:
         number: Step of this task, from 0.
+        piece: Which piece of the step's batch this is, from 0, where the trainer accumulates gradients.
         features: What the extractor gave, ``(batch, ...)``.
         logits: What the head gave, ``(batch, classes)``.
     """
@@ -269,6 +270,7 @@ class Step:
     precision: Precision
     features: Tensor | None = None
     logits: Tensor | None = None
+    piece: int = 0
 
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
         """Run the task's extractor on further views.
@@ -284,5 +286,6 @@ class Step:
             return self.task.extractor(images)
 
     def rng(self, *key: str | int) -> torch.Generator:
-        """Return a CPU generator for this step; ``key`` starts with the plugin's instance name."""
-        return generator(self.seed, "plugin", self.task.name, self.number, *key)
+        """Return a CPU generator for this step, and piece; ``key`` starts with the plugin's instance name."""
+        turn = f"{self.number}.{self.piece}" if self.piece else self.number
+        return generator(self.seed, "plugin", self.task.name, turn, *key)

@@ -28,7 +28,7 @@ class Explanation:
     execution: Mapping[str, str]
 
     @classmethod
-    def of(cls, loop: Loop, batch_size: int) -> Explanation:
+    def of(cls, loop: Loop) -> Explanation:
         """Return the explanation of a loop before its first step."""
         tasks = tuple(
             {
@@ -39,7 +39,7 @@ class Explanation:
                 "images": None if state.task.loader is not None else len(state.examples),
                 "source": loop.lanes[name].source.describe(),
                 "size": [len(state.data.mean), *state.data.size],
-                "batch": batch_size,
+                "batch": loop.batch_size,
                 "steps_an_epoch": loop.lanes[name].source.per_epoch,
                 "classes": len(state.labels),
             }
