@@ -29,6 +29,7 @@ from compatkit.training.loop import Loop
 from compatkit.training.optimisation import Optimisation
 from compatkit.training.precision import Precision
 from compatkit.training.schedules import Schedule
+from compatkit.training.settings import Resolved
 from compatkit.training.sources import Placing
 
 STEPS = 300
@@ -112,7 +113,10 @@ def ours(kind: str, idle: int) -> Callable[[], object]:
     setup = SetUp(0, precision, {"tiny": state}, {}, lambda *given: None, owners=owners)
     plugins = RunPlugins.create(IDLE[:idle], factories=dict.fromkeys(IDLE, Idle))
     rule = Optimisation(kind, RATE, MOMENTUM, 0.0)  # type: ignore[arg-type]
-    loop, numbers = Loop.create(setup, plugins, rule, Schedule("constant"), 10**9, BATCH, Placing()), count()
+    loop, numbers = (
+        Loop.create(setup, plugins, Resolved(Schedule("constant"), rule, Placing()), 10**9, BATCH),
+        count(),
+    )
     loop.train_mode()
 
     def turn() -> None:

@@ -20,6 +20,7 @@ from compatkit.registry.names import Version
 if TYPE_CHECKING:
     from compatkit.promises import Given
     from compatkit.recipes import Recipe
+    from compatkit.training.context import AuxiliaryHead
     from compatkit.training.fit import Fit
 
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     type=click.Path(),
     metavar="FILE",
     help="Keep the state in this file, and go on from it if it exists.",
+)
+@click.option(
+    "--scalars", type=click.Path(), metavar="FOLDER", help="Write TensorBoard's event files into this folder."
 )
 @click.option("--prefix", help="Publish under this prefix in place of the recipe's.")
 @sign_option
@@ -52,6 +56,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Show the plan (tasks, owners of parameters, hooks, how steps execute), and train nothing.",
 )
+@click.option(
+    "--profile",
+    type=click.IntRange(1),
+    metavar="STEPS",
+    help="Show where the time of so many steps goes, and train nothing.",
+)
 @data_options
 @registry_option
 @json_option
@@ -62,11 +72,13 @@ def train_command(
     seed: int | None,
     steps: int | None,
     checkpoint: str | None,
+    scalars: str | None,
     prefix: str | None,
     version: str | None,
     major: bool,
     dry_run: bool,
     explain: bool,
+    profile: int | None,
     data_root: str | None,
     download: bool,
     machine: bool,
@@ -80,24 +92,17 @@ def train_command(
             raise UsageError("Give --version or --major, not both.")
 
     root, key = destination(context), chosen_key(context)
-    overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "prefix": prefix}
+    overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "scalars": scalars}
     try:
-        plan = read(recipe, root=data_root, download=download, **overrides)
+        plan = read(recipe, root=data_root, download=download, prefix=prefix, **overrides)
     except DataError as error:
         if not isinstance(error.subject, str):  # the name of a data set that is not at hand
             raise
         raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
     _check_checkpoint(plan.trainer.checkpoint)
     frozen = registry(context).auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
-    if explain:
-        with offline(unless=download):
-            shown = plan.trainer.explain(
-                plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics
-            )
-        if machine:
-            emit(shown.to_json())
-        else:
-            click.echo(str(shown))
+    if explain or profile is not None:
+        _look(plan, frozen, download, machine, profile)
         return
     images = (found_in(data_root, download),)
     if not major:
@@ -112,15 +117,20 @@ def train_command(
         if plan.trainer.checkpoint is not None and Path(plan.trainer.checkpoint).exists():
             news(f"The same command goes on from the checkpoint {plan.trainer.checkpoint}.")
         raise
+    if plan.trainer.ema is not None:
+        fit = fit.averaged()
+        news("What is published are the moving averages of the weights, as the recipe's ema asks.")
     if dry_run:
         context.exit(_rehearse(root, fit, plan, version, major, images, machine))
     parts = _publish(root, fit, plan, version, major, images)
     signed = sign_published(registry(context), parts.values(), key)
     last = {row["task"]: row["losses"] for row in fit.history}
     if machine:
-        emit({"registry": str(root), "parts": parts, **signed, "losses": last, "plan": fit.plan})
+        measured = {"evaluations": fit.evaluations} if fit.evaluations else {}
+        emit({"registry": str(root), "parts": parts, **signed, "losses": last, **measured, "plan": fit.plan})
         return
     _print_losses(last)
+    _print_evaluations(fit)
     for reference in parts.values():
         click.echo(f"published {reference}{' and signed it' if signed else ''}")
     data = ("--data-root", data_root) if data_root else ()
@@ -136,6 +146,23 @@ def train_command(
         "--html",
         "matrix.html",
     )
+
+
+def _look(
+    plan: Recipe, frozen: Mapping[str, AuxiliaryHead] | None, download: bool, machine: bool, steps: int | None
+) -> None:
+    """Show the plan of the run, or where the time of ``steps`` of its steps goes."""
+    given: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen_statistics}
+    with offline(unless=download):
+        shown = (
+            plan.trainer.explain(plan.tasks, plan.regularizers, **given)
+            if steps is None
+            else plan.trainer.profile(plan.tasks, plan.regularizers, steps=steps, **given)
+        )
+    if machine:
+        emit(shown.to_json())
+    else:
+        click.echo(str(shown))
 
 
 def _announce(plan: Recipe) -> None:
@@ -229,3 +256,18 @@ def _print_losses(last: Mapping[str, Mapping[str, float]]) -> None:
     for task, losses in last.items():
         table.append((task, *(f"{losses[name]:.3f}" if name in losses else "" for name in names)))
     columns(table, right=range(1, len(names) + 1))
+
+
+def _print_evaluations(fit: Fit) -> None:
+    """Print what was measured last of each network, and where early stopping ended the run."""
+    if not fit.evaluations:
+        return
+    last = {(row["task"], row["weights"]): row for row in fit.evaluations}
+    table = [("task", "on", "weights", "step", "loss", "accuracy")]
+    for row in last.values():
+        words = (row["task"], row["on"], row["weights"], str(row["step"]))
+        table.append((*words, f"{row['loss']:.3f}", f"{row['accuracy']:.3f}"))
+    columns(table, right=range(3, 6))
+    if "stopped" in fit.run:
+        stopped = fit.run["stopped"]
+        click.echo(f"ended after {stopped['steps']:,} steps, weights of step {stopped['weights_of_step']:,}")

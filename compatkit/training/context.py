@@ -258,6 +258,7 @@ class Step:
 
     Attributes:
         number: Step of this task, from 0.
+        piece: Which piece of the step's batch this is, from 0, where the trainer accumulates gradients.
         features: What the extractor gave, ``(batch, ...)``.
         logits: What the head gave, ``(batch, classes)``.
         views: What the extractor gave for each further view that the plugin asked for whose losses are computed, as
@@ -272,6 +273,7 @@ class Step:
     features: Tensor | None = None
     logits: Tensor | None = None
     views: Sequence[Tensor] = ()
+    piece: int = 0
 
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
         """Run the task's extractor on further views.
@@ -287,5 +289,6 @@ class Step:
             return self.task.extractor(images)
 
     def rng(self, *key: str | int) -> torch.Generator:
-        """Return a CPU generator for this step; ``key`` starts with the plugin's instance name."""
-        return generator(self.seed, "plugin", self.task.name, self.number, *key)
+        """Return a CPU generator for this step, and piece; ``key`` starts with the plugin's instance name."""
+        turn = f"{self.number}.{self.piece}" if self.piece else self.number
+        return generator(self.seed, "plugin", self.task.name, turn, *key)

@@ -28,7 +28,7 @@ class Explanation:
     execution: Mapping[str, str]
 
     @classmethod
-    def of(cls, loop: Loop, batch_size: int) -> Explanation:
+    def of(cls, loop: Loop) -> Explanation:
         """Return the explanation of a loop before its first step."""
         tasks = tuple(
             {
@@ -40,7 +40,7 @@ class Explanation:
                 "source": loop.lanes[name].source.describe(),
                 "size": [len(state.data.mean), *state.data.size],
                 "passes": attrs.asdict(loop.lanes[name].passes),
-                "batch": batch_size,
+                "batch": loop.batch_size,
                 "steps_an_epoch": loop.lanes[name].source.per_epoch,
                 "classes": len(state.labels),
             }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
+from torch import Tensor
 
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
@@ -29,6 +30,7 @@ class Lane:
         task: Whose.
         source: Where its batches come from.
         movers: The optimisers that its steps move: its network's and every shared module's.
+        pieces: In how many the batch of a step is worked through.
         span: The steps for which the tuples below are right: no plugin begins or ends in them.
         views: What changes a batch, with the seeds of what it draws; the others as their hooks are named.
         objective: What the steps minimise.
@@ -41,6 +43,7 @@ class Lane:
     task: TaskState
     source: Source
     movers: tuple[torch.optim.Optimizer, ...]
+    pieces: int
     _setup: SetUp
     _plugins: RunPlugins
     passes: Passes
@@ -63,10 +66,16 @@ class Lane:
         source: Source,
         movers: tuple[torch.optim.Optimizer, ...],
         passes: Passes,
+        pieces: int = 1,
     ) -> Lane:
         """Return the lane of a task."""
         nothing = Objective(setup.owners, (), setup.precision)
-        return cls(task, source, movers, setup, plugins, passes, nothing, nothing)
+        return cls(task, source, movers, pieces, setup, plugins, passes, nothing, nothing)
+
+    @property
+    def moved(self) -> list[Tensor]:
+        """The parameters that its steps move."""
+        return [one for mover in self.movers for group in mover.param_groups for one in group["params"]]
 
     def resolve(self, number: int, *, compiles: bool = False) -> None:
         """Take in which plugins are active at a step, and until when that is so; compile the loss where wanted."""

@@ -195,6 +195,8 @@ def test_loaders_that_a_task_cannot_have_are_refused() -> None:
     task = ck.Task("a", data, "resnet8_cifar", "layer2", loader=fixed())
     with pytest.raises(UsageError, match=r"Task 'a' has a loader.*cannot be resident"):
         quick(steps=1, images="resident").fit([task])
+    with pytest.raises(UsageError, match=r"Task 'a' has a loader, of whose images none can be held out"):
+        quick(steps=1, validation=0.25).fit([task])
 
 
 def loaded(seed: int = 0) -> ck.Task:
