@@ -272,8 +272,8 @@ class Step:
     precision: Precision
     features: Tensor | None = None
     logits: Tensor | None = None
-    views: Sequence[Tensor] = ()
     piece: int = 0
+    views: Sequence[Tensor] = ()
 
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
         """Run the task's extractor on further views.

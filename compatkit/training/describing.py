@@ -27,9 +27,9 @@ HIDDEN = (
     "precision",
     "channels_last",
     "execution",
-    "passes",
     "images",
     "memory_share",
+    "passes",
 )
 """Settings that change no result, or that the environment says more of."""
 ABSENT_WHERE_OFF = (
@@ -47,9 +47,8 @@ ONLY_TO_STOP = ("evaluate_every", "evaluate_on")
 
 
 def describe(trainer: Trainer, loop: Loop, statistics: str) -> dict[str, Any]:
-    """Return the manifest of a run whose set-up is complete."""
+    """Return the manifest of a run that has taken no step."""
     setup = loop.setup
-    passes = {name: lane.passes.mode for name, lane in loop.lanes.items()}
     return {
         "schema": 1,
         "trainer": {**_settings(trainer), "scheduling": "alternate", "steps_are": "per task"},
@@ -67,7 +66,7 @@ def describe(trainer: Trainer, loop: Loop, statistics: str) -> dict[str, Any]:
             "precision": setup.precision.dtype,
             "channels_last": setup.precision.channels_last,
             "execution": attrs.asdict(loop.execution),
-            **({"passes": passes} if loop.plugins.further_views else {}),
+            "passes": {name: lane.passes.mode for name, lane in loop.lanes.items()},
         },
     }
 

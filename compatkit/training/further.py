@@ -38,6 +38,9 @@ class Passes:
         return "fused" if self.fused else "separate"
 
 
+SEPARATE = Passes(False, "nobody wants further views")
+
+
 def passes(asked: Asked, state: TaskState, device: str) -> Passes:
     """Choose for a task.
 

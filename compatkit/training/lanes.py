@@ -13,7 +13,7 @@ from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
 from compatkit.training.compilation import Compiled
 from compatkit.training.context import SetUp, TaskState
-from compatkit.training.further import FurtherViews, Passes
+from compatkit.training.further import SEPARATE, FurtherViews, Passes
 from compatkit.training.objective import Objective, Outcome
 from compatkit.training.randomness import Stream
 from compatkit.training.sources import Source
@@ -65,8 +65,8 @@ class Lane:
         plugins: RunPlugins,
         source: Source,
         movers: tuple[torch.optim.Optimizer, ...],
-        passes: Passes,
         pieces: int = 1,
+        passes: Passes = SEPARATE,
     ) -> Lane:
         """Return the lane of a task."""
         nothing = Objective(setup.owners, (), setup.precision)

@@ -15,7 +15,7 @@ from compatkit.training.averaging import Averages, Averaging
 from compatkit.training.capture import Captured
 from compatkit.training.context import SetUp, Step, TaskState
 from compatkit.training.execution import EAGER, Execution
-from compatkit.training.further import Passes, passes
+from compatkit.training.further import SEPARATE, passes
 from compatkit.training.lanes import Lane
 from compatkit.training.optimisation import Optimisation, set_rate
 from compatkit.training.progress import Measured
@@ -23,7 +23,6 @@ from compatkit.training.randomness import reseed
 from compatkit.training.schedules import Schedule
 from compatkit.training.settings import Resolved
 
-SEPARATE = Passes(False, "nobody wants further views")
 NETWORK = "network/"
 """Before a task's name: the optimiser of its extractor and head."""
 
@@ -74,7 +73,7 @@ class Loop:
 
         Raises:
             DataError: There are fewer images than in a batch.
-            UsageError: Nothing that a task's steps could move is left to move, or one pass for all views was asked for
+            UsageError: Nothing that a task's steps could move is left to move; or one pass for all views was asked for,
                 and an extractor would mix them.
         """
         moved = _moved(setup)
@@ -96,7 +95,7 @@ class Loop:
             seen = (
                 passes(settings.passes, state, setup.precision.device) if plugins.further_views else SEPARATE
             )
-            lanes[name] = Lane.of(state, setup, plugins, source, movers, seen, accumulate)
+            lanes[name] = Lane.of(state, setup, plugins, source, movers, accumulate, seen)
         return cls(
             setup,
             plugins,

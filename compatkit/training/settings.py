@@ -8,7 +8,7 @@ import attrs
 
 from compatkit.errors import UsageError
 from compatkit.training.execution import check_mode
-from compatkit.training.further import ASKED, Asked
+from compatkit.training.further import Asked
 from compatkit.training.optimisation import Optimisation
 from compatkit.training.schedules import Schedule
 from compatkit.training.sources import Placing
@@ -24,7 +24,7 @@ class Resolved:
     schedule: Schedule
     optimisation: Optimisation
     placing: Placing
-    passes: Asked = attrs.field(default="auto", validator=attrs.validators.in_(ASKED))
+    passes: Asked = "auto"
 
 
 def resolved(trainer: Trainer) -> Resolved:

@@ -58,9 +58,6 @@ class Trainer:
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"``.
         channels_last: NHWC in memory; None chooses.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
-        passes: In how many passes an extractor sees further views of a batch, such as rotations: ``"fused"`` in one,
-            each view normalised by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Both give the same to
-            rounding; networks that draw random numbers (dropout) draw others.
         execution: ``"auto"`` tries on a GPU which way is the fastest, and is ``"eager"`` elsewhere; ``"compile"``,
             ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
             ``Fit.run`` says what was done and why; a run that goes on from a checkpoint does the same again.
@@ -71,10 +68,6 @@ class Trainer:
         passes: In how many passes an extractor sees further views of a batch, such as rotations: ``"fused"`` in one,
             each view normalised by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Both give the same to
             rounding; networks that draw random numbers (dropout) draw others.
-        execution: ``"auto"`` tries on a GPU which way is the fastest, and is ``"eager"`` elsewhere; ``"compile"``,
-            ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
-            ``Fit.run`` says what was done and why; a run that goes on from a checkpoint does the same again.
-        deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
         checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
         checkpoint_every: Steps between checkpoints, rounded up to whole rows of the history.
         log_every: Steps between rows of the history.
@@ -105,11 +98,11 @@ class Trainer:
     precision: Choice = "auto"
     channels_last: bool | None = None
     device: str = "auto"
-    passes: further.Asked = "auto"
     execution: Asked = "auto"
     deterministic: bool = False
     images: Place = "auto"
     memory_share: float = 0.5
+    passes: further.Asked = attrs.field(default="auto", validator=attrs.validators.in_(further.ASKED))
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = attrs.field(default=500, validator=attrs.validators.ge(1))
     log_every: int = attrs.field(default=50, validator=attrs.validators.ge(1))

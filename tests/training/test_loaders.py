@@ -85,13 +85,19 @@ def test_a_run_that_goes_on_sees_what_an_undisturbed_one_sees(workers: int, star
 def test_generators_of_the_loader_are_seeded_and_global_ones_given_back() -> None:
     given = torch.Generator()
     loader = DataLoader(Noisy(), batch_size=4, shuffle=True, generator=given)
-    torch.manual_seed(3), np.random.seed(3), random.seed(3)
+    _seed_all(3)
     expected = torch.rand(1), np.random.rand(), random.random()
-    torch.manual_seed(3), np.random.seed(3), random.seed(3)
+    _seed_all(3)
     first = streamed(loader).batch(0)
     assert (torch.rand(1), np.random.rand(), random.random()) == expected
     given.manual_seed(1234)
     assert torch.equal(first.images, streamed(loader).batch(0).images)
+
+
+def _seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
 
 
 class Stream(IterableDataset[Any]):
