@@ -4,36 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import torch
 from torch import Tensor
 
-from compatkit.training.context import Batch
-from compatkit.training.progress import Measured
+from compatkit.training.context import Batch, Step
 
 
-def pieces(batch: Batch, count: int) -> list[Batch]:
-    """Return a batch as ``count`` batches of the same size, in order; they hold the very same images."""
+def pieces(step: Step, count: int) -> list[Step]:
+    """Return a step as ``count`` steps of the same number, each with its piece of the batch, in order."""
+    if count == 1:
+        return [step]
+    batch = step.batch
+    chunks = (one.chunk(count) for one in (batch.images, batch.labels, batch.index))
     return [
-        Batch(images, labels, index)
-        for images, labels, index in zip(
-            batch.images.chunk(count), batch.labels.chunk(count), batch.index.chunk(count), strict=True
-        )
+        attrs.evolve(step, batch=Batch(*parts), piece=piece)
+        for piece, parts in enumerate(zip(*chunks, strict=True))
     ]
 
 
-def together(measured: Sequence[Measured]) -> Measured:
-    """Return what the whole batch measured: the mean of the pieces' losses, and all answers; nothing is read.
+def together(worked: Sequence[tuple[dict[str, Tensor], Tensor]]) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the terms and answers of the whole batch: the means of the pieces' terms, and all answers.
 
-    A loss that is absent from a piece added nothing there.
+    A term that is absent from a piece added nothing there. Nothing is read.
     """
-    whole: dict[str, Tensor | tuple[Tensor, Tensor]] = {}
-    for name in dict.fromkeys(name for one in measured for name in one):
-        found = [one[name] for one in measured if name in one]
-        losses = [one for one in found if isinstance(one, Tensor)]
-        pairs = [one for one in found if not isinstance(one, Tensor)]
-        if losses:
-            whole[name] = torch.stack(losses).sum(0) / len(measured)
-        else:
-            predicted, true = zip(*pairs, strict=True)
-            whole[name] = torch.cat(predicted), torch.cat(true)
-    return whole
+    if len(worked) == 1:
+        return worked[0]
+    names = dict.fromkeys(name for terms, _ in worked for name in terms)
+    means = {
+        name: torch.stack([terms[name] for terms, _ in worked if name in terms]).sum(0) / len(worked)
+        for name in names
+    }
+    return means, torch.cat([answers for _, answers in worked])
+
+
+def labels(steps: Sequence[Step]) -> Tensor:
+    """Return the labels of the whole batch, in the order of the answers."""
+    if len(steps) == 1:
+        return steps[0].batch.labels
+    return torch.cat([step.batch.labels for step in steps])

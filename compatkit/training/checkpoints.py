@@ -22,6 +22,7 @@ from compatkit.registry.durable import replace_file
 from compatkit.registry.surroundings import environment
 from compatkit.registry.tensors.tensorfile import deserialise, metadata, serialise, state_digest
 from compatkit.training.describing import differences
+from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
 
 NAMED = 4
@@ -73,8 +74,20 @@ def save(path: Path, loop: Loop, run: Mapping[str, Any], state: State) -> None:
         "evaluations": state.evaluations,
         "stopping": state.stopping,
         "plugins": values,
+        "execution": attrs.asdict(loop.execution),
     }
     replace_file(path, serialise(tensors, metadata=json.dumps(note)))
+
+
+def execution(path: Path) -> Execution | None:
+    """Return how the run of a checkpoint executes its steps; None where the file does not say so."""
+    with environment("read", path):
+        data = path.read_bytes()
+    try:
+        kept = json.loads(metadata(data) or "")["execution"]
+        return Execution(kept["mode"], kept["reason"])
+    except (FormatError, ValueError, KeyError, TypeError):
+        return None  # ``load`` says what is wrong with the file
 
 
 def load(path: Path, loop: Loop, run: Mapping[str, Any]) -> State:

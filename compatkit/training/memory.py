@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
 from compatkit.errors import EnvironmentFailure
 from compatkit.training.context import TaskState
+from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
 from compatkit.training.randomness import preserved
 
@@ -36,6 +37,29 @@ def ran_out(error: BaseException) -> bool:
             return True
         cause = cause.__cause__
     return False
+
+
+def settled(loop: Loop, settle: Callable[[], Execution]) -> Execution:
+    """Return what ``settle`` does, how a run is executed; steps stay eager where only trying was too large.
+
+    Raises:
+        EnvironmentFailure: The memory is too small for a step.
+    """
+    failure: Exception | None = None
+    try:
+        return settle()
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        failure = error
+    _let_go(failure)
+    for task in loop.setup.tasks.values():
+        lane = loop.lanes[task.name]
+        with _untouched(loop):
+            works = _works(loop, task, 0, lane.order.batch_size // lane.pieces)
+        if not works:
+            raise does_not_fit(loop, task, 0, failure) from failure
+    return Execution("eager", "there is no memory left to try another way")
 
 
 def does_not_fit(loop: Loop, task: TaskState, number: int, error: BaseException) -> EnvironmentFailure:
@@ -88,7 +112,7 @@ def _works(loop: Loop, task: TaskState, number: int, count: int) -> bool:
         if not ran_out(error):
             raise
         failure = error
-    _clear(loop)
+    loop.forget_gradients()
     if failure is not None:
         _let_go(failure)
     return failure is None
@@ -104,16 +128,13 @@ def _let_go(error: BaseException) -> None:
         torch.cuda.empty_cache()
 
 
-def _clear(loop: Loop) -> None:
-    for module in loop.setup.owners.values():
-        for one in module.parameters():
-            one.grad = None
-
-
 @contextmanager
 def _untouched(loop: Loop) -> Iterator[None]:
-    """Give back buffers, states of plugins and random numbers, and leave no gradients."""
-    _clear(loop)
+    """Give back buffers, states of plugins and random numbers, and leave no gradients.
+
+    Weights and moments are not copied, as there is no room, and as nothing moves them.
+    """
+    loop.forget_gradients()
     modules = (*loop.setup.owners.values(), *(head.module for head in loop.setup.auxiliary.values()))
     buffers = [(one, one.clone()) for module in modules for one in module.buffers()]
     states = copy.deepcopy(loop.plugins.states())
@@ -123,4 +144,4 @@ def _untouched(loop: Loop) -> Iterator[None]:
         for one, value in buffers:
             one.copy_(value)
     loop.plugins.load_states(states)
-    _clear(loop)
+    loop.forget_gradients()

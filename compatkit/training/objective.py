@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import attrs
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -11,6 +12,9 @@ from compatkit.plugins.calls import Bound
 from compatkit.training.context import Step
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import reseed
+
+Outcome = tuple[Tensor, dict[str, Tensor], Tensor]
+"""The loss, a float32 scalar with its graph; its terms by name, detached; the classes that the head gives."""
 
 
 class Objective(nn.Module):
@@ -30,9 +34,14 @@ class Objective(nn.Module):
         """See the class."""
         super().__init__()
         self.owners = nn.ModuleDict({owner.replace(".", "/"): one for owner, one in owners.items()})
-        self.losses, self.precision = losses, precision
+        self._named, self.losses, self.precision = owners, losses, precision
 
-    def forward(self, step: Step, seeds: Sequence[int] = ()) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    def unchecked(self) -> Objective:
+        """Return the same without checks of what plugins give back, for a compiler."""
+        losses = tuple(attrs.evolve(one, call=one.function) for one in self.losses)
+        return Objective(self._named, losses, self.precision)
+
+    def forward(self, step: Step, seeds: Sequence[int] = ()) -> Outcome:
         """Compute the loss of ``step``, and note its features and logits there.
 
         Args:
@@ -40,7 +49,7 @@ class Objective(nn.Module):
             seeds: Of what the network draws, then of what each regularizer draws; none leaves torch's generators alone.
 
         Returns:
-            The loss, a float32 scalar with its graph; its terms by name, detached; and the classes that the head gives.
+            See ``Outcome``.
         """
         if seeds:
             reseed(self.precision.device, seeds[0])

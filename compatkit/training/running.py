@@ -62,7 +62,6 @@ class Run:
             EnvironmentFailure: The memory is too small, or the checkpoint cannot be written.
         """
         self._scalars, done = scalars, start
-        self.loop.train_mode()
         # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
         every = -(-self.checkpoint_every // self.log_every) * self.log_every
         while done < self.steps and not self._stopped:

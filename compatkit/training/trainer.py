@@ -16,16 +16,22 @@ from compatkit.data.split import Split
 from compatkit.errors import UsageError
 from compatkit.plugins import RunPlugins, Use
 from compatkit.registry.canonical import digest, dumps
+from compatkit.training import checkpoints
 from compatkit.training.averaging import Averaging
 from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
 from compatkit.training.describing import describe
+from compatkit.training.determinism import determined
 from compatkit.training.evaluating import Evaluator, On
+from compatkit.training.execution import Asked, check_mode, settle
+from compatkit.training.explanation import Explanation
 from compatkit.training.fit import Fit, anchor
 from compatkit.training.holdout import check_classes, hold_out
 from compatkit.training.loop import Loop
+from compatkit.training.memory import settled
 from compatkit.training.networks import parameters_digest, prepare_task, redraw
 from compatkit.training.optimisation import Optimisation, check_owners
 from compatkit.training.precision import Choice, Precision
+from compatkit.training.profiling import Profile, profile
 from compatkit.training.progress import Bar
 from compatkit.training.randomness import preserved, reseed, seed_of
 from compatkit.training.running import Run
@@ -36,6 +42,7 @@ from compatkit.training.stopping import EarlyStopping, Stopper
 from compatkit.training.task import Task
 
 Statistics = Literal["stored", "batch"]
+
 
 _optional = attrs.validators.optional
 
@@ -65,6 +72,10 @@ class Trainer:
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"``.
         channels_last: NHWC in memory; None chooses.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
+        execution: ``"auto"`` tries on a GPU which way is the fastest, and is ``"eager"`` elsewhere; ``"compile"``,
+            ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
+            ``Fit.run`` says what was done and why; a run that goes on from a checkpoint does the same again.
+        deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
         checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
         checkpoint_every: Steps between checkpoints, rounded up to whole rows of the history.
         log_every: Steps between rows of the history.
@@ -95,6 +106,8 @@ class Trainer:
     precision: Choice = "auto"
     channels_last: bool | None = None
     device: str = "auto"
+    execution: Asked = "auto"
+    deterministic: bool = False
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = attrs.field(default=500, validator=attrs.validators.ge(1))
     log_every: int = attrs.field(default=50, validator=attrs.validators.ge(1))
@@ -141,6 +154,77 @@ class Trainer:
             MissingDependency: ``scalars`` is set, and TensorBoard is not installed.
             EnvironmentFailure: The memory is too small, or a checkpoint cannot be written.
         """
+        precision, plugins = self._prepared(tasks, regularizers, factories)
+        with preserved(), determined(precision.device, on=self.deterministic):
+            tasks, held = hold_out(tasks, self.validation, self.seed)
+            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
+            loop = self._loop(setup, plugins)
+            manifest = describe(self, loop, frozen_statistics)
+            run = self._run(loop, manifest, held)
+            for bound in plugins.finish:
+                reseed(precision.device, seed_of(self.seed, "finish", bound.instance))
+                bound.call(setup)
+        anchor(setup.tasks, setup.auxiliary)
+        return Fit(
+            setup.tasks,
+            setup.auxiliary,
+            run.facts(),
+            run.ledger.rows,
+            digest(dumps(manifest)),
+            run.evaluations,
+            loop.averages.kept if loop.averages is not None else None,
+        )
+
+    def explain(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use] = (),
+        *,
+        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
+        frozen_statistics: Statistics = "stored",
+        factories: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Explanation:
+        """Return what ``fit`` would do with the same arguments, without a step: see ``Explanation``.
+
+        Raises:
+            UsageError: As ``fit`` does; and so on for its other errors.
+        """
+        precision, plugins = self._prepared(tasks, regularizers, factories)
+        with preserved(), determined(precision.device, on=self.deterministic):
+            tasks, _ = hold_out(tasks, self.validation, self.seed)
+            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
+            return Explanation.of(self._loop(setup, plugins), self.batch_size)
+
+    def profile(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use] = (),
+        *,
+        steps: int = 20,
+        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
+        frozen_statistics: Statistics = "stored",
+        factories: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Profile:
+        """Return where the time of the first ``steps`` steps of each task would go; nothing is trained.
+
+        Raises:
+            UsageError: As ``fit`` does; and so on for its other errors.
+        """
+        precision, plugins = self._prepared(tasks, regularizers, factories)
+        if steps < 1:
+            raise UsageError(f"Trainer.profile takes at least one step, got steps={steps}.")
+        with preserved(), determined(precision.device, on=self.deterministic):
+            tasks, _ = hold_out(tasks, self.validation, self.seed)
+            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
+            return profile(self._loop(setup, plugins), steps)
+
+    def _prepared(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use],
+        factories: Mapping[str, Callable[..., Any]] | None,
+    ) -> tuple[Precision, RunPlugins]:
+        """Check settings and tasks; return what the run computes with, and its plugins."""
         self._settings()
         folder = Path(self.checkpoint).absolute().parent if self.checkpoint is not None else None
         if folder is not None and not folder.is_dir():
@@ -155,25 +239,7 @@ class Trainer:
         if self.scalars is not None:
             check_tensorboard(self.scalars)
         precision = Precision.choose(self.device, self.precision, self.channels_last)
-        plugins = RunPlugins.create(regularizers, factories=factories)
-        shown, held = hold_out(tasks, self.validation, self.seed)
-        with preserved():
-            setup = self._set_up(shown, plugins, precision, frozen, frozen_statistics)
-            manifest = describe(self, setup, plugins, frozen_statistics)
-            run = self._run(setup, plugins, manifest, held)
-            for bound in plugins.finish:
-                reseed(precision.device, seed_of(self.seed, "finish", bound.instance))
-                bound.call(setup)
-        anchor(setup.tasks, setup.auxiliary)
-        return Fit(
-            setup.tasks,
-            setup.auxiliary,
-            run.facts(),
-            run.ledger.rows,
-            digest(dumps(manifest)),
-            run.evaluations,
-            run.loop.averages.kept if run.loop.averages is not None else None,
-        )
+        return precision, RunPlugins.create(regularizers, factories=factories)
 
     def _set_up(
         self,
@@ -206,10 +272,8 @@ class Trainer:
         check_owners({**setup.owners, **{f"frozen.{name}": head.module for name, head in held.items()}})
         return setup
 
-    def _run(
-        self, setup: SetUp, plugins: RunPlugins, manifest: Mapping[str, Any], held: Mapping[str, Split]
-    ) -> Run:
-        """Take all steps."""
+    def _loop(self, setup: SetUp, plugins: RunPlugins) -> Loop:
+        """Return the loop, which executes steps as the checkpoint says, or as settled now."""
         schedule, optimisation = self._settings()
         loop = Loop.create(
             setup,
@@ -222,6 +286,19 @@ class Trainer:
             clip_norm=self.clip_norm,
             averaging=Averaging(self.ema, self.ema_warmup) if self.ema is not None else None,
         )
+        loop.train_mode()
+        path = Path(self.checkpoint) if self.checkpoint is not None else None
+        kept = checkpoints.execution(path) if path is not None and path.exists() else None
+        if self.execution == "auto" and kept is not None:
+            loop.set_execution(kept)
+        else:
+            how = settled(loop, lambda: settle(loop, self.execution, deterministic=self.deterministic))
+            loop.set_execution(how)
+        return loop
+
+    def _run(self, loop: Loop, manifest: Mapping[str, Any], held: Mapping[str, Split]) -> Run:
+        """Take all steps."""
+        setup = loop.setup
         path = Path(self.checkpoint) if self.checkpoint is not None else None
         run = Run(loop, manifest, self.steps, self.log_every, self.checkpoint_every, path)
         if self.evaluate_every is not None:
@@ -248,6 +325,7 @@ class Trainer:
                 schedule = Schedule(schedule, self.warmup)
             elif self.warmup:
                 raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
+            check_mode(self.execution)
             return schedule, Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
         except ValueError as error:
             raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
