@@ -46,9 +46,9 @@ class Following:
     @torch.no_grad()
     def follow(self, decay: float) -> None:
         """Move the averages towards the values."""
-        torch._foreach_lerp_(self.averages, self.values, 1 - decay)
+        torch._foreach_lerp_(self.averages, self.values, 1 - decay)  # type: ignore[attr-defined]
         if self.counts:
-            torch._foreach_copy_(self.copies, self.counts)
+            torch._foreach_copy_(self.copies, self.counts)  # type: ignore[attr-defined]
 
 
 @attrs.frozen(eq=False)
