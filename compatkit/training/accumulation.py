@@ -4,42 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import torch
 from torch import Tensor
 
-from compatkit.training.context import Batch, Step
+from compatkit.training.context import Batch
+from compatkit.training.progress import Measured
 
 
-def pieces(step: Step, count: int) -> list[Step]:
-    """Return a step as ``count`` steps of the same number, each with its piece of the batch, in order."""
-    if count == 1:
-        return [step]
-    batch = step.batch
-    chunks = (one.chunk(count) for one in (batch.images, batch.labels, batch.index))
+def pieces(batch: Batch, count: int) -> list[Batch]:
+    """Return a batch as ``count`` batches of the same size, in order; they hold the very same images."""
+    parts = zip(batch.images.chunk(count), batch.labels.chunk(count), batch.index.chunk(count), strict=True)
+    if batch.stacked is None:
+        return [Batch(*part) for part in parts]
+    views = batch.stacked.unflatten(0, (-1, len(batch.labels))).chunk(count, 1)
+    stacks = [one.flatten(0, 1) for one in views]
     return [
-        attrs.evolve(step, batch=Batch(*parts), piece=piece)
-        for piece, parts in enumerate(zip(*chunks, strict=True))
+        Batch(stack[: len(labels)], labels, index, stack)
+        for stack, (_, labels, index) in zip(stacks, parts, strict=True)
     ]
 
 
-def together(worked: Sequence[tuple[dict[str, Tensor], Tensor]]) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the terms and answers of the whole batch: the means of the pieces' terms, and all answers.
+def first(batch: Batch, count: int) -> Batch:
+    """Return the first ``count`` images of a batch, in all their views."""
+    images, labels, index = batch.images[:count], batch.labels[:count], batch.index[:count]
+    if batch.stacked is None:
+        return Batch(images, labels, index)
+    stack = batch.stacked.unflatten(0, (-1, len(batch.labels)))[:, :count].flatten(0, 1)
+    return Batch(stack[:count], labels, index, stack)
 
-    A term that is absent from a piece added nothing there. Nothing is read.
+
+def together(measured: Sequence[Measured]) -> Measured:
+    """Return what the whole batch measured: the mean of the pieces' losses, and all answers; nothing is read.
+
+    A loss that is absent from a piece added nothing there.
     """
-    if len(worked) == 1:
-        return worked[0]
-    names = dict.fromkeys(name for terms, _ in worked for name in terms)
-    means = {
-        name: torch.stack([terms[name] for terms, _ in worked if name in terms]).sum(0) / len(worked)
-        for name in names
-    }
-    return means, torch.cat([answers for _, answers in worked])
-
-
-def labels(steps: Sequence[Step]) -> Tensor:
-    """Return the labels of the whole batch, in the order of the answers."""
-    if len(steps) == 1:
-        return steps[0].batch.labels
-    return torch.cat([step.batch.labels for step in steps])
+    whole: dict[str, Tensor | tuple[Tensor, Tensor]] = {}
+    for name in dict.fromkeys(name for one in measured for name in one):
+        found = [one[name] for one in measured if name in one]
+        losses = [one for one in found if isinstance(one, Tensor)]
+        pairs = [one for one in found if not isinstance(one, Tensor)]
+        if losses:
+            whole[name] = torch.stack(losses).sum(0) / len(measured)
+        else:
+            predicted, true = zip(*pairs, strict=True)
+            whole[name] = torch.cat(predicted), torch.cat(true)
+    return whole

@@ -46,9 +46,9 @@ class Following:
     @torch.no_grad()
     def follow(self, decay: float) -> None:
         """Move the averages towards the values."""
-        torch._foreach_lerp_(self.averages, self.values, 1 - decay)  # type: ignore[attr-defined]
+        torch._foreach_lerp_(self.averages, self.values, 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
         if self.counts:
-            torch._foreach_copy_(self.copies, self.counts)  # type: ignore[attr-defined]
+            torch._foreach_copy_(self.copies, self.counts)  # pyright: ignore[reportPrivateImportUsage]
 
 
 @attrs.frozen(eq=False)

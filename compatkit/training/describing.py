@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
-from compatkit.training.context import TaskState
+from compatkit.plugins import RunPlugins
+from compatkit.training.context import SetUp, TaskState
+from compatkit.training.execution import Execution
 from compatkit.training.networks import start_digest
 
 if TYPE_CHECKING:
-    from compatkit.training.loop import Loop
     from compatkit.training.trainer import Trainer
 
 HIDDEN = (
@@ -27,22 +28,33 @@ HIDDEN = (
     "precision",
     "channels_last",
     "execution",
+    "images",
+    "memory_share",
 )
-"""Settings that change no result, or that are settled: the environment says as what."""
-ABSENT_WHERE_OFF = ("accumulate", "clip_norm", "ema", "ema_warmup", "validation", "stop_early")
+"""Settings that change no result, or that the environment says more of."""
+ABSENT_WHERE_OFF = (
+    "deterministic",
+    "accumulate",
+    "clip_norm",
+    "ema",
+    "ema_warmup",
+    "validation",
+    "stop_early",
+)
 """Settings that are named only where they do something, so that runs without them keep their plans."""
 ONLY_TO_STOP = ("evaluate_every", "evaluate_on")
 """Settings that move no weight, unless a run stops by what they measure."""
 
 
-def describe(trainer: Trainer, loop: Loop, statistics: str) -> dict[str, Any]:
-    """Return the manifest of a run before its first step; ``statistics`` are those of frozen heads."""
-    setup = loop.setup
+def describe(
+    trainer: Trainer, setup: SetUp, plugins: RunPlugins, statistics: str, execution: Execution
+) -> dict[str, Any]:
+    """Return the manifest of a run whose set-up is complete."""
     return {
         "schema": 1,
         "trainer": {**_settings(trainer), "scheduling": "alternate", "steps_are": "per task"},
         "tasks": [_task(state) for state in setup.tasks.values()],
-        "plugins": loop.plugins.manifest(),
+        "plugins": plugins.manifest(),
         "frozen": {
             name: {"digest": head.digest, "state": start_digest(head.module), "statistics": statistics}
             for name, head in setup.frozen.items()
@@ -54,7 +66,7 @@ def describe(trainer: Trainer, loop: Loop, statistics: str) -> dict[str, Any]:
             "device": setup.precision.device,
             "precision": setup.precision.dtype,
             "channels_last": setup.precision.channels_last,
-            "execution": attrs.asdict(loop.execution),
+            "execution": attrs.asdict(execution),
         },
     }
 
@@ -94,6 +106,7 @@ def _task(state: TaskState) -> dict[str, Any]:
         "size": list(state.data.size),
         "augment": list(task.augment),
         "data": {"name": task.data.train.name, "digest": task.data.train.digest},
+        **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
         "initial": state.initial,
         "start": start_digest(state.extractor, state.head),
         "library": state.extractor_blueprint.library,

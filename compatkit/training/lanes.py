@@ -15,7 +15,7 @@ from compatkit.training.compilation import Compiled
 from compatkit.training.context import SetUp, TaskState
 from compatkit.training.objective import Objective, Outcome
 from compatkit.training.randomness import Stream
-from compatkit.training.resident import Order
+from compatkit.training.sources import Source
 
 if TYPE_CHECKING:
     from compatkit.training.capture import Captured
@@ -27,12 +27,9 @@ class Lane:
 
     Attributes:
         task: Whose.
-        order: Which images come when.
+        source: Where its batches come from.
         movers: The optimisers that its steps move: its network's and every shared module's.
-        moved: Their parameters.
         pieces: In how many the batch of a step is worked through.
-        pinned: Whether indices go to the device through page-locked memory.
-        augment: Seeds of crops and flips.
         span: The steps for which the tuples below are right: no plugin begins or ends in them.
         views: What changes a batch, with the seeds of what it draws; the others as their hooks are named.
         objective: What the steps minimise.
@@ -42,16 +39,13 @@ class Lane:
     """
 
     task: TaskState
-    order: Order
+    source: Source
     movers: tuple[torch.optim.Optimizer, ...]
-    pinned: bool
-    augment: Stream
+    pieces: int
     _setup: SetUp
     _plugins: RunPlugins
     objective: Objective
     forward: Callable[..., Outcome]
-    moved: list[Tensor]
-    pieces: int = 1
     captured: Captured | None = None
     span: range = range(0)
     views: tuple[tuple[Callable[..., Any], Stream], ...] = ()
@@ -66,29 +60,18 @@ class Lane:
         task: TaskState,
         setup: SetUp,
         plugins: RunPlugins,
-        batch_size: int,
+        source: Source,
         movers: tuple[torch.optim.Optimizer, ...],
         pieces: int = 1,
     ) -> Lane:
-        """Return the lane of a task.
-
-        Raises:
-            DataError: There are fewer images than in a batch.
-        """
+        """Return the lane of a task."""
         nothing = Objective(setup.owners, (), setup.precision)
-        return cls(
-            task,
-            Order(len(task.examples), batch_size, setup.seed, task.name),
-            movers,
-            task.examples.images.device.type == "cuda",
-            Stream.of(setup.seed, "augment", task.name),
-            setup,
-            plugins,
-            nothing,
-            nothing,
-            [one for mover in movers for group in mover.param_groups for one in group["params"]],
-            pieces,
-        )
+        return cls(task, source, movers, pieces, setup, plugins, nothing, nothing)
+
+    @property
+    def moved(self) -> list[Tensor]:
+        """The parameters that its steps move."""
+        return [one for mover in self.movers for group in mover.param_groups for one in group["params"]]
 
     def resolve(self, number: int, *, compiles: bool = False) -> None:
         """Take in which plugins are active at a step, and until when that is so; compile the loss where wanted."""

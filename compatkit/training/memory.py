@@ -7,11 +7,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import attrs
 import torch
 
 from compatkit.errors import EnvironmentFailure
-from compatkit.training.context import TaskState
+from compatkit.training.accumulation import first
+from compatkit.training.context import Batch, Step, TaskState
 from compatkit.training.execution import Execution
+from compatkit.training.lanes import Lane
 from compatkit.training.loop import Loop
 from compatkit.training.randomness import preserved
 
@@ -54,9 +57,8 @@ def settled(loop: Loop, settle: Callable[[], Execution]) -> Execution:
         failure = error
     _let_go(failure)
     for task in loop.setup.tasks.values():
-        lane = loop.lanes[task.name]
         with _untouched(loop):
-            works = _works(loop, task, 0, lane.order.batch_size // lane.pieces)
+            works = _works(loop, task, 0, loop.batch_size // loop.lanes[task.name].pieces)
         if not works:
             raise does_not_fit(loop, task, 0, failure) from failure
     return Execution("eager", "there is no memory left to try another way")
@@ -76,7 +78,7 @@ def does_not_fit(loop: Loop, task: TaskState, number: int, error: BaseException)
     """
     _let_go(error)
     lane = loop.lanes[task.name]
-    whole = lane.order.batch_size
+    whole = loop.batch_size
     there = whole // lane.pieces
     with _untouched(loop):
         fits = next((count for count in _halves(there) if _works(loop, task, number, count)), None)
@@ -107,7 +109,14 @@ def _halves(count: int) -> Iterator[int]:
 def _works(loop: Loop, task: TaskState, number: int, count: int) -> bool:
     failure: Exception | None = None
     try:
-        loop.rehearse(task, number, count)
+        lane = loop.lanes[task.name]
+        if number not in lane.span:
+            lane.resolve(number)
+        lane = attrs.evolve(lane, forward=lane.objective)  # compiling for each size would take minutes
+        step = _step(loop, lane, number)
+        step.batch = first(step.batch, count)
+        loop.view(lane, step)
+        loop.gradients(lane, step)
     except Exception as error:
         if not ran_out(error):
             raise
@@ -116,6 +125,20 @@ def _works(loop: Loop, task: TaskState, number: int, count: int) -> bool:
     if failure is not None:
         _let_go(failure)
     return failure is None
+
+
+def _step(loop: Loop, lane: Lane, number: int) -> Step:
+    """Return a step with its batch; of a loader, which does not go back, with one of noise in its place."""
+    task = lane.task
+    if task.task.loader is None:
+        return loop.begin(lane, number)
+    precision, count = loop.setup.precision, loop.batch_size
+    images = torch.randn(count, len(task.data.mean), *task.data.size, device=precision.device)
+    index = torch.arange(count, device=precision.device)
+    pixels = images.contiguous(memory_format=precision.memory_format)
+    return Step(
+        loop.setup.seed, task, number, Batch(pixels, index % len(task.labels), index), precision
+    )
 
 
 def _let_go(error: BaseException) -> None:

@@ -4,10 +4,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
+
 from compatkit.errors import UsageError
+from compatkit.training.execution import check_mode
+from compatkit.training.optimisation import Optimisation
+from compatkit.training.schedules import Schedule
+from compatkit.training.sources import Placing
 
 if TYPE_CHECKING:
     from compatkit.training.trainer import Trainer
+
+
+@attrs.frozen
+class Resolved:
+    """What words and numbers of a trainer stand for."""
+
+    schedule: Schedule
+    optimisation: Optimisation
+    placing: Placing
+
+
+def resolved(trainer: Trainer) -> Resolved:
+    """Return schedule, optimiser and the place of images, or say which value cannot be used.
+
+    Raises:
+        UsageError: One cannot.
+    """
+    check_mode(trainer.execution)
+    try:
+        schedule = trainer.schedule
+        if not isinstance(schedule, Schedule):
+            schedule = Schedule(schedule, trainer.warmup)
+        elif trainer.warmup:
+            raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
+        moved = Optimisation(trainer.optimiser, trainer.lr, trainer.momentum, trainer.weight_decay)
+        return Resolved(schedule, moved, Placing(trainer.images, trainer.memory_share))
+    except ValueError as error:
+        raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
 
 
 def check_settings(trainer: Trainer) -> None:

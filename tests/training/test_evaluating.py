@@ -63,6 +63,12 @@ class TestShare:
         assert held["few"].counts == (2, 1, 0) and kept.data.train.counts == (1, 1, 1)
 
 
+    def test_a_loader_has_none(self) -> None:
+        batch = torch.zeros(8, 1, 16, 16), torch.arange(8) % 3
+        with pytest.raises(UsageError, match="'left' has a loader, from which no images can be held out"):
+            quick(**SETTINGS).fit(tasks(loader=[batch])[:1])
+
+
 @pytest.mark.parametrize("on", ["validation", "test"])
 def test_figures_are_those_of_a_plain_pass(on: str) -> None:
     fit = quick(**SETTINGS, evaluate_every=3, evaluate_on=on, ema=0.5).fit(tasks(), ["dcc"])

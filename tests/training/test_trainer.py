@@ -15,8 +15,8 @@ import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.training.networks import prepare_task
+from compatkit.training.order import Order
 from compatkit.training.precision import Precision
-from compatkit.training.resident import Order
 
 
 def pair(**settings: Any) -> list[ck.Task]:
