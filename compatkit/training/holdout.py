@@ -44,7 +44,7 @@ def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[lis
         data = task.data
         if task.loader is not None:
             raise UsageError(
-                f"Task {task.name!r} has a loader, from which no images can be held out: it may give any of them. Leave "
+                f"Task {task.name!r} has a loader, from which no images can be held out: it may give any. Leave "
                 f"validation={share} out and set evaluate_on='test', or leave the loader out.",
                 subject=task.name,
             )

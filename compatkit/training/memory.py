@@ -136,9 +136,7 @@ def _step(loop: Loop, lane: Lane, number: int) -> Step:
     images = torch.randn(count, len(task.data.mean), *task.data.size, device=precision.device)
     index = torch.arange(count, device=precision.device)
     pixels = images.contiguous(memory_format=precision.memory_format)
-    return Step(
-        loop.setup.seed, task, number, Batch(pixels, index % len(task.labels), index), precision
-    )
+    return Step(loop.setup.seed, task, number, Batch(pixels, index % len(task.labels), index), precision)
 
 
 def _let_go(error: BaseException) -> None:
