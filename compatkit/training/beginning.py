@@ -109,7 +109,7 @@ def begun(
     with preserved(), determined(precision.device, on=trainer.deterministic):
         setup = _set_up(trainer.seed, shown, plugins, precision, frozen, frozen_statistics)
         with closing(_loop(trainer, setup, plugins)) as loop:
-            manifest = describe(trainer, setup, plugins, frozen_statistics, loop.execution)
+            manifest = describe(trainer, loop, frozen_statistics)
             yield Begun(trainer, loop, manifest, held)
 
 
