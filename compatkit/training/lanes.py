@@ -45,6 +45,7 @@ class Lane:
     augment: Stream
     _setup: SetUp
     _plugins: RunPlugins
+    _key: tuple[str | int, ...]
     objective: Objective
     forward: Callable[..., Outcome]
     captured: Captured | None = None
@@ -63,8 +64,9 @@ class Lane:
         plugins: RunPlugins,
         batch_size: int,
         movers: tuple[torch.optim.Optimizer, ...],
+        key: tuple[str | int, ...],
     ) -> Lane:
-        """Return the lane of a task.
+        """Return the lane of a task; ``key`` sets apart what several processes draw for their examples.
 
         Raises:
             DataError: There are fewer images than in a batch.
@@ -78,6 +80,7 @@ class Lane:
             Stream.of(setup.seed, "augment", task.name),
             setup,
             plugins,
+            key,
             nothing,
             nothing,
         )
@@ -97,14 +100,15 @@ class Lane:
         end = min((edge for edge in edges if edge > number), default=2**62)
         self.span = range(begin, end)
         self.views = tuple(
-            (one.call, Stream.of(seed, one.instance, "views", name)) for one in _active(plugins.views, number)
+            (one.call, Stream.of(seed, one.instance, "views", name, *self._key))
+            for one in _active(plugins.views, number)
         )
         losses = _active(plugins.losses, number)
         self.objective = Objective(self._setup.owners, losses, self._setup.precision)
         self.forward = Compiled(self.objective) if compiles else self.objective
         self.captured = None
         drawing = [(name,), *((one.instance, name) for one in losses)]
-        self.seeds = tuple(Stream.of(seed, "network", *key) for key in drawing)
+        self.seeds = tuple(Stream.of(seed, "network", *key, *self._key) for key in drawing)
         self.after_backward = tuple(one.call for one in _active(plugins.after_backward, number))
         self.after_step = tuple(one.call for one in _active(plugins.after_step, number))
         self.after_epoch = tuple(one.call for one in _active(plugins.after_epoch, number))

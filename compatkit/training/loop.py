@@ -10,6 +10,8 @@ from compatkit.evaluation.preprocessing import normalise
 from compatkit.plugins import RunPlugins
 from compatkit.training.capture import Captured
 from compatkit.training.context import Batch, SetUp, Step, TaskState
+from compatkit.training.distributed import ALONE, World
+from compatkit.training.exchange import Exchange
 from compatkit.training.execution import EAGER, Execution
 from compatkit.training.lanes import Lane
 from compatkit.training.optimisation import Optimisation, set_rate
@@ -31,6 +33,8 @@ class Loop:
         optimisers: ``network/<task>`` moves extractor and head together; shared modules have one each, by owner.
         lanes: By task, what its steps need, resolved before the first.
         moving: All parameters that some optimiser moves.
+        world: The processes that take these steps.
+        exchange: Means of gradients over them; None for one.
         execution: Whether steps are compiled or captured.
     """
 
@@ -42,6 +46,8 @@ class Loop:
     optimisers: dict[str, torch.optim.Optimizer]
     lanes: dict[str, Lane]
     moving: tuple[Tensor, ...]
+    world: World
+    exchange: Exchange | None
     execution: Execution = EAGER
     _rate: float = -1.0
 
@@ -54,6 +60,7 @@ class Loop:
         schedule: Schedule,
         steps: int,
         batch_size: int,
+        world: World = ALONE,
     ) -> Loop:
         """Make the loop of a run whose owners are complete."""
         pairs = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
@@ -73,11 +80,15 @@ class Loop:
                     for one, made in optimisers.items()
                     if one == NETWORK + name or not one.startswith(NETWORK)
                 ),
+                world.key,
             )
             for name, state in setup.tasks.items()
         }
         everything = tuple(one for each in moved.values() for one in each)
-        return cls(setup, plugins, optimisation, schedule, steps, optimisers, lanes, everything)
+        exchange = Exchange(setup.owners, setup.tasks, world) if world.size > 1 else None
+        return cls(
+            setup, plugins, optimisation, schedule, steps, optimisers, lanes, everything, world, exchange
+        )
 
     def train_mode(self) -> None:
         """Put all modules into the mode they train in; frozen heads with stored statistics stay in eval."""
@@ -114,7 +125,7 @@ class Loop:
             lane.resolve(number, compiles=self.execution.compiles)
         step = self.prepare(lane, number)
         self._set_rate(number)
-        if not self.execution.captures:
+        if not self.execution.captures or self.exchange is not None:
             return step, *self.descend(lane, step, number)
         if lane.captured is None:
             lane.captured = Captured(self, lane, step.batch)
@@ -140,6 +151,8 @@ class Loop:
         """
         total, terms, answers = lane.forward(step, [one.at(number) for one in lane.seeds])
         total.backward()
+        if self.exchange is not None:
+            self.exchange(lane.task.name)
         for call in lane.after_backward:
             call(step)
         for optimiser in lane.movers:
@@ -155,11 +168,15 @@ class Loop:
     def _batch(self, lane: Lane, number: int) -> Batch:
         task, device = lane.task, self.setup.precision.device
         index = lane.order.at(number)
+        part = None
+        if self.exchange is not None:
+            share = self.world.share(len(index))
+            part, index = (len(index), share.start), index[share]
         if lane.pinned:
             index = index.pin_memory().to(device, non_blocking=True)
         images = task.examples.images[index]
         if task.task.augment:
-            images = augment(images, task.task.augment, lane.augment.at(number))
+            images = augment(images, task.task.augment, lane.augment.at(number), part=part)
         pixels = normalise(images, task.data)
         if self.setup.precision.channels_last:
             pixels = pixels.contiguous(memory_format=torch.channels_last)

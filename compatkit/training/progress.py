@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from compatkit.errors import TrainingError
+from compatkit.training.distributed import ALONE, World
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,9 +29,11 @@ class Ledger:
     """Collects device scalars and turns them into rows of means, one host read a row.
 
     Attributes:
+        world: Rows are means over its processes.
         rows: ``{"task", "step", "losses": {name: mean}}``, oldest first.
     """
 
+    world: World = ALONE
     rows: list[dict[str, Any]] = attrs.field(factory=list)
     _waiting: dict[str, list[Measured]] = attrs.field(factory=dict)
 
@@ -45,9 +48,12 @@ class Ledger:
             TrainingError: A loss is not finite; the loss, task and steps are named.
         """
         for task, waiting in self._waiting.items():
-            means: dict[str, float] = {}
+            found: dict[str, tuple[float, int]] = {}
             for name in dict.fromkeys(name for measured in waiting for name in measured):
-                means[name] = _mean([measured[name] for measured in waiting if name in measured])
+                values = [measured[name] for measured in waiting if name in measured]
+                found[name] = _mean(values), len(values)
+            means = self._over_processes(found)
+            for name in means:
                 if not math.isfinite(means[name]):
                     raise TrainingError(
                         f"The loss {name!r} of task {task!r} is not finite between steps {step - len(waiting)} and "
@@ -56,6 +62,19 @@ class Ledger:
                     )
             self.rows.append({"task": task, "step": step, "losses": means})
         self._waiting.clear()
+
+    def _over_processes(self, found: dict[str, tuple[float, int]]) -> dict[str, float]:
+        """Return the means over all processes of means and how many values each is of."""
+        everyone = self.world.gather(found)
+        means = {}
+        for name in dict.fromkeys(name for one in everyone for name in one):
+            told = [one[name] for one in everyone if name in one]
+            means[name] = (
+                told[0][0]
+                if len(told) == 1
+                else sum(mean * count for mean, count in told) / sum(count for _, count in told)
+            )
+        return means
 
     def latest(self) -> dict[str, dict[str, float]]:
         """Return the losses of the last row of each task, by task and name."""

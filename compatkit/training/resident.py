@@ -36,7 +36,14 @@ class Order:
         return self._permutation[place * self.batch_size : (place + 1) * self.batch_size]
 
 
-def augment(images: Tensor, names: tuple[str, ...], seed: int, padding: int = 4) -> Tensor:
+def augment(
+    images: Tensor,
+    names: tuple[str, ...],
+    seed: int,
+    padding: int = 4,
+    *,
+    part: tuple[int, int] | None = None,
+) -> Tensor:
     """Return ``images`` (uint8, ``(batch, c, h, w)``) cropped and flipped at random, by one gather.
 
     Args:
@@ -45,13 +52,16 @@ def augment(images: Tensor, names: tuple[str, ...], seed: int, padding: int = 4)
             mirrors half of them.
         seed: Of this batch; it alone decides what is drawn.
         padding: Largest shift in pixels.
+        part: Images of the whole batch, and the place of the first of these in it; they are then moved as there.
     """
     if not names:
         return images
     count, _, height, width = images.shape
+    whole, first = part if part is not None else (count, 0)
     draw = torch.Generator().manual_seed(seed)
-    shift = torch.randint(-padding, padding + 1, (2, count), generator=draw) * int("crop" in names)
-    mirrored = (torch.rand(count, generator=draw) < 0.5) & ("flip" in names)
+    shift = torch.randint(-padding, padding + 1, (2, whole), generator=draw) * int("crop" in names)
+    mirrored = (torch.rand(whole, generator=draw) < 0.5) & ("flip" in names)
+    shift, mirrored = shift[:, first : first + count], mirrored[first : first + count]
     rows = torch.arange(height) + shift[0, :, None]
     columns = torch.arange(width) + shift[1, :, None]
     columns = torch.where(mirrored[:, None], columns.flip(1), columns)

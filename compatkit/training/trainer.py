@@ -21,7 +21,9 @@ from compatkit.registry.canonical import digest, dumps
 from compatkit.training import checkpoints
 from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
 from compatkit.training.determinism import determined
-from compatkit.training.execution import Asked, Execution, check_mode, settle
+from compatkit.training.distributed import World, spread
+from compatkit.training.exchange import check_replicas, even_statistics
+from compatkit.training.execution import Asked, check_mode, settle
 from compatkit.training.fit import Fit
 from compatkit.training.loop import Loop
 from compatkit.training.networks import parameters_digest, prepare_task, redraw, start_digest
@@ -30,6 +32,7 @@ from compatkit.training.precision import Choice, Precision
 from compatkit.training.progress import Bar, Ledger
 from compatkit.training.randomness import preserved, reseed, seed_of
 from compatkit.training.schedules import Schedule
+from compatkit.training.synchronised import synchronised
 from compatkit.training.task import Task
 
 Statistics = Literal["stored", "batch"]
@@ -45,7 +48,7 @@ class Trainer:
     Attributes:
         steps: Steps of each task (the paper's 20,000 is read as a count per task).
         seed: Of everything random in the run.
-        batch_size: Images a step.
+        batch_size: Images a step, on all processes together.
         optimiser: ``"adam"`` or ``"sgd"``.
         lr: Initial learning rate.
         momentum: Of SGD.
@@ -59,6 +62,8 @@ class Trainer:
             ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
             ``Fit.run`` says what was done and why; a run that goes on from a checkpoint does the same again.
         deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
+        synchronise_statistics: Where several processes train on GPUs: batch normalisation over the images of all; else
+            each normalises its share of a batch by itself.
         checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
         checkpoint_every: Steps between checkpoints, rounded up to whole rows of the history.
         log_every: Steps between rows of the history.
@@ -79,6 +84,7 @@ class Trainer:
     device: str = "auto"
     execution: Asked = "auto"
     deterministic: bool = False
+    synchronise_statistics: bool = False
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = attrs.field(default=500, validator=attrs.validators.ge(1))
     log_every: int = attrs.field(default=50, validator=attrs.validators.ge(1))
@@ -110,27 +116,46 @@ class Trainer:
             TrainingError: A loss is not finite, or the checkpoint belongs to another plan.
             EnvironmentFailure: The checkpoint cannot be written.
         """
+        with spread(self.device, self.checkpoint) as world:
+            return self._fit(world, tasks, regularizers, frozen, frozen_statistics, factories)
+
+    def _fit(
+        self,
+        world: World,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use],
+        frozen: Fit | Mapping[str, AuxiliaryHead] | None,
+        frozen_statistics: Statistics,
+        factories: Mapping[str, Callable[..., Any]] | None,
+    ) -> Fit:
+        """Do what ``fit`` says as one of the processes of ``world``."""
         self._settings()
+        world.check_batch(self.batch_size)
         folder = Path(self.checkpoint).absolute().parent if self.checkpoint is not None else None
-        if folder is not None and not folder.is_dir():
+        if folder is not None and world.first and not folder.is_dir():
             raise UsageError(f"The folder {folder} of the checkpoint does not exist; make it first.")
         if not tasks:
             raise UsageError("Trainer.fit expects at least one task, got none.")
         names = [task.name for task in tasks]
         if len(set(names)) != len(names):
             raise UsageError(f"Task names must differ, got {names}.")
-        precision = Precision.choose(self.device, self.precision, self.channels_last)
+        precision = Precision.choose(world.device, self.precision, self.channels_last)
         plugins = RunPlugins.create(regularizers, factories=factories)
         with preserved(), determined(precision.device, on=self.deterministic):
             setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
-            loop = self._loop(setup, plugins)
-            run = self._manifest(setup, plugins, frozen_statistics, loop.execution)
-            plan = digest(dumps(run))
-            history = self._run(loop, plan)
+            with synchronised(setup, world, on=self.synchronise_statistics):
+                kept = checkpoints.read(Path(self.checkpoint) if self.checkpoint is not None else None, world)
+                loop = self._loop(setup, plugins, world, kept)
+                run = self._manifest(setup, plugins, frozen_statistics, loop)
+                world.check_same({"plan": run, "checkpoint_every": self._between_checkpoints()}, "plans")
+                plan = digest(dumps(run))
+                history = self._run(loop, plan, kept)
             for bound in plugins.finish:
                 reseed(precision.device, seed_of(self.seed, "finish", bound.instance))
                 bound.call(setup)
         _anchor(setup)
+        if world.size > 1:
+            run["environment"]["processes"] = world.size  # which is no part of the plan
         return Fit(setup.tasks, setup.auxiliary, run, history, plan)
 
     def _set_up(
@@ -164,27 +189,31 @@ class Trainer:
         check_owners({**setup.owners, **{f"frozen.{name}": head.module for name, head in held.items()}})
         return setup
 
-    def _loop(self, setup: SetUp, plugins: RunPlugins) -> Loop:
+    def _loop(self, setup: SetUp, plugins: RunPlugins, world: World, kept: bytes | None) -> Loop:
         """Return the loop, which executes steps as the checkpoint says, or as settled now."""
         schedule, optimisation = self._settings()
-        loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size)
+        loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size, world)
         loop.train_mode()
-        path = Path(self.checkpoint) if self.checkpoint is not None else None
-        kept = checkpoints.execution(path) if path is not None and path.exists() else None
-        if self.execution == "auto" and kept is not None:
-            loop.set_execution(kept)
+        before = checkpoints.execution(kept) if kept is not None else None
+        if self.execution == "auto" and before is not None:
+            loop.set_execution(before)
         else:
             loop.set_execution(settle(loop, self.execution, deterministic=self.deterministic))
         return loop
 
-    def _run(self, loop: Loop, plan: str) -> list[dict[str, Any]]:
-        setup, ledger, start = loop.setup, Ledger(), 0
+    def _between_checkpoints(self) -> int | None:
+        """Return the steps between checkpoints: whole rows of the history, so that a resumed history is the same."""
+        return (
+            None if self.checkpoint is None else -(-self.checkpoint_every // self.log_every) * self.log_every
+        )
+
+    def _run(self, loop: Loop, plan: str, kept: bytes | None) -> list[dict[str, Any]]:
+        setup, world, start = loop.setup, loop.world, 0
+        ledger, every = Ledger(world), self._between_checkpoints()
         path = Path(self.checkpoint) if self.checkpoint is not None else None
-        if path is not None and path.exists():
-            start, ledger.rows = checkpoints.load(path, loop, plan)
-        # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
-        every = -(-self.checkpoint_every // self.log_every) * self.log_every
-        shown = sys.stderr.isatty() if self.progress is None else self.progress
+        if path is not None and kept is not None:
+            start, ledger.rows = checkpoints.load(path, kept, loop, plan)
+        shown = world.first and (sys.stderr.isatty() if self.progress is None else self.progress)
         title = " + ".join(setup.tasks)
         with Bar(shown, title, self.steps, start, self.batch_size * len(setup.tasks)) as bar:
             for number in range(start, self.steps):
@@ -192,10 +221,13 @@ class Trainer:
                     ledger.add(state.name, loop.step(state, number))
                 done = number + 1
                 if done % self.log_every == 0 or done == self.steps:
+                    even_statistics(setup.owners.values(), world)
                     ledger.close(done)
                     bar.at(done, ledger.latest())
-                if path is not None and (done % every == 0 or done == self.steps):
-                    checkpoints.save(path, loop, plan, done, ledger.rows)
+                if done == self.steps or (every is not None and done % every == 0):
+                    check_replicas(setup.owners, world)
+                    if path is not None and world.first:
+                        checkpoints.save(path, loop, plan, done, ledger.rows)
         for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
             module.eval()
         return ledger.rows
@@ -214,7 +246,7 @@ class Trainer:
             raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
 
     def _manifest(
-        self, setup: SetUp, plugins: RunPlugins, statistics: Statistics, execution: Execution
+        self, setup: SetUp, plugins: RunPlugins, statistics: Statistics, loop: Loop
     ) -> dict[str, Any]:
         """Return everything that decides the result, as JSON values; the same for the same run."""
         hidden = (
@@ -235,10 +267,10 @@ class Trainer:
                 "compatkit": version("compatkit"),
                 "torch": torch.__version__,
                 "python": platform.python_version(),
-                "device": setup.precision.device,
+                "device": loop.world.named(setup.precision.device),
                 "precision": setup.precision.dtype,
                 "channels_last": setup.precision.channels_last,
-                "execution": {"mode": execution.mode, "reason": execution.reason},
+                "execution": {"mode": loop.execution.mode, "reason": loop.execution.reason},
             },
         }
 
