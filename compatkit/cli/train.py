@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import click
 
 from compatkit.cli.options import data_options, given, json_option, registry_option, sign_option
 from compatkit.cli.outcome import found_in, show_outcomes, to_json
-from compatkit.cli.output import columns, emit, news, next_step, progress
+from compatkit.cli.output import columns, emit, news, next_step, progress, speaks
 from compatkit.cli.roots import check_folder, destination, publishing, registry
 from compatkit.cli.signing import chosen_key, sign_published
 from compatkit.cli.weights import offline
@@ -73,7 +74,13 @@ def train_command(
         if major:
             raise UsageError("Give --version or --major, not both.")
 
-    root, key = destination(context), chosen_key(context)
+    first = speaks()
+    if download and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError(
+            "--download is for one process: several would write the same files. Fetch the data sets first, for example "
+            "with `compatkit train RECIPE --steps 1 --dry-run --download`."
+        )
+    root, key = (destination(context), chosen_key(context)) if first else (Path(), None)
     overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "prefix": prefix}
     try:
         plan = read(recipe, root=data_root, download=download, **overrides)
@@ -81,12 +88,13 @@ def train_command(
         if not isinstance(error.subject, str):  # the name of a data set that is not at hand
             raise
         raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
-    _check_checkpoint(plan.trainer.checkpoint)
     frozen = registry(context).auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
     images = (found_in(data_root, download),)
-    if not major:
-        _check_policies(root, plan, version, images)
-    _announce(plan)
+    if first:
+        _check_checkpoint(plan.trainer.checkpoint)
+        if not major:
+            _check_policies(root, plan, version, images)
+        _announce(plan)
     try:
         with offline(unless=download):
             fit = plan.trainer.fit(
@@ -96,6 +104,8 @@ def train_command(
         if plan.trainer.checkpoint is not None and Path(plan.trainer.checkpoint).exists():
             news(f"The same command goes on from the checkpoint {plan.trainer.checkpoint}.")
         raise
+    if not first:
+        return
     if dry_run:
         context.exit(_rehearse(root, fit, plan, version, major, images, machine))
     parts = _publish(root, fit, plan, version, major, images)

@@ -132,7 +132,7 @@ class World:
             dist.broadcast(flat, 0, group=self._devices)
         value.copy_(flat.view(value.dtype).view_as(value))
 
-    def check_same(self, facts: Mapping[str, Any], what: str) -> None:
+    def check_same(self, facts: Mapping[str, Any], what: str, remedy: str) -> None:
         """Check that all processes have equal JSON values.
 
         Raises:
@@ -144,7 +144,7 @@ class World:
                 place, here, there = next(_differences(everyone[0], other))
                 raise TrainingError(
                     f"The processes of this run have different {what}: {place} is {here!r:.200} in process 0 and "
-                    f"{there!r:.200} in process {rank}. Give all the same script, settings, data and versions."
+                    f"{there!r:.200} in process {rank}. {remedy}"
                 )
 
 
@@ -161,12 +161,6 @@ def _differences(left: Any, right: Any, place: str = "") -> Iterator[tuple[str, 
             yield from _differences(one, other, f"{place}[{number}]")
     elif left != right:
         yield place, left, right
-
-
-def first_process() -> bool:
-    """Return whether this process is the one that prints and publishes, as its surroundings say."""
-    place = _place()
-    return place is None or place[0] == 0
 
 
 @contextmanager

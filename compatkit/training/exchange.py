@@ -46,13 +46,15 @@ class Parcel:
 
     def fill(self) -> None:
         """Take in the gradients of this process; 0 where it has none."""
-        have = [(view, one.grad) for view, one in zip(self.views, self.parameters, strict=True)]
-        torch._foreach_copy_(
-            [view for view, grad in have if grad is not None], [grad for _, grad in have if grad is not None]
-        )
-        for view, grad in have:
-            if grad is None:
+        views, grads = [], []
+        for view, one in zip(self.views, self.parameters, strict=True):
+            if one.grad is None:
                 view.zero_()
+            else:
+                views.append(view)
+                grads.append(one.grad)
+        if grads:
+            torch._foreach_copy_(views, grads)
 
     def give(self, moved: Iterable[bool]) -> None:
         """Hand the gradients out, to the parameters that any process has one for."""
@@ -63,8 +65,8 @@ class Parcel:
 class Exchange:
     """Means of gradients over processes, for the steps of one run.
 
-    A gradient is that of the loss over the whole batch, as every process has an equal share of it. Call it once for
-    each movement of the optimisers: gradients that add up over several backward passes are handed over when all are there.
+    The mean is the gradient over the whole batch, as every process has an equal share of it. Call it once for each
+    movement of the optimisers: gradients may add up over several backward passes before.
     """
 
     def __init__(self, owners: Mapping[str, nn.Module], tasks: Iterable[str], world: World) -> None:
@@ -152,4 +154,8 @@ def check_replicas(owners: Mapping[str, nn.Module], world: World) -> None:
     """
     if world.size > 1:
         digests = {owner: state_digest(module.state_dict()) for owner, module in owners.items()}
-        world.check_same(digests, "weights, though all began alike and moved by the same gradients")
+        world.check_same(
+            digests,
+            "weights",
+            "They began alike and move by the same gradients: a plugin changed them in one process only.",
+        )

@@ -145,7 +145,7 @@ class Failures:
                 os.kill(os.getpid(), signal.SIGTERM)
         if "TORCHELASTIC_RUN_ID" in os.environ:
             time.sleep(GRACE)
-        raise TrainingError(f"The run cannot go on: {told} {self._remedy()}") from None
+        raise TrainingError(f"The run cannot go on: {told}") from None
 
     def _gone(self) -> str:
         """Name the processes of this machine that are no more."""

@@ -48,11 +48,11 @@ class Ledger:
             TrainingError: A loss is not finite; the loss, task and steps are named.
         """
         for task, waiting in self._waiting.items():
-            found: dict[str, tuple[float, int]] = {}
+            means: dict[str, float] = {}
             for name in dict.fromkeys(name for measured in waiting for name in measured):
-                values = [measured[name] for measured in waiting if name in measured]
-                found[name] = _mean(values), len(values)
-            means = self._over_processes(found)
+                means[name] = _mean([measured[name] for measured in waiting if name in measured])
+            if self.world.size > 1:
+                means = self._over_processes(means, waiting)
             for name in means:
                 if not math.isfinite(means[name]):
                     raise TrainingError(
@@ -63,18 +63,16 @@ class Ledger:
             self.rows.append({"task": task, "step": step, "losses": means})
         self._waiting.clear()
 
-    def _over_processes(self, found: dict[str, tuple[float, int]]) -> dict[str, float]:
-        """Return the means over all processes of means and how many values each is of."""
-        everyone = self.world.gather(found)
-        means = {}
+    def _over_processes(self, means: Mapping[str, float], waiting: Sequence[Measured]) -> dict[str, float]:
+        """Return the means over all processes; who has no such loss in a step where another has, has 0 of it."""
+        places = {name: [at for at, one in enumerate(waiting) if name in one] for name in means}
+        everyone = self.world.gather({name: (means[name], places[name]) for name in means})
+        whole: dict[str, float] = {}
         for name in dict.fromkeys(name for one in everyone for name in one):
             told = [one[name] for one in everyone if name in one]
-            means[name] = (
-                told[0][0]
-                if len(told) == 1
-                else sum(mean * count for mean, count in told) / sum(count for _, count in told)
-            )
-        return means
+            steps = {at for _, places in told for at in places}
+            whole[name] = sum(mean * len(at) for mean, at in told) / (self.world.size * len(steps))
+        return whole
 
     def latest(self) -> dict[str, dict[str, float]]:
         """Return the losses of the last row of each task, by task and name."""

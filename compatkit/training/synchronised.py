@@ -70,6 +70,6 @@ def _kind(layer: _BatchNorm) -> type[nn.SyncBatchNorm]:
     ):
         return _Activated
     raise UsageError(
-        f"synchronise_statistics does not know how to synchronise a {type(layer).__module__}.{type(layer).__name__}: it "
+        f"synchronise_statistics cannot synchronise a {type(layer).__module__}.{type(layer).__name__}: it "
         "normalises in its own way. Leave the setting out."
     )

@@ -147,7 +147,11 @@ class Trainer:
                 kept = checkpoints.read(Path(self.checkpoint) if self.checkpoint is not None else None, world)
                 loop = self._loop(setup, plugins, world, kept)
                 run = self._manifest(setup, plugins, frozen_statistics, loop)
-                world.check_same({"plan": run, "checkpoint_every": self._between_checkpoints()}, "plans")
+                world.check_same(
+                    {"plan": run, "checkpoint_every": self._between_checkpoints()},
+                    "plans",
+                    "Give all the same script, settings, data and versions.",
+                )
                 plan = digest(dumps(run))
                 history = self._run(loop, plan, kept)
             for bound in plugins.finish:
