@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -162,6 +163,19 @@ def other_images() -> ck.Fit:
     return quick(steps=STEPS).fit([attrs.evolve(tasks("left")[0], data=data)])
 
 
+class Dies:
+    """Is killed in one process, right after a checkpoint."""
+
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        if step.number == STOPPED and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed() -> ck.Fit:
+    return kept(Path(sys.argv[-1]) / "two.safetensors", Dies)
+
+
 class Drifts:
     """Moves a weight of one process."""
 
@@ -208,6 +222,8 @@ def state(fit: ck.Fit) -> dict[str, Tensor]:
 def main() -> None:
     BUILDERS["grouped"] = OFFER
     rank, folder = os.environ["RANK"], Path(sys.argv[-1])
+    if sys.argv[1] == "killed":
+        killed()
     # Errors are caught here, and more runs come after them: as without torchrun, which would end the others.
     os.environ.pop("TORCHELASTIC_RUN_ID")
     for name in sys.argv[1:-1]:

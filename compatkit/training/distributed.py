@@ -111,17 +111,12 @@ class World:
         with losing():
             dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._control)
 
-    def start_sum(self, values: Tensor) -> Any:
-        """Begin to sum ``values`` over the processes in place; ``finish`` waits for it."""
+    def add_up(self, values: Tensor) -> None:
+        """Sum ``values`` over the processes in place; on a GPU its stream waits, not this process."""
         import torch.distributed as dist
 
         with losing():
-            return dist.all_reduce(values, group=self._devices, async_op=True)
-
-    def finish(self, work: Any) -> None:
-        """Wait until a sum is there; on a GPU its stream waits, not this process."""
-        with losing():
-            work.wait()
+            dist.all_reduce(values, group=self._devices)
 
     def copy_first(self, value: Tensor) -> None:
         """Give ``value`` in place what it is in the first process."""

@@ -1,4 +1,4 @@
-"""What several processes hand to one another in a step: the gradients of each owner module, and running statistics.
+"""What several processes hand to one another in a step: the gradients of what it moves, and running statistics.
 
 After the backward pass, in one order on all processes, and not in the hooks of a wrapper around each module: a module
 may be used many times in a step or by some processes only, and a plugin may call it by itself
@@ -8,7 +8,6 @@ may be used many times in a step or by some processes only, and a plugin may cal
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import attrs
 import torch
@@ -21,28 +20,34 @@ from compatkit.training.distributed import World
 
 @attrs.define(eq=False)
 class Parcel:
-    """The gradients of one owner module, of one number format, in one piece of memory.
+    """The gradients that a step moves, of one number format, in one piece of memory.
 
     Attributes:
         parameters: Whose gradients.
-        memory: All of them, flat.
+        memory: All of them, flat, and behind them for each whether this process has it.
         views: Into it, each laid out as its parameter, as fused optimisers want gradients.
+        flags: Its end.
     """
 
     parameters: tuple[Tensor, ...]
     memory: Tensor
     views: tuple[Tensor, ...]
+    flags: Tensor
 
     @classmethod
     def of(cls, parameters: Iterable[Tensor]) -> Parcel:
         """Make room for the gradients of ``parameters``."""
         kept = tuple(parameters)
-        memory = kept[0].new_zeros(sum(one.numel() for one in kept))
+        memory = kept[0].detach().new_zeros(sum(one.numel() for one in kept) + len(kept))
         views, start = [], 0
         for one in kept:
             views.append(memory.as_strided(one.shape, _strides(one), start))
             start += one.numel()
-        return cls(kept, memory, tuple(views))
+        return cls(kept, memory, tuple(views), memory[start:])
+
+    def held(self) -> Tensor:
+        """Return which gradients this process has, uint8, on the CPU."""
+        return torch.tensor([one.grad is not None for one in self.parameters], dtype=torch.uint8)
 
     def fill(self) -> None:
         """Take in the gradients of this process; 0 where it has none."""
@@ -72,12 +77,9 @@ class Exchange:
     def __init__(self, owners: Mapping[str, nn.Module], tasks: Iterable[str], world: World) -> None:
         """See the class."""
         self.world = world
-        self._parcels = {owner: tuple(_parcels(module)) for owner, module in owners.items()}
         own = {f"{task}.{side}": task for task in tasks for side in ("extractor", "head")}
-        self._moved = {
-            task: [
-                one for owner, all_ in self._parcels.items() if own.get(owner, task) == task for one in all_
-            ]
+        self._parcels = {
+            task: _parcels(module for owner, module in owners.items() if own.get(owner, task) == task)
             for task in own.values()
         }
 
@@ -87,29 +89,25 @@ class Exchange:
         Raises:
             Lost: Another process does not answer.
         """
-        parcels = self._moved[task]
-        flags = torch.tensor(
-            [one.grad is not None for parcel in parcels for one in parcel.parameters], dtype=torch.uint8
-        )
-        self.world.union(flags)
-        moved = [part.tolist() for part in flags.bool().split([len(one.parameters) for one in parcels])]
-        waiting: list[tuple[Parcel, list[bool], Any]] = []
-        for parcel, has in zip(parcels, moved, strict=True):
-            if any(has):
-                parcel.fill()
-                waiting.append((parcel, has, self.world.start_sum(parcel.memory)))
-        for parcel, has, work in waiting:
-            self.world.finish(work)
+        for parcel in self._parcels[task]:
+            held, on_cpu = parcel.held(), parcel.memory.device.type == "cpu"
+            parcel.fill()
+            if on_cpu:
+                parcel.flags.copy_(held)
+            else:
+                self.world.union(held)  # by another way, so that nobody waits for the device
+            self.world.add_up(parcel.memory)
             parcel.memory /= self.world.size
-            parcel.give(has)
+            parcel.give((parcel.flags > 0 if on_cpu else held > 0).tolist())
 
 
-def _parcels(module: nn.Module) -> list[Parcel]:
+def _parcels(modules: Iterable[nn.Module]) -> tuple[Parcel, ...]:
     formats: dict[torch.dtype, list[Tensor]] = {}
-    for one in module.parameters():
-        if one.requires_grad:
-            formats.setdefault(one.dtype, []).append(one)
-    return [Parcel.of(each) for each in formats.values()]
+    for module in modules:
+        for one in module.parameters():
+            if one.requires_grad:
+                formats.setdefault(one.dtype, []).append(one)
+    return tuple(Parcel.of(each) for each in formats.values())
 
 
 def _strides(one: Tensor) -> tuple[int, ...]:
@@ -138,7 +136,7 @@ def even_statistics(modules: Iterable[nn.Module], world: World) -> None:
         world.copy_first(value)
     if running:
         flat = torch.cat([value.flatten() for value in running])
-        world.finish(world.start_sum(flat))
+        world.add_up(flat)
         flat /= world.size
         parts = flat.split([value.numel() for value in running])
         torch._foreach_copy_(

@@ -125,7 +125,7 @@ class Failures:
         told = self._claim(what)
         if told is not None:
             self._fall_silent(told)
-        raise TrainingError(f"The run cannot go on: {what}. {self._remedy()}") from error
+        raise TrainingError(f"The run cannot go on: {what}. {self._remedy()}") from None
 
     def _claim(self, message: str) -> str | None:
         """Leave the word of this process; return another's, where that was first."""

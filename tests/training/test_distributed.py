@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -233,7 +234,7 @@ def recipe(tmp_path: Path) -> Path:
         images = {f"x_{part}": getattr(data, part).images for part in ("train", "test")}
         labels = {f"y_{part}": getattr(data, part).labels for part in ("train", "test")}
         np.savez(tmp_path / f"{name}.npz", classes=np.array(data.classes), **images, **labels)
-    text = RECIPE.format(steps=400) + "".join(TASK.format(name=name) for name in ("left", "right"))
+    text = RECIPE.format(steps=100) + "".join(TASK.format(name=name) for name in ("left", "right"))
     (tmp_path / "run.toml").write_text(text)
     return tmp_path / "run.toml"
 
@@ -253,8 +254,26 @@ def workers(agent: int) -> list[int]:
     return [found[rank] for rank in sorted(found)]
 
 
+def test_a_process_that_is_killed_ends_the_run_with_one_error_and_a_checkpoint_that_resumes(
+    tmp_path: Path,
+) -> None:
+    command = [*TORCHRUN, spread.__file__, "killed", tmp_path]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=240, env=surroundings())
+    assert said.returncode == 1
+    lines = [line for line in said.stderr.splitlines() if "errors.TrainingError" in line]
+    assert len(lines) == 1 and said.stderr.count("Traceback") == 2, said.stderr  # ours, and torchrun's own
+    kept = tmp_path / "two.safetensors"
+    assert re.fullmatch(
+        r"(\[rank0\]: )?compatkit\.errors\.TrainingError: The run cannot go on: process 1 of 2 \(id \d+\) is gone: killed, or out of "
+        rf"memory\. Start it again: it goes on from the checkpoint {re.escape(str(kept))}\.",
+        lines[0],
+    )
+    assert_equal(spread.state(spread.kept(kept)), spread.state(spread.sgd()))
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
-def test_a_killed_process_ends_the_run_with_one_error_and_a_checkpoint_that_resumes(
+def test_a_killed_command_goes_on_from_its_checkpoint_and_one_process_publishes(
     tmp_path: Path, recipe: Path
 ) -> None:
     """The command line under torchrun: one process prints and publishes; the same command goes on."""
@@ -267,7 +286,8 @@ def test_a_killed_process_ends_the_run_with_one_error_and_a_checkpoint_that_resu
     processes = workers(running.pid)
     os.kill(processes[1], signal.SIGKILL)
     out, err = running.communicate(timeout=120)
-    assert running.returncode and not out
+    assert running.returncode
+    assert not out
     assert not [one for one in processes if Path(f"/proc/{one}").exists()]
     said = [line for line in err.splitlines() if line.startswith("error [")]
     assert said == [
@@ -275,7 +295,7 @@ def test_a_killed_process_ends_the_run_with_one_error_and_a_checkpoint_that_resu
         f"Start it again: it goes on from the checkpoint {kept}."
     ]
     step = json.loads(metadata(kept.read_bytes()) or "")["step"]
-    assert 0 < step < 400
+    assert 0 < step < 100
     again = start(tmp_path, *words)
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, err
@@ -284,9 +304,9 @@ def test_a_killed_process_ends_the_run_with_one_error_and_a_checkpoint_that_resu
         f"digits/{name}@1.0.0"
         for name in ("left.extractor", "right.extractor", "shared.dcc", "left.head", "right.head")
     ]
-    assert err.count("400 steps of each task") == out.count("next: ") == 1
+    assert err.count("100 steps of each task") == out.count("next: ") == 1
     alone = read(recipe)
     fit = alone.trainer.fit(alone.tasks, alone.regularizers)
-    registry = ck.Registry(tmp_path / "parts")
-    got = registry.load("digits/left.extractor").module.state_dict()
+    registry = ck.Registry.open(tmp_path / "parts")
+    got = registry.build("digits/left.extractor").state_dict()
     assert_equal(got, fit.tasks["left"].extractor.state_dict(), within=1e-3)
