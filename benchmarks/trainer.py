@@ -22,7 +22,6 @@ from torch import Tensor, nn
 import compatkit as ck
 from compatkit.contract import Blueprint, Data
 from compatkit.data.dataset import DataSet, Split
-from compatkit.evaluation.preprocessing import Prepared
 from compatkit.hooks import effect
 from compatkit.plugins import RunPlugins
 from compatkit.training.context import SetUp, TaskState
@@ -30,6 +29,7 @@ from compatkit.training.loop import Loop
 from compatkit.training.optimisation import Optimisation
 from compatkit.training.precision import Precision
 from compatkit.training.schedules import Schedule
+from compatkit.training.sources import Placing
 
 STEPS = 300
 """A turn."""
@@ -106,13 +106,13 @@ def ours(kind: str, idle: int) -> Callable[[], object]:
     split = Split(images.permute(0, 2, 3, 1).numpy(), labels.numpy(), names, "made")
     task = ck.Task("tiny", DataSet("made", split, split), "mlp", "0")
     print_ = Blueprint("made", "made 1", "mlp", {}, "0", "extractor", "fx", (SIDE, SIDE))
-    state = TaskState(task, print_, print_, (), extractor, head, data, Prepared(images, labels), (2, 32))
+    state = TaskState(task, print_, print_, (), extractor, head, data, split, (2, 32))
     owners = {"tiny.extractor": extractor, "tiny.head": head}
     precision = Precision("cpu", "float32", False)
     setup = SetUp(0, precision, {"tiny": state}, {}, lambda *given: None, owners=owners)
     plugins = RunPlugins.create(IDLE[:idle], factories=dict.fromkeys(IDLE, Idle))
     rule = Optimisation(kind, RATE, MOMENTUM, 0.0)  # type: ignore[arg-type]
-    loop, numbers = Loop.create(setup, plugins, rule, Schedule("constant"), 10**9, BATCH), count()
+    loop, numbers = Loop.create(setup, plugins, rule, Schedule("constant"), 10**9, BATCH, Placing()), count()
     loop.train_mode()
 
     def turn() -> None:

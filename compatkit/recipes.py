@@ -83,6 +83,7 @@ def read(
         UnknownName: No plugin or data set of that name is there.
         DataError: A data set cannot be read.
     """
+    from compatkit.training.stopping import EarlyStopping
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
 
@@ -95,6 +96,9 @@ def read(
         raise UsageError(f"{file}: prefix must be a text such as 'digits', got {prefix!r}.")
     settings = _table(tables["trainer"], "[trainer]", file)
     settings |= {key: value for key, value in overrides.items() if value is not None}
+    if "stop_early" in settings:
+        table = _table(settings["stop_early"], "[trainer.stop_early]", file)
+        settings["stop_early"] = _made(EarlyStopping, table, f"{file}: [trainer.stop_early]")
     trainer = _made(Trainer, settings, f"{file}: [trainer]")
     entries = _entries(tables["tasks"], prefix, file)
     regularizers = _regularizers(tables.get("regularizers", []), file)
@@ -244,5 +248,7 @@ def _made(kind: type, settings: Mapping[str, Any], where: str) -> Any:
     settings = check_values(kind, settings, where)
     try:
         return kind(**settings)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, UsageError) as error:
+        if isinstance(error, UsageError) and type(error) is not UsageError:
+            raise  # it says more by its kind
         raise UsageError(f"{where}: {error.args[0] if error.args else error}") from error

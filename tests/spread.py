@@ -18,6 +18,7 @@ import attrs
 import torch
 from small import data_set, quick
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import compatkit as ck
 from compatkit.adapters.builders import BUILDERS, Builder
@@ -65,6 +66,13 @@ def tasks(*names: str, **settings: Any) -> list[ck.Task]:
     ]
 
 
+def loader(task: ck.Task) -> DataLoader[Any]:
+    """A task's training images as a user would load them."""
+    images = torch.from_numpy(task.data.train.images).permute(0, 3, 1, 2)
+    given = TensorDataset(images, torch.from_numpy(task.data.train.labels))
+    return DataLoader(given, 6, shuffle=True, generator=torch.Generator())
+
+
 def uses() -> list[Any]:
     return ["identical_init", ck.use("dcc", weight=0.5), "rotation_prediction"]
 
@@ -92,6 +100,15 @@ def sgd() -> ck.Fit:
 
 def adam() -> ck.Fit:
     return quick(steps=STEPS, batch_size=BATCH, lr=0.003).fit(tasks(), uses())
+
+
+def comforts() -> ck.Fit:
+    """Pieces of a batch, clipping, averages, evaluation, early stopping."""
+    trainer = quick(
+        **{"steps": STEPS, "batch_size": BATCH, "lr": 0.003, "accumulate": 2, "clip_norm": 0.5, "ema": 0.5},
+        **{"validation": 0.25, "evaluate_every": 1, "stop_early": ck.EarlyStopping(patience=3)},
+    )
+    return trainer.fit(tasks(), uses())
 
 
 def phases() -> ck.Fit:
@@ -200,7 +217,7 @@ def on_a_cpu() -> ck.Fit:
 RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     one.__name__: one
     for one in (
-        *(sgd, adam, phases, frozen, batch_normalised, resumed),
+        *(sgd, adam, comforts, phases, frozen, batch_normalised, resumed),
         *(failing, other_plans, other_images, drifting, odd_batch, on_a_cpu),
     )
 }
@@ -230,7 +247,7 @@ def main() -> None:
         out: dict[str, Any]
         try:
             fit = RUNS[name]()
-            out = {"plan": fit.plan, "history": fit.history, "run": fit.run}
+            out = {"plan": fit.plan, "history": fit.history, "run": fit.run, "evaluations": fit.evaluations}
             (folder / f"{name}.{rank}.safetensors").write_bytes(serialise(state(fit)))
         except (CompatkitError, RuntimeError) as error:
             out = {

@@ -21,6 +21,7 @@ from compatkit.registry.names import Version
 if TYPE_CHECKING:
     from compatkit.promises import Given
     from compatkit.recipes import Recipe
+    from compatkit.training.context import AuxiliaryHead
     from compatkit.training.fit import Fit
 
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Keep the state in this file, and go on from it if it exists.",
 )
+@click.option(
+    "--scalars", type=click.Path(), metavar="FOLDER", help="Write TensorBoard's event files into this folder."
+)
 @click.option("--prefix", help="Publish under this prefix in place of the recipe's.")
 @sign_option
 @click.option(
@@ -48,6 +52,17 @@ if TYPE_CHECKING:
 @click.option(
     "--dry-run", is_flag=True, help="Train and show what policies say of each part; publish nothing."
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Show the plan (tasks, owners of parameters, hooks, how steps execute), and train nothing.",
+)
+@click.option(
+    "--profile",
+    type=click.IntRange(1),
+    metavar="STEPS",
+    help="Show where the time of so many steps goes, and train nothing.",
+)
 @data_options
 @registry_option
 @json_option
@@ -58,10 +73,13 @@ def train_command(
     seed: int | None,
     steps: int | None,
     checkpoint: str | None,
+    scalars: str | None,
     prefix: str | None,
     version: str | None,
     major: bool,
     dry_run: bool,
+    explain: bool,
+    profile: int | None,
     data_root: str | None,
     download: bool,
     machine: bool,
@@ -81,14 +99,17 @@ def train_command(
             "with `compatkit train RECIPE --steps 1 --dry-run --download`."
         )
     root, key = (destination(context), chosen_key(context)) if first else (Path(), None)
-    overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "prefix": prefix}
+    overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "scalars": scalars}
     try:
-        plan = read(recipe, root=data_root, download=download, **overrides)
+        plan = read(recipe, root=data_root, download=download, prefix=prefix, **overrides)
     except DataError as error:
         if not isinstance(error.subject, str):  # the name of a data set that is not at hand
             raise
         raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
     frozen = registry(context).auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
+    if explain or profile is not None:
+        _look(plan, frozen, download, machine, profile)
+        return
     images = (found_in(data_root, download),)
     if first:
         _check_checkpoint(plan.trainer.checkpoint)
@@ -106,15 +127,20 @@ def train_command(
         raise
     if not first:
         return
+    if plan.trainer.ema is not None:
+        fit = fit.averaged()
+        news("What is published are the moving averages of the weights, as the recipe's ema asks.")
     if dry_run:
         context.exit(_rehearse(root, fit, plan, version, major, images, machine))
     parts = _publish(root, fit, plan, version, major, images)
     signed = sign_published(registry(context), parts.values(), key)
     last = {row["task"]: row["losses"] for row in fit.history}
     if machine:
-        emit({"registry": str(root), "parts": parts, **signed, "losses": last, "plan": fit.plan})
+        measured = {"evaluations": fit.evaluations} if fit.evaluations else {}
+        emit({"registry": str(root), "parts": parts, **signed, "losses": last, **measured, "plan": fit.plan})
         return
     _print_losses(last)
+    _print_evaluations(fit)
     for reference in parts.values():
         click.echo(f"published {reference}{' and signed it' if signed else ''}")
     data = ("--data-root", data_root) if data_root else ()
@@ -130,6 +156,25 @@ def train_command(
         "--html",
         "matrix.html",
     )
+
+
+def _look(
+    plan: Recipe, frozen: Mapping[str, AuxiliaryHead] | None, download: bool, machine: bool, steps: int | None
+) -> None:
+    """Show the plan of the run, or where the time of ``steps`` of its steps goes."""
+    given: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen_statistics}
+    with offline(unless=download):
+        shown = (
+            plan.trainer.explain(plan.tasks, plan.regularizers, **given)
+            if steps is None
+            else plan.trainer.profile(plan.tasks, plan.regularizers, steps=steps, **given)
+        )
+    if not speaks():
+        return
+    if machine:
+        emit(shown.to_json())
+    else:
+        click.echo(str(shown))
 
 
 def _announce(plan: Recipe) -> None:
@@ -223,3 +268,18 @@ def _print_losses(last: Mapping[str, Mapping[str, float]]) -> None:
     for task, losses in last.items():
         table.append((task, *(f"{losses[name]:.3f}" if name in losses else "" for name in names)))
     columns(table, right=range(1, len(names) + 1))
+
+
+def _print_evaluations(fit: Fit) -> None:
+    """Print what was measured last of each network, and where early stopping ended the run."""
+    if not fit.evaluations:
+        return
+    last = {(row["task"], row["weights"]): row for row in fit.evaluations}
+    table = [("task", "on", "weights", "step", "loss", "accuracy")]
+    for row in last.values():
+        words = (row["task"], row["on"], row["weights"], str(row["step"]))
+        table.append((*words, f"{row['loss']:.3f}", f"{row['accuracy']:.3f}"))
+    columns(table, right=range(3, 6))
+    if "stopped" in fit.run:
+        stopped = fit.run["stopped"]
+        click.echo(f"ended after {stopped['steps']:,} steps, weights of step {stopped['weights_of_step']:,}")

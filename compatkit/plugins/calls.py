@@ -97,7 +97,9 @@ def _losses(instance: str, hook: str, function: Callable[..., Any]) -> Callable[
 
     def call(step: Any) -> Mapping[str, Tensor]:
         features = getattr(step, "features", None)
-        return check_losses(instance, guarded(step), device=getattr(features, "device", None))
+        if features is None:
+            return check_losses(instance, guarded(step))
+        return check_losses(instance, guarded(step), device=features.device, moving=features.requires_grad)
 
     return call
 
@@ -152,7 +154,7 @@ def check_batch(instance: str, batch: object) -> Batch:
 
 
 def check_losses(
-    instance: str, losses: object, *, device: torch.device | None = None
+    instance: str, losses: object, *, device: torch.device | None = None, moving: bool = True
 ) -> Mapping[str, Tensor]:
     """Return what ``compatkit_losses`` gave, if the trainer can add it up.
 
@@ -162,6 +164,8 @@ def check_losses(
         instance: For messages.
         losses: Should be a mapping from names to floating-point tensors of shape ``()``.
         device: Where they should be; not checked if None.
+        moving: Whether the features have a gradient. Where the extractor is frozen, a loss of them has none either, and
+            is logged without changing anything.
 
     Raises:
         PluginError: Something else came.
@@ -195,7 +199,7 @@ def check_losses(
             raise wrong(
                 f"gave {name!r} on {loss.device}, the step is on {device}", "Compute it on the step's device."
             )
-        if torch.is_grad_enabled() and not loss.requires_grad:
+        if moving and torch.is_grad_enabled() and not loss.requires_grad:
             raise wrong(
                 f"gave {name!r} without a gradient, so it would change nothing",
                 "Do not detach it or compute it under no_grad; leave it out where there is nothing to add.",

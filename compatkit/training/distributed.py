@@ -58,18 +58,19 @@ class World:
         """Return what the plan says of a device: several processes have one kind, each its own."""
         return device if self.size == 1 else torch.device(device).type
 
-    def check_batch(self, batch_size: int) -> None:
-        """Check that a batch can be shared.
+    def check_batch(self, batch_size: int, pieces: int = 1) -> None:
+        """Check that a batch can be shared, and each share worked through in ``pieces``.
 
         Raises:
             UsageError: It does not divide, or leaves a process with a single image.
         """
-        if batch_size % self.size or batch_size < 2 * self.size:
-            below = max(2, batch_size // self.size) * self.size
+        if self.size > 1 and (batch_size % (self.size * pieces) or batch_size < 2 * self.size * pieces):
+            least = self.size * pieces
+            parts = f" and {pieces} pieces (accumulate)" if pieces > 1 else ""
             raise UsageError(
                 f"batch_size counts the images of a step on all processes together: {batch_size} cannot be shared by "
-                f"{self.size} processes in equal parts of 2 or more. Take {below} or another multiple of {self.size}, "
-                "or start another number of processes."
+                f"{self.size} processes{parts} in equal parts of 2 or more. Take a multiple of "
+                f"{least} from {2 * least} on, or start another number of processes."
             )
 
     def share(self, count: int) -> slice:

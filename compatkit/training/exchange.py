@@ -1,4 +1,4 @@
-"""What several processes hand to one another in a step: the gradients of what it moves, and running statistics.
+"""What several processes hand to one another in a step: the gradients of what it moves.
 
 After the backward pass, in one order on all processes, and not in the hooks of a wrapper around each module: a module
 may be used many times in a step or by some processes only, and a plugin may call it by itself
@@ -13,8 +13,6 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.evaluation.normalisation import norm_layers
-from compatkit.registry.tensors.tensorfile import state_digest
 from compatkit.training.distributed import World
 
 
@@ -113,47 +111,3 @@ def _parcels(modules: Iterable[nn.Module]) -> tuple[Parcel, ...]:
 def _strides(one: Tensor) -> tuple[int, ...]:
     """Return the strides of a tensor that fills its memory, else those of a contiguous one."""
     return torch.empty_like(one, device="meta").stride()
-
-
-def even_statistics(modules: Iterable[nn.Module], world: World) -> None:
-    """Give every process the mean of the running statistics of batch normalisation, and process 0's other buffers.
-
-    Running statistics are moving averages: their mean is what averaging in every step would have given.
-    """
-    if world.size == 1:
-        return
-    owners = list(modules)
-    running = [
-        value
-        for module in owners
-        for layer in norm_layers(module)
-        for value in (layer.running_mean, layer.running_var)
-        if value is not None
-    ]
-    counts = [layer.num_batches_tracked for module in owners for layer in norm_layers(module)]
-    known = {id(value) for value in (*running, *counts)}
-    for value in [one for module in owners for one in module.buffers() if id(one) not in known]:
-        world.copy_first(value)
-    if running:
-        flat = torch.cat([value.flatten() for value in running])
-        world.add_up(flat)
-        flat /= world.size
-        parts = flat.split([value.numel() for value in running])
-        torch._foreach_copy_(
-            running, [part.view_as(value) for part, value in zip(parts, running, strict=True)]
-        )
-
-
-def check_replicas(owners: Mapping[str, nn.Module], world: World) -> None:
-    """Check that all processes hold the same weights and buffers, bit by bit.
-
-    Raises:
-        TrainingError: They drifted apart; the owner module is named.
-    """
-    if world.size > 1:
-        digests = {owner: state_digest(module.state_dict()) for owner, module in owners.items()}
-        world.check_same(
-            digests,
-            "weights",
-            "They began alike and move by the same gradients: a plugin changed them in one process only.",
-        )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
+from torch import Tensor
 
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
@@ -14,7 +15,7 @@ from compatkit.training.compilation import Compiled
 from compatkit.training.context import SetUp, TaskState
 from compatkit.training.objective import Objective, Outcome
 from compatkit.training.randomness import Stream
-from compatkit.training.resident import Order
+from compatkit.training.sources import Source
 
 if TYPE_CHECKING:
     from compatkit.training.capture import Captured
@@ -26,10 +27,9 @@ class Lane:
 
     Attributes:
         task: Whose.
-        order: Which images come when.
+        source: Where its batches come from.
         movers: The optimisers that its steps move: its network's and every shared module's.
-        pinned: Whether indices go to the device through page-locked memory.
-        augment: Seeds of crops and flips.
+        pieces: In how many the batch of a step is worked through.
         span: The steps for which the tuples below are right: no plugin begins or ends in them.
         views: What changes a batch, with the seeds of what it draws; the others as their hooks are named.
         objective: What the steps minimise.
@@ -39,10 +39,9 @@ class Lane:
     """
 
     task: TaskState
-    order: Order
+    source: Source
     movers: tuple[torch.optim.Optimizer, ...]
-    pinned: bool
-    augment: Stream
+    pieces: int
     _setup: SetUp
     _plugins: RunPlugins
     _key: tuple[str | int, ...]
@@ -62,28 +61,19 @@ class Lane:
         task: TaskState,
         setup: SetUp,
         plugins: RunPlugins,
-        batch_size: int,
+        source: Source,
         movers: tuple[torch.optim.Optimizer, ...],
-        key: tuple[str | int, ...],
+        pieces: int = 1,
+        key: tuple[str | int, ...] = (),
     ) -> Lane:
-        """Return the lane of a task; ``key`` sets apart what several processes draw for their examples.
-
-        Raises:
-            DataError: There are fewer images than in a batch.
-        """
+        """Return the lane of a task; ``key`` sets apart what each of several processes draws for its examples."""
         nothing = Objective(setup.owners, (), setup.precision)
-        return cls(
-            task,
-            Order(len(task.examples), batch_size, setup.seed, task.name),
-            movers,
-            task.examples.images.device.type == "cuda",
-            Stream.of(setup.seed, "augment", task.name),
-            setup,
-            plugins,
-            key,
-            nothing,
-            nothing,
-        )
+        return cls(task, source, movers, pieces, setup, plugins, key, nothing, nothing)
+
+    @property
+    def moved(self) -> list[Tensor]:
+        """The parameters that its steps move."""
+        return [one for mover in self.movers for group in mover.param_groups for one in group["params"]]
 
     def resolve(self, number: int, *, compiles: bool = False) -> None:
         """Take in which plugins are active at a step, and until when that is so; compile the loss where wanted."""

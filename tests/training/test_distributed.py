@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,18 @@ from compatkit.evaluation.normalisation import norm_layers
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.recipes import read
 from compatkit.registry.tensors.tensorfile import deserialise, metadata
+from compatkit.training.distributed import World
 from compatkit.training.networks import prepare_task
+from compatkit.training.order import Order
 from compatkit.training.precision import Precision
-from compatkit.training.resident import Order, augment
+from compatkit.training.sources import Placing
 
 PROCESSES = 2
 TORCHRUN = (
     *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(PROCESSES)),
     *("--local-addr", "127.0.0.1"),
 )
-EQUAL = ("sgd", "adam", "phases", "frozen")
+EQUAL = ("sgd", "adam", "comforts", "phases", "frozen")
 REFUSED = ("other_plans", "other_images", "odd_batch", "on_a_cpu", "failing", "drifting")
 
 
@@ -106,6 +109,10 @@ def test_two_processes_equal_one_at_the_same_batch(outcomes: Outcomes, name: str
     )
     for got, expected in zip(said["history"], fit.history, strict=True):
         assert got["losses"] == pytest.approx(expected["losses"], abs=1e-5)
+    for got, expected in zip(said["evaluations"], fit.evaluations, strict=True):
+        assert (got["loss"], got["accuracy"]) == pytest.approx(
+            (expected["loss"], expected["accuracy"]), abs=1e-5
+        )
     if name != "frozen":  # whose plan names the heads that the first run left, to the last bit
         assert said["plan"] == fit.plan
     assert said["run"]["environment"].pop("processes") == PROCESSES
@@ -168,7 +175,7 @@ def test_a_run_of_one_process_goes_on_in_two_and_back(outcomes: Outcomes) -> Non
             "odd_batch",
             0,
             "UsageError",
-            "9 cannot be shared by 2 processes in equal parts of 2 or more. Take 8 or",
+            "9 cannot be shared by 2 processes in equal parts of 2 or more. Take a multiple of 2 from",
         ),
         (
             "on_a_cpu",
@@ -195,13 +202,26 @@ def test_one_process_says_what_is_wrong_and_the_other_is_not_left_waiting(
     assert other["message"].startswith(f"The run cannot go on: process {rank} of 2 failed first: {kind}: ")
 
 
-@pytest.mark.parametrize("names", [("crop",), ("flip",), ("crop", "flip")])
-def test_a_share_of_a_batch_is_moved_as_in_the_whole(names: tuple[str, ...]) -> None:
-    images = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8)
-    whole = augment(images, names, 5)
-    assert torch.equal(
-        torch.cat([augment(images[at : at + 2], names, 5, part=(6, at)) for at in (0, 2, 4)]), whole
+@pytest.mark.parametrize("where", ["resident", "prefetched", "loader"])
+def test_shares_of_a_batch_are_the_whole_batch(where: str) -> None:
+    """Moved and mirrored as there, in whatever way images are kept."""
+    (task,) = spread.tasks("left")
+    if where == "loader":
+        task = attrs.evolve(task, augment=(), loader=spread.loader(task))
+    state, precision = (
+        prepare_task(task, 0, Precision("cpu", "float32", True)),
+        Precision("cpu", "float32", True),
     )
+    place = Placing("auto" if where == "loader" else where)  # type: ignore[arg-type]
+
+    def batches(share: slice) -> list[Any]:
+        with closing(place.source(state, 0, 6, precision, share)) as source:
+            return [source.batch(step) for step in (0, 1, 8)]
+
+    parts = zip(*(batches(World(rank, 3).share(6)) for rank in range(3)), strict=True)
+    for whole, shares in zip(batches(slice(None)), parts, strict=True):
+        for name in ("images", "labels", "index"):
+            assert torch.equal(torch.cat([getattr(one, name) for one in shares]), getattr(whole, name))
 
 
 RECIPE = """
@@ -264,8 +284,8 @@ def test_a_process_that_is_killed_ends_the_run_with_one_error_and_a_checkpoint_t
     assert len(lines) == 1 and said.stderr.count("Traceback") == 2, said.stderr  # ours, and torchrun's own
     kept = tmp_path / "two.safetensors"
     assert re.fullmatch(
-        r"(\[rank0\]: )?compatkit\.errors\.TrainingError: The run cannot go on: process 1 of 2 \(id \d+\) is gone: killed, or out of "
-        rf"memory\. Start it again: it goes on from the checkpoint {re.escape(str(kept))}\.",
+        r"(\[rank0\]: )?compatkit\.errors\.TrainingError: The run cannot go on: process 1 of 2 \(id \d+\) is gone: "
+        rf"killed, or out of memory\. Start it again: it goes on from the checkpoint {re.escape(str(kept))}\.",
         lines[0],
     )
     assert_equal(spread.state(spread.kept(kept)), spread.state(spread.sgd()))
