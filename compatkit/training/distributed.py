@@ -216,12 +216,13 @@ def _place() -> tuple[int, int] | None:
 def _join(rank: int, size: int, cuda: bool) -> tuple[Any, Any]:
     """Return a group for values on the CPU, and the store that outlives a process."""
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
     prefix = f"compatkit/{next(_runs)}"  # a store keeps the keys of earlier runs of the same processes
     if dist.is_initialized():
-        store = dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store())
+        store = PrefixStore(prefix, _get_default_store())
     else:
-        store = dist.PrefixStore(prefix, _store())
+        store = PrefixStore(prefix, _store())
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     return dist.new_group(backend="gloo", timeout=PATIENCE), store
@@ -230,9 +231,9 @@ def _join(rank: int, size: int, cuda: bool) -> tuple[Any, Any]:
 @functools.cache
 def _store() -> Any:
     """Return the store of the surroundings: torchrun's, or one that process 0 opens for as long as it lives."""
-    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
 
-    return next(iter(dist.rendezvous("env://")))[0]
+    return next(iter(rendezvous("env://")))[0]
 
 
 def _leave(world: World, made: bool, whole: bool) -> None:

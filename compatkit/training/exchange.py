@@ -57,7 +57,7 @@ class Parcel:
                 views.append(view)
                 grads.append(one.grad)
         if grads:
-            torch._foreach_copy_(views, grads)
+            torch._foreach_copy_(views, grads)  # pyright: ignore[reportPrivateImportUsage]
 
     def give(self, moved: Iterable[bool]) -> None:
         """Hand the gradients out, to the parameters that any process has one for."""

@@ -24,7 +24,8 @@ class _Activated(nn.SyncBatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""
-        return self.act(self.drop(super().forward(input)))
+        drop, act = self.get_submodule("drop"), self.get_submodule("act")
+        return act(drop(super().forward(input)))
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def synchronised(setup: SetUp, world: World, *, on: bool) -> Iterator[None]:
     try:
         for layer, kind in layers:
             layer.__class__ = kind
-            layer.process_group = None  # all processes
+            layer.__dict__["process_group"] = None  # all processes
         yield
     finally:
         for layer, kind in before:
