@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
@@ -44,7 +44,7 @@ def bind(
     instance: str, weight: float, phase: Phase, effect: Effect, hook: str, function: Callable[..., Any]
 ) -> Bound:
     """Return a Bound whose ``call`` guards ``function``, which takes the hook's full arguments."""
-    guards = {"compatkit_losses": _losses, "compatkit_views": _views}
+    guards = {"compatkit_losses": _losses, "compatkit_views": _views, "compatkit_further_views": _further}
     guard = guards.get(hook, _plain)
     return Bound(instance, weight, phase, effect, guard(instance, hook, function), function)
 
@@ -118,6 +118,28 @@ def _views(instance: str, hook: str, function: Callable[..., Any]) -> Callable[.
                 hook=hook,
             )
         return check_batch(instance, after)
+
+    return call
+
+
+def _further(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    guarded = _plain(instance, hook, function)
+
+    def call(images: Tensor) -> Sequence[Tensor]:
+        views = guarded(images)
+        if not isinstance(views, Sequence) or any(
+            getattr(one, "shape", None) != images.shape for one in views
+        ):
+            came = (
+                [tuple(getattr(one, "shape", ())) for one in views] if isinstance(views, Sequence) else None
+            )
+            raise PluginError(
+                f"Plugin {instance!r}: {hook} returned {_described(views) if came is None else f'shapes {came}'} for "
+                f"images of shape {tuple(images.shape)}. Return a list of views of that shape, or an empty one.",
+                plugin=instance,
+                hook=hook,
+            )
+        return views
 
     return call
 

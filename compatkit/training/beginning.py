@@ -128,7 +128,7 @@ def _begun(
             synchronised(setup, world, on=trainer.synchronise_statistics),
             closing(_loop(trainer, setup, plugins, world)) as loop,
         ):
-            manifest = describe(trainer, setup, plugins, frozen_statistics, loop.execution, world)
+            manifest = describe(trainer, loop, frozen_statistics)
             kept = trainer.checkpoint_every if trainer.checkpoint is not None else None
             world.check_same(
                 {"plan": manifest, "checkpoint_every": kept, "evaluate_every": trainer.evaluate_every},

@@ -261,6 +261,8 @@ class Step:
         piece: Which piece of the step's batch this is, from 0, where the trainer accumulates gradients.
         features: What the extractor gave, ``(batch, ...)``.
         logits: What the head gave, ``(batch, classes)``.
+        views: What the extractor gave for each further view that the plugin asked for whose losses are computed, as
+            ``features``; every view was normalised by its own batch statistics and left no trace in the buffers.
     """
 
     seed: int
@@ -271,6 +273,7 @@ class Step:
     features: Tensor | None = None
     logits: Tensor | None = None
     piece: int = 0
+    views: Sequence[Tensor] = ()
 
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
         """Run the task's extractor on further views.

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
-from compatkit.plugins import RunPlugins
-from compatkit.training.context import SetUp, TaskState
-from compatkit.training.distributed import ALONE, World
-from compatkit.training.execution import Execution
+from compatkit.training.context import TaskState
 from compatkit.training.networks import start_digest
 
 if TYPE_CHECKING:
+    from compatkit.training.loop import Loop
     from compatkit.training.trainer import Trainer
 
 HIDDEN = (
@@ -31,6 +29,7 @@ HIDDEN = (
     "execution",
     "images",
     "memory_share",
+    "passes",
 )
 """Settings that change no result, or that the environment says more of."""
 ABSENT_WHERE_OFF = (
@@ -48,20 +47,14 @@ ONLY_TO_STOP = ("evaluate_every", "evaluate_on")
 """Settings that move no weight, unless a run stops by what they measure."""
 
 
-def describe(
-    trainer: Trainer,
-    setup: SetUp,
-    plugins: RunPlugins,
-    statistics: str,
-    execution: Execution,
-    world: World = ALONE,
-) -> dict[str, Any]:
-    """Return the manifest of a run whose set-up is complete; the same however many processes take its steps."""
+def describe(trainer: Trainer, loop: Loop, statistics: str) -> dict[str, Any]:
+    """Return the manifest of a run that has taken no step; the same however many processes take its steps."""
+    setup = loop.setup
     return {
         "schema": 1,
         "trainer": {**_settings(trainer), "scheduling": "alternate", "steps_are": "per task"},
         "tasks": [_task(state) for state in setup.tasks.values()],
-        "plugins": plugins.manifest(),
+        "plugins": loop.plugins.manifest(),
         "frozen": {
             name: {"digest": head.digest, "state": start_digest(head.module), "statistics": statistics}
             for name, head in setup.frozen.items()
@@ -70,10 +63,11 @@ def describe(
             "compatkit": version("compatkit"),
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "device": world.named(setup.precision.device),
+            "device": loop.world.named(setup.precision.device),
             "precision": setup.precision.dtype,
             "channels_last": setup.precision.channels_last,
-            "execution": attrs.asdict(execution),
+            "execution": attrs.asdict(loop.execution),
+            "passes": {name: lane.passes.mode for name, lane in loop.lanes.items()},
         },
     }
 

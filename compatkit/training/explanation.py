@@ -39,6 +39,7 @@ class Explanation:
                 "images": None if state.task.loader is not None else len(state.examples),
                 "source": loop.lanes[name].source.describe(),
                 "size": [len(state.data.mean), *state.data.size],
+                "passes": attrs.asdict(loop.lanes[name].passes),
                 "batch": loop.batch_size,
                 "steps_an_epoch": loop.lanes[name].source.per_epoch,
                 "classes": len(state.labels),

@@ -13,6 +13,7 @@ from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
 from compatkit.training.compilation import Compiled
 from compatkit.training.context import SetUp, TaskState
+from compatkit.training.further import SEPARATE, FurtherViews, Passes
 from compatkit.training.objective import Objective, Outcome
 from compatkit.training.randomness import Stream
 from compatkit.training.sources import Source
@@ -35,6 +36,7 @@ class Lane:
         objective: What the steps minimise.
         forward: The same, or its compiled form.
         captured: The whole step as a CUDA graph, once it has been captured.
+        passes: Whether the extractor sees further views in the pass of the batch.
         seeds: Of what the network draws in it, and of what each regularizer does.
     """
 
@@ -45,6 +47,7 @@ class Lane:
     _setup: SetUp
     _plugins: RunPlugins
     _key: tuple[str | int, ...]
+    passes: Passes
     objective: Objective
     forward: Callable[..., Outcome]
     captured: Captured | None = None
@@ -64,11 +67,12 @@ class Lane:
         source: Source,
         movers: tuple[torch.optim.Optimizer, ...],
         pieces: int = 1,
+        passes: Passes = SEPARATE,
         key: tuple[str | int, ...] = (),
     ) -> Lane:
         """Return the lane of a task; ``key`` sets apart what each of several processes draws for its examples."""
         nothing = Objective(setup.owners, (), setup.precision)
-        return cls(task, source, movers, pieces, setup, plugins, key, nothing, nothing)
+        return cls(task, source, movers, pieces, setup, plugins, key, passes, nothing, nothing)
 
     @property
     def moved(self) -> list[Tensor]:
@@ -80,6 +84,7 @@ class Lane:
         plugins, name, seed = self._plugins, self.task.name, self._setup.seed
         everything = (
             *plugins.views,
+            *plugins.further_views,
             *plugins.losses,
             *plugins.after_backward,
             *plugins.after_step,
@@ -94,7 +99,11 @@ class Lane:
             for one in _active(plugins.views, number)
         )
         losses = _active(plugins.losses, number)
-        self.objective = Objective(self._setup.owners, losses, self._setup.precision)
+        hooks = _active(plugins.further_views, number)
+        further = FurtherViews.of(hooks, self.task.data.size, self.passes.fused)
+        # Whatever changes images in a batch would leave views of them as they were.
+        self.source.arrange(further.make if len(further) and not self.views else None)
+        self.objective = Objective(self._setup.owners, losses, self._setup.precision, further)
         self.forward = Compiled(self.objective) if compiles else self.objective
         self.captured = None
         drawing = [(name,), *((one.instance, name) for one in losses)]

@@ -17,6 +17,7 @@ from compatkit.training.context import SetUp, Step, TaskState
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.exchange import Exchange
 from compatkit.training.execution import EAGER, Execution
+from compatkit.training.further import SEPARATE, passes
 from compatkit.training.lanes import Lane
 from compatkit.training.optimisation import Optimisation, set_rate
 from compatkit.training.progress import Measured
@@ -79,7 +80,8 @@ class Loop:
 
         Raises:
             DataError: There are fewer images than in a batch.
-            UsageError: Nothing that a task's steps could move is left to move.
+            UsageError: Nothing that a task's steps could move is left to move; or one pass for all views was asked for,
+                and an extractor would mix them.
         """
         moved = _moved(setup)
         optimisers = {name: settings.optimisation.make(each) for name, each in moved.items() if each}
@@ -98,7 +100,10 @@ class Loop:
                     subject=name,
                 )
             source = settings.placing.source(state, setup.seed, batch_size, setup.precision, share)
-            lanes[name] = Lane.of(state, setup, plugins, source, movers, accumulate, world.key)
+            seen = (
+                passes(settings.passes, state, setup.precision.device) if plugins.further_views else SEPARATE
+            )
+            lanes[name] = Lane.of(state, setup, plugins, source, movers, accumulate, seen, world.key)
         return cls(
             setup,
             plugins,

@@ -62,8 +62,8 @@ def does_not_fit(loop: Loop, task: TaskState, number: int, error: BaseException)
     said = f"Task {task.name!r} ran out of memory on {loop.setup.precision.device!r} in step {number} with {tried}."
     if loop.world.size > 1:  # the others wait meanwhile, and may be needed for a pass
         return EnvironmentFailure(
-            f"{said} Set accumulate={2 * lane.pieces}, which sees the same images a step, a smaller batch_size, or start "
-            "more processes, each on a device of its own.",
+            f"{said} Set accumulate={2 * lane.pieces}, which sees the same images a step, or a smaller batch_size, "
+            "or start more processes, each on a device of its own.",
             subject=task.name,
         )
     with _untouched(loop):

@@ -8,6 +8,7 @@ import attrs
 
 from compatkit.errors import UsageError
 from compatkit.training.execution import check_mode
+from compatkit.training.further import Asked
 from compatkit.training.optimisation import Optimisation
 from compatkit.training.schedules import Schedule
 from compatkit.training.sources import Placing
@@ -23,6 +24,7 @@ class Resolved:
     schedule: Schedule
     optimisation: Optimisation
     placing: Placing
+    passes: Asked = "auto"
 
 
 def resolved(trainer: Trainer) -> Resolved:
@@ -39,7 +41,7 @@ def resolved(trainer: Trainer) -> Resolved:
         elif trainer.warmup:
             raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
         moved = Optimisation(trainer.optimiser, trainer.lr, trainer.momentum, trainer.weight_decay)
-        return Resolved(schedule, moved, Placing(trainer.images, trainer.memory_share))
+        return Resolved(schedule, moved, Placing(trainer.images, trainer.memory_share), trainer.passes)
     except ValueError as error:
         raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
 

@@ -13,6 +13,7 @@ import attrs
 
 from compatkit.errors import UsageError
 from compatkit.plugins import Use
+from compatkit.training import further
 from compatkit.training.beginning import Begun, Frozen, Statistics, begun
 from compatkit.training.evaluating import Evaluator, On
 from compatkit.training.execution import Asked
@@ -64,10 +65,9 @@ class Trainer:
         images: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory with the
             next batches on their way, ``"auto"`` by size. Batches are bitwise the same.
         memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
-        execution: ``"auto"`` tries on a GPU which way is the fastest, and is ``"eager"`` elsewhere; ``"compile"``,
-            ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
-            ``Fit.run`` says what was done and why; a run that goes on from a checkpoint does the same again.
-        deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
+        passes: In how many passes an extractor sees further views of a batch, such as rotations: ``"fused"`` in one,
+            each view normalised by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Both give the same to
+            rounding; networks that draw random numbers (dropout) draw others.
         checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
         checkpoint_every: Steps between checkpoints, rounded up to whole rows of the history.
         log_every: Steps between rows of the history.
@@ -104,6 +104,7 @@ class Trainer:
     deterministic: bool = False
     images: Place = "auto"
     memory_share: float = 0.5
+    passes: further.Asked = attrs.field(default="auto", validator=attrs.validators.in_(further.ASKED))
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = attrs.field(default=500, validator=attrs.validators.ge(1))
     log_every: int = attrs.field(default=50, validator=attrs.validators.ge(1))

@@ -70,6 +70,20 @@ def test_a_compiled_run_computes_what_an_eager_one_does(traced: CompileCounterWi
     assert compiled.plan != eager.plan
 
 
+@pytest.mark.slow
+def test_one_pass_for_all_views_can_be_compiled(traced: CompileCounterWithBackend) -> None:
+    settings: dict[str, Any] = {
+        "steps": 3,
+        "optimiser": "sgd",
+        "lr": 0.05,
+    }  # Adam follows the sign of rounding
+    eager = quick(passes="separate", **settings).fit(pair(), ALL)
+    compiled = quick(passes="fused", execution="compile", **settings).fit(pair(), ALL)
+    assert how(compiled) == {"mode": "compile", "reason": "asked for"}
+    for name, value in weights(eager).items():
+        torch.testing.assert_close(weights(compiled)[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
 def test_what_is_compiled_serves_the_next_task_and_the_next_seed(traced: CompileCounterWithBackend) -> None:
     quick(steps=2, execution="compile").fit(pair(), ["identical_init"])
     assert traced.frame_count == 1
