@@ -170,10 +170,6 @@ def failing() -> ck.Fit:
     return quick(steps=STEPS).fit(tasks("left"), ["fails"], factories={"fails": Fails})
 
 
-def other_plans() -> ck.Fit:
-    return quick(steps=STEPS, lr=0.01 * (1 + int(os.environ["RANK"]))).fit(tasks("left"))
-
-
 def other_images() -> ck.Fit:
     """Not even as many."""
     data = data_set("left", count=48 + 3 * int(os.environ["RANK"]))
@@ -206,19 +202,11 @@ def drifting() -> ck.Fit:
     return quick(steps=1).fit(tasks("left"), ["drifts"], factories={"drifts": Drifts})
 
 
-def odd_batch() -> ck.Fit:
-    return quick(steps=1, batch_size=9).fit(tasks("left"))
-
-
-def on_a_cpu() -> ck.Fit:
-    return quick(steps=1, device="cpu", synchronise_statistics=True).fit(tasks("left"))
-
-
 RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     one.__name__: one
     for one in (
         *(sgd, adam, comforts, phases, frozen, batch_normalised, resumed),
-        *(failing, other_plans, other_images, drifting, odd_batch, on_a_cpu),
+        *(failing, other_images, drifting),
     )
 }
 

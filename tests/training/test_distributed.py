@@ -25,6 +25,7 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.adapters.builders import BUILDERS
+from compatkit.errors import UsageError
 from compatkit.evaluation.normalisation import norm_layers
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.recipes import read
@@ -41,7 +42,7 @@ TORCHRUN = (
     *("--local-addr", "127.0.0.1"),
 )
 EQUAL = ("sgd", "adam", "comforts", "phases", "frozen")
-REFUSED = ("other_plans", "other_images", "odd_batch", "on_a_cpu", "failing", "drifting")
+REFUSED = ("other_images", "failing", "drifting")
 
 
 class Interrupt:
@@ -164,25 +165,7 @@ def test_a_run_of_one_process_goes_on_in_two_and_back(outcomes: Outcomes) -> Non
 @pytest.mark.parametrize(
     ("name", "rank", "kind", "message"),
     [
-        (
-            "other_plans",
-            0,
-            "TrainingError",
-            "different plans: plan.trainer.lr is 0.01 in process 0 and 0.02 in process 1.",
-        ),
-        ("other_images", 0, "TrainingError", "plan.tasks[0].data.digest is 'data:sha256:"),
-        (
-            "odd_batch",
-            0,
-            "UsageError",
-            "9 cannot be shared by 2 processes in equal parts of 2 or more. Take a multiple of 2 from",
-        ),
-        (
-            "on_a_cpu",
-            0,
-            "UsageError",
-            "synchronise_statistics needs GPUs: torch.nn.SyncBatchNorm takes no tensors on 'cpu'",
-        ),
+        ("other_images", 0, "TrainingError", "different plans: plan.tasks[0].data.digest is 'data:sha256:"),
         (
             "failing",
             1,
@@ -200,6 +183,29 @@ def test_one_process_says_what_is_wrong_and_the_other_is_not_left_waiting(
     assert said["message"].endswith(f"(In process {rank} of 2.)")
     assert other["error"] == "TrainingError"
     assert other["message"].startswith(f"The run cannot go on: process {rank} of 2 failed first: {kind}: ")
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "pieces", "message"),
+    [
+        (
+            9,
+            1,
+            "9 cannot be shared by 2 processes in equal parts of 2 or more. Take a multiple of 2 from 4 on",
+        ),
+        (2, 1, "2 cannot be shared by 2 processes"),
+        (
+            6,
+            2,
+            "by 2 processes and 2 pieces (accumulate) in equal parts of 2 or more. Take a multiple of 4 from 8 on",
+        ),
+    ],
+)
+def test_batches_that_cannot_be_shared(batch_size: int, pieces: int, message: str) -> None:
+    World(1, 2).check_batch(8, 2)
+    World().check_batch(3)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        World(1, 2).check_batch(batch_size, pieces)
 
 
 @pytest.mark.parametrize("where", ["resident", "prefetched", "loader"])

@@ -69,3 +69,9 @@ def test_a_layer_that_normalises_in_its_own_way_is_refused_and_the_others_left_a
         with synchronised(run(module), GPUS, on=True):
             pass
     assert type(module[0]) is nn.BatchNorm2d
+
+
+def test_a_cpu_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"needs GPUs: torch.nn.SyncBatchNorm takes no tensors on 'cpu'"):
+        with synchronised(run(network()), World(0, 2, "cpu"), on=True):
+            pass
