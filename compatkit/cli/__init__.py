@@ -10,6 +10,7 @@ import errno
 import io
 import os
 import sys
+import time
 import warnings
 from contextlib import nullcontext
 from importlib import import_module
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatkit.cli.options import given, json_option, registry_option
-from compatkit.cli.output import clean, emit, only_json, report_text, warn
+from compatkit.cli.output import clean, emit, only_json, report_text, speaks, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ Exit codes: 0 ok, 1 incompatible or failed check, 2 usage, 3 integrity,
 4 environment (disk, rights).
 """
 DEFECT, INTERRUPTED = 70, 130
+HEAD_START = 3.0
+"""Seconds by which the first of several processes fails first; torchrun ends the others before they say the same."""
 
 
 class Lazy(click.Group):
@@ -184,6 +187,8 @@ def _fail(
     found: dict[str, Any] | None = None,
 ) -> int:
     """Tell of a failure; ``found`` is the report where it is another than that of a check, as JSON values."""
+    if not speaks():
+        time.sleep(HEAD_START)
     if machine:
         told = report.to_json() if report is not None else found
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,11 @@ SEVERITY_STYLES: Mapping[str, Mapping[str, Any]] = {
     "informs": {},
 }
 _stream: ContextVar[TextIO | None] = ContextVar("stream", default=None)
+
+
+def speaks() -> bool:
+    """Return whether this process prints and publishes: of several that torchrun started, the first."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import click
 
 from compatkit.cli.options import data_options, given, json_option, registry_option, sign_option
 from compatkit.cli.outcome import found_in, show_outcomes, to_json
-from compatkit.cli.output import columns, emit, news, next_step, progress
+from compatkit.cli.output import columns, emit, news, next_step, progress, speaks
 from compatkit.cli.roots import check_folder, destination, publishing, registry
 from compatkit.cli.signing import chosen_key, sign_published
 from compatkit.cli.weights import offline
@@ -91,7 +92,13 @@ def train_command(
         if major:
             raise UsageError("Give --version or --major, not both.")
 
-    root, key = destination(context), chosen_key(context)
+    first = speaks()
+    if download and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError(
+            "--download is for one process: several would write the same files. Fetch the data sets first, for example "
+            "with `compatkit train RECIPE --steps 1 --dry-run --download`."
+        )
+    root, key = (destination(context), chosen_key(context)) if first else (Path(), None)
     overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "scalars": scalars}
     try:
         plan = read(recipe, root=data_root, download=download, prefix=prefix, **overrides)
@@ -99,15 +106,16 @@ def train_command(
         if not isinstance(error.subject, str):  # the name of a data set that is not at hand
             raise
         raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
-    _check_checkpoint(plan.trainer.checkpoint)
     frozen = registry(context).auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
     if explain or profile is not None:
         _look(plan, frozen, download, machine, profile)
         return
     images = (found_in(data_root, download),)
-    if not major:
-        _check_policies(root, plan, version, images)
-    _announce(plan)
+    if first:
+        _check_checkpoint(plan.trainer.checkpoint)
+        if not major:
+            _check_policies(root, plan, version, images)
+        _announce(plan)
     try:
         with offline(unless=download):
             fit = plan.trainer.fit(
@@ -117,6 +125,8 @@ def train_command(
         if plan.trainer.checkpoint is not None and Path(plan.trainer.checkpoint).exists():
             news(f"The same command goes on from the checkpoint {plan.trainer.checkpoint}.")
         raise
+    if not first:
+        return
     if plan.trainer.ema is not None:
         fit = fit.averaged()
         news("What is published are the moving averages of the weights, as the recipe's ema asks.")
@@ -159,6 +169,8 @@ def _look(
             if steps is None
             else plan.trainer.profile(plan.tasks, plan.regularizers, steps=steps, **given)
         )
+    if not speaks():
+        return
     if machine:
         emit(shown.to_json())
     else:

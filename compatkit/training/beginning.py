@@ -22,6 +22,7 @@ from compatkit.training.averaging import Averaging
 from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
 from compatkit.training.describing import describe
 from compatkit.training.determinism import determined
+from compatkit.training.distributed import World, spread
 from compatkit.training.execution import settle
 from compatkit.training.fit import Fit, anchor
 from compatkit.training.holdout import check_classes, hold_out
@@ -33,6 +34,7 @@ from compatkit.training.precision import Precision
 from compatkit.training.randomness import preserved, reseed, seed_of
 from compatkit.training.scalars import check_tensorboard
 from compatkit.training.settings import resolved
+from compatkit.training.synchronised import synchronised
 from compatkit.training.task import Task
 
 if TYPE_CHECKING:
@@ -102,21 +104,45 @@ def begun(
     Raises:
         CompatkitError: See ``Trainer.fit``.
     """
-    _check(trainer, tasks)
-    precision = Precision.choose(trainer.device, trainer.precision, trainer.channels_last)
+    with spread(trainer.device, trainer.checkpoint) as world:
+        yield from _begun(world, trainer, tasks, regularizers, frozen, frozen_statistics, factories)
+
+
+def _begun(
+    world: World,
+    trainer: Trainer,
+    tasks: Sequence[Task],
+    regularizers: Sequence[str | Use],
+    frozen: Frozen,
+    frozen_statistics: Statistics,
+    factories: Mapping[str, Callable[..., Any]] | None,
+) -> Iterator[Begun]:
+    """Do what ``begun`` says as one of the processes of ``world``."""
+    world.check_batch(trainer.batch_size, trainer.accumulate)
+    _check(trainer, tasks, world)
+    precision = Precision.choose(world.device, trainer.precision, trainer.channels_last)
     plugins = RunPlugins.create(regularizers, factories=factories)
     shown, held = hold_out(tasks, trainer.validation, trainer.seed)
     with preserved(), determined(precision.device, on=trainer.deterministic):
         setup = _set_up(trainer.seed, shown, plugins, precision, frozen, frozen_statistics)
-        with closing(_loop(trainer, setup, plugins)) as loop:
+        with (
+            synchronised(setup, world, on=trainer.synchronise_statistics),
+            closing(_loop(trainer, setup, plugins, world)) as loop,
+        ):
             manifest = describe(trainer, loop, frozen_statistics)
+            kept = trainer.checkpoint_every if trainer.checkpoint is not None else None
+            world.check_same(
+                {"plan": manifest, "checkpoint_every": kept, "evaluate_every": trainer.evaluate_every},
+                "plans",
+                "Give all the same script, settings, data and versions.",
+            )
             yield Begun(trainer, loop, manifest, held)
 
 
-def _check(trainer: Trainer, tasks: Sequence[Task]) -> None:
+def _check(trainer: Trainer, tasks: Sequence[Task], world: World) -> None:
     """Refuse what can be known to fail before anything is built."""
     folder = Path(trainer.checkpoint).absolute().parent if trainer.checkpoint is not None else None
-    if folder is not None and not folder.is_dir():
+    if folder is not None and world.first and not folder.is_dir():
         raise UsageError(f"The folder {folder} of the checkpoint does not exist; make it first.")
     if not tasks:
         raise UsageError("Trainer.fit expects at least one task, got none.")
@@ -161,7 +187,7 @@ def _set_up(
     return setup
 
 
-def _loop(trainer: Trainer, setup: SetUp, plugins: RunPlugins) -> Loop:
+def _loop(trainer: Trainer, setup: SetUp, plugins: RunPlugins, world: World) -> Loop:
     """Return the loop, which executes steps as the checkpoint says, or as settled now."""
     loop = Loop.create(
         setup,
@@ -172,10 +198,11 @@ def _loop(trainer: Trainer, setup: SetUp, plugins: RunPlugins) -> Loop:
         accumulate=trainer.accumulate,
         clip_norm=trainer.clip_norm,
         averaging=Averaging(trainer.ema, trainer.ema_warmup) if trainer.ema is not None else None,
+        world=world,
     )
     loop.train_mode()
-    path = Path(trainer.checkpoint) if trainer.checkpoint is not None else None
-    kept = checkpoints.execution(path) if path is not None and path.exists() else None
+    data = checkpoints.read(Path(trainer.checkpoint) if trainer.checkpoint is not None else None, world)
+    kept = checkpoints.execution(data) if data is not None else None
     if trainer.execution == "auto" and kept is not None:
         loop.set_execution(kept)
     else:

@@ -22,6 +22,7 @@ from compatkit.registry.durable import replace_file
 from compatkit.registry.surroundings import environment
 from compatkit.registry.tensors.tensorfile import deserialise, metadata, serialise, state_digest
 from compatkit.training.describing import differences
+from compatkit.training.distributed import World
 from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
 
@@ -79,10 +80,23 @@ def save(path: Path, loop: Loop, run: Mapping[str, Any], state: State) -> None:
     replace_file(path, serialise(tensors, metadata=json.dumps(note)))
 
 
-def execution(path: Path) -> Execution | None:
+def read(path: Path | None, world: World) -> bytes | None:
+    """Return what a checkpoint holds, read by the first process for all; None where there is none.
+
+    Raises:
+        EnvironmentFailure: The file cannot be read.
+    """
+    if path is None:
+        return None
+    data = None
+    if world.first and path.exists():
+        with environment("read", path):
+            data = path.read_bytes()
+    return world.from_first(data)
+
+
+def execution(data: bytes) -> Execution | None:
     """Return how the run of a checkpoint executes its steps; None where the file does not say so."""
-    with environment("read", path):
-        data = path.read_bytes()
     try:
         kept = json.loads(metadata(data) or "")["execution"]
         return Execution(kept["mode"], kept["reason"])
@@ -90,17 +104,14 @@ def execution(path: Path) -> Execution | None:
         return None  # ``load`` says what is wrong with the file
 
 
-def load(path: Path, loop: Loop, run: Mapping[str, Any]) -> State:
-    """Take back what ``save`` wrote: put weights and states into ``loop``, and return the rest.
+def load(path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]) -> State:
+    """Take back what ``save`` wrote to ``path``: put weights and states into ``loop``, and return the rest.
 
     Raises:
         FormatError: The file is no checkpoint.
         IntegrityError: Its tensors are not those that were written.
         TrainingError: It belongs to another plan.
-        EnvironmentFailure: The file cannot be read.
     """
-    with environment("read", path):
-        data = path.read_bytes()
     try:
         stored = deserialise(data)
     except FormatError as error:

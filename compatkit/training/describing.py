@@ -40,6 +40,7 @@ ABSENT_WHERE_OFF = (
     "ema_warmup",
     "validation",
     "stop_early",
+    "synchronise_statistics",
 )
 """Settings that are named only where they do something, so that runs without them keep their plans."""
 ONLY_TO_STOP = ("evaluate_every", "evaluate_on")
@@ -47,7 +48,7 @@ ONLY_TO_STOP = ("evaluate_every", "evaluate_on")
 
 
 def describe(trainer: Trainer, loop: Loop, statistics: str) -> dict[str, Any]:
-    """Return the manifest of a run that has taken no step."""
+    """Return the manifest of a run that has taken no step; the same however many processes take its steps."""
     setup = loop.setup
     return {
         "schema": 1,
@@ -62,7 +63,7 @@ def describe(trainer: Trainer, loop: Loop, statistics: str) -> dict[str, Any]:
             "compatkit": version("compatkit"),
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "device": setup.precision.device,
+            "device": loop.world.named(setup.precision.device),
             "precision": setup.precision.dtype,
             "channels_last": setup.precision.channels_last,
             "execution": attrs.asdict(loop.execution),

@@ -19,6 +19,7 @@ from compatkit.evaluation.normalisation import evaluation_mode
 from compatkit.evaluation.preprocessing import Prepared, normalise, prepare
 from compatkit.training.averaging import Averages
 from compatkit.training.context import SetUp, TaskState
+from compatkit.training.distributed import ALONE, World
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import preserved
 
@@ -51,7 +52,9 @@ class Evaluator:
         examples = {name: prepare(split, setup.tasks[name].data) for name, split in splits.items()}
         return cls(on, every, batch_size, examples)
 
-    def measure(self, setup: SetUp, averages: Averages | None, step: int) -> list[dict[str, Any]]:
+    def measure(
+        self, setup: SetUp, averages: Averages | None, step: int, world: World = ALONE
+    ) -> list[dict[str, Any]]:
         """Return a row for each task, and one more for its averages where there are any.
 
         Returns:
@@ -66,7 +69,7 @@ class Evaluator:
                 for weights, kept in (("trained", None), ("averages", averages)):
                     if weights == "averages" and kept is None:
                         continue
-                    loss, accuracy = self._figures(state, setup.precision, kept)
+                    loss, accuracy = self._figures(state, setup.precision, kept, world)
                     if not math.isfinite(loss):
                         raise TrainingError(
                             f"The loss of task {name!r} on the {self.on} images after {step} steps is not finite "
@@ -87,14 +90,16 @@ class Evaluator:
         return rows
 
     def _figures(
-        self, state: TaskState, precision: Precision, averages: Averages | None
+        self, state: TaskState, precision: Precision, averages: Averages | None, world: World
     ) -> tuple[float, float]:
         examples, device = self.examples[state.name], precision.device
         loss, right = torch.zeros((), device=device), torch.zeros((), device=device)
         with ExitStack() as stack:
             for module in (state.extractor, state.head):
                 stack.enter_context(evaluation_mode(module))
-            for start in range(0, len(examples), self.batch_size):
+            for start in range(
+                world.rank * self.batch_size, len(examples), world.size * self.batch_size
+            ):  # each of several processes takes its batches
                 images = examples.images[start : start + self.batch_size]
                 labels = examples.labels[start : start + self.batch_size].to(device)
                 pixels = normalise(images, state.data, device=device)
@@ -104,7 +109,8 @@ class Evaluator:
                     logits = _logits(state, pixels, averages).float()
                 loss += F.cross_entropy(logits, labels, reduction="sum")
                 right += (logits.argmax(1) == labels).sum()
-        return float(loss) / len(examples), float(right) / len(examples)
+        sums = world.gather((float(loss), float(right)))
+        return sum(one for one, _ in sums) / len(examples), sum(one for _, one in sums) / len(examples)
 
 
 def _logits(state: TaskState, pixels: Tensor, averages: Averages | None) -> Tensor:

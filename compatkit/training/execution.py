@@ -80,6 +80,8 @@ def settle(loop: Loop, asked: Asked, *, deterministic: bool) -> Execution:
                 f"on {device} a compiled step gains little over {loop.setup.precision.dtype} in this memory format and "
                 "takes half a minute to make; execution='compile' asks for it",
             )
+        if loop.world.size > 1:
+            return Execution("eager", "several processes would each find another way the fastest")
         from compatkit.training.trials import fastest
 
         return fastest(loop)
@@ -96,6 +98,9 @@ def possible(loop: Loop, mode: Mode) -> Execution:
         hindrances.append(
             f"a CUDA graph needs a CUDA device, and this run is on {loop.setup.precision.device}"
         )
+    if captures and loop.world.size > 1:
+        captures = False
+        hindrances.append("several processes tell one another in every step which gradients they have")
     if captures and (found := "; ".join(hinders_capture(loop))):
         captures = False
         hindrances.append(found)

@@ -46,6 +46,7 @@ class Lane:
     pieces: int
     _setup: SetUp
     _plugins: RunPlugins
+    _key: tuple[str | int, ...]
     passes: Passes
     objective: Objective
     forward: Callable[..., Outcome]
@@ -67,10 +68,11 @@ class Lane:
         movers: tuple[torch.optim.Optimizer, ...],
         pieces: int = 1,
         passes: Passes = SEPARATE,
+        key: tuple[str | int, ...] = (),
     ) -> Lane:
-        """Return the lane of a task."""
+        """Return the lane of a task; ``key`` sets apart what each of several processes draws for its examples."""
         nothing = Objective(setup.owners, (), setup.precision)
-        return cls(task, source, movers, pieces, setup, plugins, passes, nothing, nothing)
+        return cls(task, source, movers, pieces, setup, plugins, key, passes, nothing, nothing)
 
     @property
     def moved(self) -> list[Tensor]:
@@ -93,7 +95,8 @@ class Lane:
         end = min((edge for edge in edges if edge > number), default=2**62)
         self.span = range(begin, end)
         self.views = tuple(
-            (one.call, Stream.of(seed, one.instance, "views", name)) for one in _active(plugins.views, number)
+            (one.call, Stream.of(seed, one.instance, "views", name, *self._key))
+            for one in _active(plugins.views, number)
         )
         losses = _active(plugins.losses, number)
         hooks = _active(plugins.further_views, number)
@@ -104,7 +107,7 @@ class Lane:
         self.forward = Compiled(self.objective) if compiles else self.objective
         self.captured = None
         drawing = [(name,), *((one.instance, name) for one in losses)]
-        self.seeds = tuple(Stream.of(seed, "network", *key) for key in drawing)
+        self.seeds = tuple(Stream.of(seed, "network", *key, *self._key) for key in drawing)
         self.after_backward = tuple(one.call for one in _active(plugins.after_backward, number))
         self.after_step = tuple(one.call for one in _active(plugins.after_step, number))
         self.after_epoch = tuple(one.call for one in _active(plugins.after_epoch, number))

@@ -42,14 +42,22 @@ class Streamed:
     """The batches of a loader, in its own order; passes follow each other.
 
     Images are bytes, normalised here, or floating-point numbers that are normalised already. An incomplete batch
-    ends a pass. The batch after the one that is asked for is fetched with it, to know where a pass ends.
+    ends a pass. The batch after the one that is asked for is fetched with it, to know where a pass ends. Of several
+    processes each asks its own loader for whole batches, and takes a share of each.
     """
 
     def __init__(
-        self, loader: Iterable[Any], data: Data, task: str, seed: int, batch_size: int, precision: Precision
+        self,
+        loader: Iterable[Any],
+        data: Data,
+        task: str,
+        seed: int,
+        batch_size: int,
+        precision: Precision,
+        share: slice = slice(None),
     ) -> None:
         self._loader, self._data, self._task, self._precision = loader, data, task, precision
-        self._seed, self._batch_size = seed, batch_size
+        self._seed, self._batch_size, self._share = seed, batch_size, share
         self._passed, self._taken, self._step = -1, 0, 0
         self._iterator: Iterator[Any] | None = None
         self._upcoming: Pair | None = None
@@ -77,9 +85,10 @@ class Streamed:
         self._upcoming = self._fetch()
         self._step = step + 1
         device = torch.device(self._precision.device)
+        images, labels = images[self._share], labels[self._share]
         images = images.to(device, non_blocking=True)
         pixels = normalise(images, self._data) if images.dtype == torch.uint8 else images.to(torch.float32)
-        index = torch.arange(place, place + self._batch_size, device=device)
+        index = torch.arange(place, place + self._batch_size, device=device)[self._share]
         return Batch(
             pixels.contiguous(memory_format=self._precision.memory_format),
             labels.to(device, torch.int64, non_blocking=True),

@@ -14,6 +14,8 @@ from compatkit.training.accumulation import pieces, together
 from compatkit.training.averaging import Averages, Averaging
 from compatkit.training.capture import Captured
 from compatkit.training.context import SetUp, Step, TaskState
+from compatkit.training.distributed import ALONE, World
+from compatkit.training.exchange import Exchange
 from compatkit.training.execution import EAGER, Execution
 from compatkit.training.further import SEPARATE, passes
 from compatkit.training.lanes import Lane
@@ -40,6 +42,8 @@ class Loop:
         execution: Whether steps are compiled or captured.
         clip_norm: Largest norm of all gradients that a step moves by; None leaves them as they are.
         averages: Moving averages of everything that is trained, or None.
+        world: The processes that take these steps.
+        exchange: Means of gradients over them; None for one.
     """
 
     setup: SetUp
@@ -53,6 +57,8 @@ class Loop:
     moving: tuple[Tensor, ...]
     clip_norm: float | None = None
     averages: Averages | None = None
+    world: World = ALONE
+    exchange: Exchange | None = None
     execution: Execution = EAGER
     _rate: float = -1.0
 
@@ -68,6 +74,7 @@ class Loop:
         accumulate: int = 1,
         clip_norm: float | None = None,
         averaging: Averaging | None = None,
+        world: World = ALONE,
     ) -> Loop:
         """Make the loop of a run whose owners are complete.
 
@@ -79,6 +86,7 @@ class Loop:
         moved = _moved(setup)
         optimisers = {name: settings.optimisation.make(each) for name, each in moved.items() if each}
         lanes: dict[str, Lane] = {}
+        share = world.share(batch_size)
         for name, state in setup.tasks.items():
             movers = tuple(
                 made
@@ -91,11 +99,11 @@ class Loop:
                     "shared, are frozen (requires_grad is False). Leave some of them free.",
                     subject=name,
                 )
-            source = settings.placing.source(state, setup.seed, batch_size, setup.precision)
+            source = settings.placing.source(state, setup.seed, batch_size, setup.precision, share)
             seen = (
                 passes(settings.passes, state, setup.precision.device) if plugins.further_views else SEPARATE
             )
-            lanes[name] = Lane.of(state, setup, plugins, source, movers, accumulate, seen)
+            lanes[name] = Lane.of(state, setup, plugins, source, movers, accumulate, seen, world.key)
         return cls(
             setup,
             plugins,
@@ -108,6 +116,8 @@ class Loop:
             tuple(one for each in moved.values() for one in each),
             clip_norm,
             Averages.of(averaging, setup.owners, setup.tasks) if averaging is not None else None,
+            world,
+            Exchange(setup.owners, setup.tasks, world) if world.size > 1 else None,
         )
 
     def train_mode(self) -> None:
@@ -161,7 +171,7 @@ class Loop:
             lane.resolve(number, compiles=self.execution.compiles)
         steps = self.prepare(lane, number)
         self._set_rate(number)
-        if not self.execution.captures:
+        if not self.execution.captures or self.exchange is not None:
             return steps[-1], self.descend(lane, steps)
         if lane.captured is None:
             lane.captured = Captured(self, lane, steps)
@@ -198,6 +208,8 @@ class Loop:
         """
         worked = [self.gradients(lane, step) for step in steps]
         measured = worked[0] if len(worked) == 1 else together(worked)
+        if self.exchange is not None:
+            self.exchange(lane.task.name)
         for call in lane.after_backward:
             call(steps[-1])
         if self.clip_norm is not None:

@@ -80,12 +80,20 @@ def does_not_fit(loop: Loop, task: TaskState, number: int, error: BaseException)
     lane = loop.lanes[task.name]
     whole = loop.batch_size
     there = whole // lane.pieces
-    with _untouched(loop):
-        fits = next((count for count in _halves(there) if _works(loop, task, number, count)), None)
     tried = f"a batch of {whole} images"
     if lane.pieces > 1:
         tried += f" in {lane.pieces} pieces of {there}"
+    if loop.world.size > 1:
+        tried += f" on {loop.world.size} processes"
     said = f"Task {task.name!r} ran out of memory on {loop.setup.precision.device!r} in step {number} with {tried}."
+    if loop.world.size > 1:  # the others wait meanwhile, and may be needed for a pass
+        return EnvironmentFailure(
+            f"{said} Set accumulate={2 * lane.pieces}, which sees the same images a step, or a smaller batch_size, "
+            "or start more processes, each on a device of its own.",
+            subject=task.name,
+        )
+    with _untouched(loop):
+        fits = next((count for count in _halves(there) if _works(loop, task, number, count)), None)
     if fits is None:
         return EnvironmentFailure(
             f"{said} Not even {LEAST} images fit: use smaller images (Task.size), a smaller network or another device.",

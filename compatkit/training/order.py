@@ -16,16 +16,20 @@ class Order:
 
     Attributes:
         per_epoch: Batches an epoch.
+        share: Which images of a batch are wanted here: all, or those of one of several processes.
+        wanted: How many these are.
     """
 
-    def __init__(self, count: int, batch_size: int, seed: int, task: str) -> None:
+    def __init__(self, count: int, batch_size: int, seed: int, task: str, share: slice = slice(None)) -> None:
         if count < batch_size:
             raise DataError(
                 f"Task {task!r} has {count} training images, fewer than a batch of {batch_size}; "
                 f"set batch_size to {count} or less."
             )
         self.count, self.batch_size, self.seed, self.task = count, batch_size, seed, task
-        self.per_epoch = count // batch_size
+        self.per_epoch, self.share = count // batch_size, share
+        self._first, behind, _ = share.indices(batch_size)
+        self.wanted = behind - self._first
         self._epoch = -1
         self._permutation = torch.empty(0, dtype=torch.int64)
 
@@ -38,12 +42,13 @@ class Order:
         return self._permutation
 
     def place(self, step: int) -> tuple[int, slice]:
-        """Return the epoch of a step, and where in it the step's batch stands."""
+        """Return the epoch of a step, and where in it what is wanted of the step's batch stands."""
         epoch, number = divmod(step, self.per_epoch)
-        return epoch, slice(number * self.batch_size, (number + 1) * self.batch_size)
+        first = number * self.batch_size + self._first
+        return epoch, slice(first, first + self.wanted)
 
     def at(self, step: int) -> Tensor:
-        """Return the positions of the batch at ``step``, int64 ``(batch,)``."""
+        """Return the positions of what is wanted of the batch at ``step``, int64 ``(wanted,)``."""
         epoch, here = self.place(step)
         return self.epoch(epoch)[here]
 

@@ -63,10 +63,8 @@ class Prefetched:
         self._labels = torch.from_numpy(np.ascontiguousarray(examples.labels))
         grid = Grid(*examples.size, augmentation.border)
         self._views, channels = Views(grid, data, precision), examples.images.shape[3]
-        self._store = torch.zeros(
-            grid.pixels(order.batch_size), channels, dtype=torch.uint8, device=self._device
-        )
-        self._starts = torch.arange(order.batch_size, device=self._device) * grid.area
+        self._store = torch.zeros(grid.pixels(order.wanted), channels, dtype=torch.uint8, device=self._device)
+        self._starts = torch.arange(order.wanted, device=self._device) * grid.area
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"images-{order.task}")
         self._waiting: dict[int, Future[Fetched]] = {}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from compatkit.errors import TrainingError
+from compatkit.training.distributed import ALONE, World
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,9 +29,11 @@ class Ledger:
     """Collects device scalars and turns them into rows of means, one host read a row.
 
     Attributes:
+        world: Rows are means over its processes.
         rows: ``{"task", "step", "losses": {name: mean}}``, oldest first.
     """
 
+    world: World = ALONE
     rows: list[dict[str, Any]] = attrs.field(factory=list)
     _waiting: dict[str, list[Measured]] = attrs.field(factory=dict)
 
@@ -65,6 +68,10 @@ class Ledger:
             }
             for task, waiting in self._waiting.items()
         }
+        if self.world.size > 1:
+            means = {
+                task: self._over_processes(means[task], waiting) for task, waiting in self._waiting.items()
+            }
         if not all(math.isfinite(one) for of_task in means.values() for one in of_task.values()):
             raise self._first(step)
         return means
@@ -78,6 +85,8 @@ class Ledger:
             for name, value in measured.items()
             if isinstance(value, Tensor) and not math.isfinite(float(value))
         ]
+        if not faults:
+            self.world.gather(None)  # never answered: the process that has it raises the error
         number, task, name, value = min(faults, key=lambda fault: fault[0])
         what = "The gradient norm" if name == "gradient_norm" else f"The loss {name!r}"
         return TrainingError(
@@ -85,6 +94,17 @@ class Ledger:
             "learning rate, add warm-up steps, clip the gradients with clip_norm, or use precision='float32'.",
             subject=name,
         )
+
+    def _over_processes(self, means: Mapping[str, float], waiting: Sequence[Measured]) -> dict[str, float]:
+        """Return the means over all processes; who has no such loss in a step where another has, has 0 of it."""
+        places = {name: [at for at, one in enumerate(waiting) if name in one] for name in means}
+        everyone = self.world.gather({name: (means[name], places[name]) for name in means})
+        whole: dict[str, float] = {}
+        for name in dict.fromkeys(name for one in everyone for name in one):
+            told = [one[name] for one in everyone if name in one]
+            steps = {at for _, places in told for at in places}
+            whole[name] = sum(mean * len(at) for mean, at in told) / (self.world.size * len(steps))
+        return whole
 
     def latest(self) -> dict[str, dict[str, float]]:
         """Return the losses of the last row of each task, by task and name."""

@@ -117,7 +117,7 @@ class Resident:
 
     def _cut(self, drawn: Tensor) -> tuple[Tensor, ...]:
         """Return what was drawn for an epoch batch by batch."""
-        return drawn.view(-1, self._order.batch_size).unbind()
+        return drawn.view(-1, self._order.batch_size)[:, self._order.share].unbind()
 
     def ends_epoch(self, step: int) -> bool:
         """See ``Source``."""

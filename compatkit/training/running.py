@@ -15,6 +15,7 @@ from compatkit.training.evaluating import Evaluator
 from compatkit.training.loop import Loop
 from compatkit.training.memory import does_not_fit, ran_out
 from compatkit.training.progress import Bar, Ledger
+from compatkit.training.replicas import check_replicas, even_statistics
 from compatkit.training.scalars import Scalars
 from compatkit.training.stopping import Stopper
 
@@ -46,9 +47,10 @@ class Run:
 
     def resume(self) -> int:
         """Take back the checkpoint, where there is one; return the steps that are done."""
-        if self.checkpoint is None or not self.checkpoint.exists():
+        data = checkpoints.read(self.checkpoint, self.loop.world)
+        if self.checkpoint is None or data is None:
             return 0
-        state = checkpoints.load(self.checkpoint, self.loop, self.manifest)
+        state = checkpoints.load(self.checkpoint, data, self.loop, self.manifest)
         self.ledger.rows, self.evaluations, self._kept = state.history, state.evaluations, state.step
         if self.stopper is not None and state.stopping is not None:
             self.stopper.take(state.stopping, state.best, self.loop)
@@ -83,7 +85,10 @@ class Run:
     def facts(self) -> dict[str, Any]:
         """Return the run's manifest, and where early stopping ended it."""
         stopped = {"stopped": self.stopper.outcome(self.steps)} if self.stopper is not None else {}
-        return {**self.manifest, **stopped}
+        facts = {**self.manifest, **stopped}
+        if self.loop.world.size > 1:  # no part of the plan: the same run on another number of processes
+            facts["environment"] = {**self.manifest["environment"], "processes": self.loop.world.size}
+        return facts
 
     @property
     def _stopped(self) -> bool:
@@ -109,7 +114,8 @@ class Run:
         began = time.perf_counter()
         try:
             self.ledger.check(done)
-            rows = evaluator.measure(self.loop.setup, self.loop.averages, done)
+            even_statistics(self.loop)
+            rows = evaluator.measure(self.loop.setup, self.loop.averages, done, self.loop.world)
         except TrainingError as error:
             raise self._with_checkpoint(error) from error
         self.evaluations.extend(rows)
@@ -119,6 +125,7 @@ class Run:
             self._scalars.evaluations(rows, time.perf_counter() - began)
 
     def _close(self, done: int, bar: Bar) -> None:
+        even_statistics(self.loop)
         try:
             rows = self.ledger.close(done)
         except TrainingError as error:
@@ -138,6 +145,7 @@ class Run:
         return shown
 
     def _save(self, done: int) -> None:
+        check_replicas(self.loop)
         if self.checkpoint is None:
             return
         stopper = self.stopper
@@ -149,7 +157,8 @@ class Run:
             stopper.weights if stopper is not None else {},
         )
         try:
-            checkpoints.save(self.checkpoint, self.loop, self.manifest, state)
+            if self.loop.world.first:
+                checkpoints.save(self.checkpoint, self.loop, self.manifest, state)
         except TrainingError as error:
             raise self._with_checkpoint(error) from error
         self._kept = done

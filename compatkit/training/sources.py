@@ -73,8 +73,15 @@ class Placing:
     where: Place = attrs.field(default="auto", validator=attrs.validators.in_(PLACES))
     share: float = attrs.field(default=0.5, validator=[attrs.validators.ge(0), attrs.validators.le(1)])
 
-    def source(self, state: TaskState, seed: int, batch_size: int, precision: Precision) -> Source:
-        """Return the source of a task's batches.
+    def source(
+        self,
+        state: TaskState,
+        seed: int,
+        batch_size: int,
+        precision: Precision,
+        share: slice = slice(None),
+    ) -> Source:
+        """Return the source of a task's batches, or of a share of each.
 
         Raises:
             DataError: There are fewer images than in a batch.
@@ -87,8 +94,8 @@ class Placing:
                     f"Task {task.name!r} has a loader, which gives its batches one by one: its images cannot be "
                     f"{self.where}. Leave the trainer's images='auto', or the loader out."
                 )
-            return Streamed(task.loader, state.data, task.name, seed, batch_size, precision)
-        order = Order(len(state.examples), batch_size, seed, task.name)
+            return Streamed(task.loader, state.data, task.name, seed, batch_size, precision, share)
+        order = Order(len(state.examples), batch_size, seed, task.name, share)
         drawn = Augmentation(task.augment, seed, task.name)
         given = state.examples, state.data, order, drawn, precision
         if self.where != "auto":

@@ -48,7 +48,7 @@ class Trainer:
     Attributes:
         steps: Steps of each task (the paper's 20,000 is read as a count per task).
         seed: Of everything random in the run.
-        batch_size: Images a step.
+        batch_size: Images a step, on all processes together.
         optimiser: ``"adam"`` or ``"sgd"``.
         lr: Initial learning rate.
         momentum: Of SGD.
@@ -81,6 +81,8 @@ class Trainer:
         evaluate_on: ``"validation"`` (the share held out) or ``"test"``.
         stop_early: When to end before the last step, by the images held out.
         scalars: Folder of TensorBoard's event files; None writes none.
+        synchronise_statistics: Where several processes train on GPUs: batch normalisation over the images of all; else
+            each normalises its share of a batch by itself.
 
     Raises:
         UsageError: Settings do not go together.
@@ -116,6 +118,7 @@ class Trainer:
     evaluate_on: On = "validation"
     stop_early: EarlyStopping | None = None
     scalars: str | os.PathLike[str] | None = None
+    synchronise_statistics: bool = False
 
     def __attrs_post_init__(self) -> None:
         """Check that the settings go together."""
@@ -210,6 +213,7 @@ class Trainer:
         loop, tasks = start.loop, start.loop.setup.tasks
         path = Path(self.checkpoint) if self.checkpoint is not None else None
         run = Run(loop, start.manifest, self.steps, self.log_every, self.checkpoint_every, path)
+        run.ledger.world = loop.world
         if self.evaluate_every is not None:
             images = self.batch_size // self.accumulate
             run.evaluator = Evaluator.of(
@@ -218,10 +222,10 @@ class Trainer:
         if self.stop_early is not None:
             run.stopper = Stopper(self.stop_early)
         done = run.resume()
-        shown = sys.stderr.isatty() if self.progress is None else self.progress
+        shown = loop.world.first and (sys.stderr.isatty() if self.progress is None else self.progress)
         with ExitStack() as stack:
             scalars = None
-            if self.scalars is not None:
+            if self.scalars is not None and loop.world.first:
                 scalars = stack.enter_context(closing(Scalars.open(self.scalars, done, self.batch_size)))
             images = self.batch_size * len(tasks)
             bar = stack.enter_context(Bar(shown, " + ".join(tasks), self.steps, done, images))

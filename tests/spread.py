@@ -1,0 +1,250 @@
+"""Runs that tests start on several processes, and the same on one: networks, plugins, what each run is.
+
+``torchrun --nproc-per-node 2 spread.py NAME... FOLDER`` does the runs and writes what came out of each, by the first
+process; tests import the same runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from small import data_set, quick
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import compatkit as ck
+from compatkit.adapters.builders import BUILDERS, Builder
+from compatkit.errors import CompatkitError
+from compatkit.registry.tensors.tensorfile import serialise
+
+STEPS, BATCH = 4, 8
+
+
+class Grouped(nn.Module):
+    """Two convolutions with group normalisation, pooling, class layer."""
+
+    def __init__(self, in_chans: int = 1, num_classes: int = 3) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(in_chans, 8, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 8)
+        self.act = nn.ReLU()
+        self.second = nn.Conv2d(8, 8, 3, stride=2, padding=1)
+        self.norm2 = nn.GroupNorm(2, 8)
+        self.act2 = nn.ReLU()
+        self.fc = nn.Linear(8, num_classes)
+        self.pretrained_cfg = {"input_size": (in_chans, 12, 12), "classifier": "fc"}
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.norm(self.first(x)))
+        return self.fc(self.act2(self.norm2(self.second(x))).mean((2, 3)))
+
+
+OFFER = Builder(lambda model, **kwargs: Grouped(**kwargs), lambda: "tests 1")
+
+
+def tasks(*names: str, **settings: Any) -> list[ck.Task]:
+    """Tasks of which the first two share two classes, in another order."""
+    classes = {"left": ("0", "1", "2"), "right": ("2", "0", "3")}
+    given = {
+        "backbone": "grouped",
+        "split": "act",
+        "builder": "grouped",
+        "augment": ("crop", "flip"),
+        **settings,
+    }
+    return [
+        ck.Task(name, data_set(name, classes=classes[name], seed=seed), **given)
+        for seed, name in enumerate(names or classes)
+    ]
+
+
+def loader(task: ck.Task) -> DataLoader[Any]:
+    """A task's training images as a user would load them."""
+    images = torch.from_numpy(task.data.train.images).permute(0, 3, 1, 2)
+    given = TensorDataset(images, torch.from_numpy(task.data.train.labels))
+    return DataLoader(given, 6, shuffle=True, generator=torch.Generator())
+
+
+def uses() -> list[Any]:
+    return ["identical_init", ck.use("dcc", weight=0.5), "rotation_prediction"]
+
+
+class Sometimes:
+    """A loss, and a shared head, that only those have who see the class 0; called past the head's own call."""
+
+    @ck.hookimpl
+    def compatkit_set_up(self, setup: ck.SetUp) -> None:
+        self.head = setup.add_auxiliary_head("sometimes", outputs=2)
+
+    @ck.hookimpl
+    def compatkit_losses(self, step: ck.Step) -> Mapping[str, Tensor]:
+        chosen = (step.batch.labels == 0) & (step.batch.index % 4 == 0)
+        if step.number % 2 or not bool(chosen.any()):
+            return {}
+        assert step.features is not None
+        return {"loss": self.head.module(step.features[chosen]).square().sum() / len(chosen)}
+
+
+def sgd() -> ck.Fit:
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
+    return trainer.fit(tasks(), uses())
+
+
+def adam() -> ck.Fit:
+    return quick(steps=STEPS, batch_size=BATCH, lr=0.003).fit(tasks(), uses())
+
+
+def comforts() -> ck.Fit:
+    """Pieces of a batch, clipping, averages, evaluation, early stopping."""
+    trainer = quick(
+        **{"steps": STEPS, "batch_size": BATCH, "lr": 0.003, "accumulate": 2, "clip_norm": 0.5, "ema": 0.5},
+        **{"validation": 0.25, "evaluate_every": 1, "stop_early": ck.EarlyStopping(patience=3)},
+    )
+    return trainer.fit(tasks(), uses())
+
+
+def phases() -> ck.Fit:
+    """Shared heads of only some steps, and of only some processes."""
+    first = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
+    given = [ck.use("dcc", start=1, stop=3), "sometimes"]
+    return first.fit(tasks(), given, factories={"sometimes": Sometimes})
+
+
+def frozen() -> ck.Fit:
+    """One task after another, against heads that do not move."""
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
+    first = trainer.fit(tasks("left"), uses())
+    given = tasks("left", "right")[1:]
+    return trainer.fit(
+        given, ["identical_init", "rotation_prediction"], frozen={"rotation": first.auxiliary["rotation"]}
+    )
+
+
+def batch_normalised() -> ck.Fit:
+    """A network whose normalisation sees a share of the batch; rows of the history every other step."""
+    task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=16)
+    return quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05, log_every=2).fit([task])
+
+
+class Idle:
+    """Takes the place of a plugin that ended a run."""
+
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        assert step.number >= STOPPED
+
+
+STOPPED = 2
+
+
+def kept(path: Path, stop: type = Idle) -> ck.Fit:
+    """A run with a checkpoint."""
+    trainer = quick(
+        steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05, checkpoint=path, checkpoint_every=1
+    )
+    return trainer.fit(tasks(), [*uses(), "stop"], factories={"stop": stop})
+
+
+def resumed() -> ck.Fit:
+    return kept(Path(sys.argv[-1]) / "one.safetensors")
+
+
+class Fails:
+    """Fails in one process."""
+
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        if step.number == 1 and os.environ["RANK"] == "1":
+            raise RuntimeError("the disk is on fire")
+
+
+def failing() -> ck.Fit:
+    return quick(steps=STEPS).fit(tasks("left"), ["fails"], factories={"fails": Fails})
+
+
+def other_images() -> ck.Fit:
+    """Not even as many."""
+    data = data_set("left", count=48 + 3 * int(os.environ["RANK"]))
+    return quick(steps=STEPS).fit([attrs.evolve(tasks("left")[0], data=data)])
+
+
+class Dies:
+    """Is killed in one process, right after a checkpoint."""
+
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        if step.number == STOPPED and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed() -> ck.Fit:
+    return kept(Path(sys.argv[-1]) / "two.safetensors", Dies)
+
+
+class Drifts:
+    """Moves a weight of one process."""
+
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        with torch.no_grad():
+            next(step.task.head.parameters()).add_(float(os.environ["RANK"]))
+
+
+def drifting() -> ck.Fit:
+    return quick(steps=1).fit(tasks("left"), ["drifts"], factories={"drifts": Drifts})
+
+
+RUNS: Mapping[str, Callable[[], ck.Fit]] = {
+    one.__name__: one
+    for one in (
+        *(sgd, adam, comforts, phases, frozen, batch_normalised, resumed),
+        *(failing, other_images, drifting),
+    )
+}
+
+
+def state(fit: ck.Fit) -> dict[str, Tensor]:
+    """All that a fit learned, by owner and name."""
+    parts = {
+        f"{name}.{side}": getattr(one, side)
+        for name, one in fit.tasks.items()
+        for side in ("extractor", "head")
+    }
+    parts |= {f"shared.{name}": head.module for name, head in fit.auxiliary.items()}
+    return {
+        f"{owner}/{key}": value for owner, part in parts.items() for key, value in part.state_dict().items()
+    }
+
+
+def main() -> None:
+    BUILDERS["grouped"] = OFFER
+    rank, folder = os.environ["RANK"], Path(sys.argv[-1])
+    if sys.argv[1] == "killed":
+        killed()
+    # Errors are caught here, and more runs come after them: as without torchrun, which would end the others.
+    os.environ.pop("TORCHELASTIC_RUN_ID")
+    for name in sys.argv[1:-1]:
+        out: dict[str, Any]
+        try:
+            fit = RUNS[name]()
+            out = {"plan": fit.plan, "history": fit.history, "run": fit.run, "evaluations": fit.evaluations}
+            (folder / f"{name}.{rank}.safetensors").write_bytes(serialise(state(fit)))
+        except (CompatkitError, RuntimeError) as error:
+            out = {
+                "error": type(error).__name__,
+                "message": str(error),
+                "notes": getattr(error, "__notes__", []),
+            }
+        (folder / f"{name}.{rank}.json").write_text(json.dumps(out))
+
+
+if __name__ == "__main__":
+    main()
