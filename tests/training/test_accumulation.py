@@ -36,7 +36,7 @@ class Energy:
 
 def fit(**settings: Any) -> tuple[ck.Fit, Energy]:
     made = Energy()
-    uses = [ck.use("energy", weight=0.5)]
+    uses = [ck.use("energy", weight=0.5), "rotation_prediction"]
     trainer = quick(steps=STEPS, schedule="constant", **settings)
     return trainer.fit([grouped()], uses, factories={"energy": lambda: made}), made
 
