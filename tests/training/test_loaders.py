@@ -201,7 +201,7 @@ def test_loaders_that_a_task_cannot_have_are_refused() -> None:
     task = ck.Task("a", data, "resnet8_cifar", "layer2", loader=fixed())
     with pytest.raises(UsageError, match=r"Task 'a' has a loader.*cannot be resident"):
         quick(steps=1, images="resident").fit([task])
-    with pytest.raises(UsageError, match=r"Task 'a' has a loader, of whose images none can be held out"):
+    with pytest.raises(UsageError, match=r"Task 'a' has a loader, from which no images can be held out"):
         quick(steps=1, validation=0.25).fit([task])
 
 
