@@ -1,0 +1,87 @@
+"""Steps captured as CUDA graphs: they compute what eager ones do, and nobody waits for the device between rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import data_set, quick
+
+import compatkit as ck
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+ALL = ["identical_init", "dcc", "rotation_prediction"]
+ON_GPU: dict[str, Any] = {"device": "cuda", "optimiser": "sgd", "schedule": "cosine", "deterministic": True}
+
+
+def tasks() -> list[ck.Task]:
+    """Two small tasks with the same classes and other images."""
+    return [
+        ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16), augment=("crop",))
+        for seed, name in enumerate(("left", "right"))
+    ]
+
+
+def weights(fit: ck.Fit) -> dict[str, torch.Tensor]:
+    """All that was trained, by name."""
+    return {f"{name}/{key}": value for name in fit.tasks for key, value in fit.weights(name).items()}
+
+
+@pytest.mark.parametrize("mode", ["graph", "compile", "compile+graph"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"accumulate": 2, "clip_norm": 1.0, "ema": 0.9}], ids=["plain", "all"]
+)
+def test_a_run_is_the_eager_one_to_rounding(mode: Any, settings: dict[str, Any]) -> None:
+    """The learning rate changes at every step, which a captured one must notice."""
+    eager = quick(steps=6, **ON_GPU, execution="eager", **settings).fit(tasks(), ALL)
+    other = quick(steps=6, **ON_GPU, execution=mode, **settings).fit(tasks(), ALL)
+    assert other.run["environment"]["execution"] == {"mode": mode, "reason": "asked for"}
+    for name, value in weights(eager).items():
+        torch.testing.assert_close(weights(other)[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_run_that_is_killed_goes_on_bit_by_bit(tmp_path: Path, mode: Any) -> None:
+    whole = quick(steps=6, **ON_GPU, execution=mode).fit(tasks(), ALL)
+
+    class Kill:
+        @ck.hookimpl
+        def compatkit_after_step(self, step: ck.Step) -> None:
+            if step.number == 3 and not resumed:
+                raise KeyboardInterrupt
+
+    resumed: list[bool] = []
+    trainer = quick(steps=6, **ON_GPU, execution=mode, checkpoint=tmp_path / "run", checkpoint_every=1)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(tasks(), [*ALL, "kill"], factories={"kill": Kill})
+    resumed.append(True)
+    ended = trainer.fit(tasks(), [*ALL, "kill"], factories={"kill": Kill})
+    assert all(torch.equal(value, weights(ended)[name]) for name, value in weights(whole).items())
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_no_captured_step_waits_for_the_device(mode: Any) -> None:
+    class Watch:
+        @ck.hookimpl
+        def compatkit_after_step(self, step: ck.Step) -> None:
+            torch.cuda.set_sync_debug_mode("error" if 0 < step.number < 28 else "default")
+
+    try:
+        quick(steps=30, log_every=30, **ON_GPU, execution=mode).fit(
+            tasks(), [*ALL, "watch"], factories={"watch": Watch}
+        )
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_trial_chooses_and_leaves_no_trace() -> None:
+    plain = quick(steps=4, **{**ON_GPU, "deterministic": False}, execution="eager").fit(tasks(), ALL)
+    tried = quick(steps=4, **{**ON_GPU, "deterministic": False}).fit(tasks(), ALL)
+    assert "in a trial of 20 steps" in tried.run["environment"]["execution"]["reason"]
+    for name, value in weights(plain).items():
+        torch.testing.assert_close(weights(tried)[name], value, rtol=1e-3, atol=1e-4, msg=name)
