@@ -1,0 +1,302 @@
+"""Every figure that needs a GPU, in one run of under eight minutes.
+
+Run ``python benchmarks/gpu.py [--out docs/results/gpu.md]`` on a machine with a CUDA device, from a source tree (torch
+2.11 or newer); ``--small --device cpu`` only proves that it works. Each section is independent: one that fails says so
+and the others go on. Contestants take turns in random order; equal programs run twice, so that the tables show how far
+two of them are apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import attrs
+import torch
+import torch.nn.functional as F
+import trainer_views
+from registry_measuring import Contestant, Times, compete, machine, say
+from torch import nn
+from trainer_steps import AUGMENT, data
+
+import compatkit as ck
+from compatkit.training.beginning import begun
+from compatkit.training.execution import Mode
+from compatkit.training.loop import Loop
+from compatkit.training.profiling import profile
+
+ADDED, FLOOR, ASIDE = 1.01, 0.6, 0.02
+
+
+@attrs.frozen
+class Size:
+    """How much is measured."""
+
+    device: str
+    network: str
+    batch: int
+    steps: int
+    rounds: int
+    seed: int = 0
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is one."""
+        return torch.device(self.device).type == "cuda"
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The ways to execute steps that are measured."""
+        return ("eager", "graph", "compile+graph") if self.on_gpu else ("eager",)
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.on_gpu:
+            torch.cuda.synchronize(self.device)
+
+
+@contextmanager
+def run(size: Size, mode: Mode, names: tuple[str, ...] = ("left",), uses: Any = ()) -> Iterator[Loop]:
+    """Begin a run of the trainer in bf16."""
+    tasks = [ck.Task(name, data(name), size.network, "layer2", augment=AUGMENT) for name in names]
+    trainer = ck.Trainer(
+        steps=10**6,
+        batch_size=size.batch,
+        device=size.device,
+        precision="bf16",
+        execution=mode,
+        progress=False,
+        optimiser="sgd",
+    )
+    with begun(trainer, tasks, uses) as start:
+        if start.loop.execution.mode != mode:
+            raise RuntimeError(f"{mode} is not possible here: {start.loop.execution.reason}")
+        yield start.loop
+
+
+def ours(size: Size, loop: Loop) -> Callable[[], object]:
+    """Return what takes a turn of the trainer's steps."""
+    numbers = count()
+
+    def turn() -> None:
+        for _ in range(size.steps):
+            number = next(numbers)
+            for state in loop.setup.tasks.values():
+                loop.step(state, number)
+        size.wait()
+
+    return turn
+
+
+def bare(size: Size, loop: Loop, *, captured: bool) -> Callable[[], object]:
+    """Return what takes a turn of a hand-written loop, on modules and batches of a loop of the trainer."""
+    (lane,) = loop.lanes.values()
+    network = nn.Sequential(lane.task.extractor, lane.task.head)
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-7, fused=True)
+    numbers, kept = count(), []
+    first = lane.source.batch(0)
+    images, labels = first.images.clone(), first.labels.clone()
+
+    def step(pixels: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with loop.setup.precision.autocast():
+            logits = network(pixels)
+        loss = F.cross_entropy(logits.float(), wanted)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        return loss.detach(), logits.detach().argmax(1)
+
+    replay = _captured(step, images, labels) if captured else None
+
+    def turn() -> None:
+        for _ in range(size.steps):
+            batch = lane.source.batch(next(numbers))
+            if replay is None:
+                kept.append((*step(batch.images, batch.labels), batch.labels))
+            else:
+                images.copy_(batch.images, non_blocking=True)
+                labels.copy_(batch.labels, non_blocking=True)
+                loss, answers = replay()
+                kept.append((loss.clone(), answers.clone(), batch.labels))
+        kept.clear()
+        size.wait()
+
+    return turn
+
+
+def _captured(step: Callable[..., Any], *static: torch.Tensor) -> Callable[[], Any]:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # type: ignore[no-untyped-call]
+        for _ in range(3):
+            step(*static)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):  # type: ignore[no-untyped-call]
+        out = step(*static)
+
+    def replay() -> Any:
+        graph.replay()
+        return out
+
+    return replay
+
+
+def overhead(size: Size) -> list[str]:
+    """The trainer's step against a hand-written one, eager and captured; two tasks against the sum of two loops."""
+    found = ["| steps | loop | ms, least | ms, median | over bare |", "|---|---|---:|---:|---:|"]
+    verdicts: list[str] = []
+    for mode in ("eager", "graph") if size.on_gpu else ("eager",):
+        with ExitStack() as stack:
+            loops = [stack.enter_context(run(size, "eager")) for _ in range(2)]
+            mine = stack.enter_context(run(size, mode))
+            both = stack.enter_context(run(size, mode, ("left", "right")))
+            contestants = {
+                "bare": Contestant(bare(size, loops[0], captured=mode == "graph")),
+                "bare, again": Contestant(bare(size, loops[1], captured=mode == "graph")),
+                "ours": Contestant(ours(size, mine)),
+                "ours, two tasks": Contestant(ours(size, both)),
+            }
+            times = compete(contestants, size.rounds, size.seed)
+        found += _rows(size, mode, times)
+        ratio, noise = _ratio(times, "ours"), _ratio(times, "bare, again")
+        verdicts.append(
+            f"- {mode}: {ratio:.3f} x bare (gate at most {ADDED}): {_said(ratio <= ADDED)}; two bare loops "
+            f"{noise:.3f} x; two tasks {_ratio(times, 'ours, two tasks') / 2:.3f} x the sum of two bare ones"
+        )
+    return [*found, "", *verdicts]
+
+
+def _rows(size: Size, mode: str, times: Times) -> Iterator[str]:
+    for label, taken in times.items():
+        each = [1e3 * one.wall / size.steps for one in taken]
+        yield f"| {mode} | {label} | {min(each):.3f} | {median(each):.3f} | {_ratio(times, label):.3f} |"
+
+
+def _ratio(times: Times, label: str) -> float:
+    return median(one.wall / other.wall for one, other in zip(times[label], times["bare"], strict=True))
+
+
+def _said(passed: bool) -> str:
+    return "pass" if passed else "FAIL"
+
+
+def bandwidth(size: Size) -> list[str]:
+    """What the steps reach of the bytes that they must move, and where their time goes."""
+    found = ["| steps | ms | data | hooks | of the byte floor |", "|---|---:|---:|---:|---:|"]
+    for mode in size.modes:
+        with run(size, mode) as loop:
+            told = profile(loop, size.steps)
+        floor = "not measured" if told.floor is None else f"{told.floor:.1%}"
+        data_share, hooks = told.shares["data"], told.shares["hooks"]
+        found.append(f"| {mode} | {told.milliseconds:.3f} | {data_share:.1%} | {hooks:.1%} | {floor} |")
+        if mode == "compile+graph" and told.floor is not None:
+            found.append("")
+            found.append(f"- compiled and captured: gate at least {FLOOR:.0%}: {_said(told.floor >= FLOOR)}")
+    return found
+
+
+def waiting(size: Size) -> list[str]:
+    """Host synchronisations between rows of the history: torch raises at the first."""
+    if not size.on_gpu:
+        return ["- not measured: needs a CUDA device"]
+    found: list[str] = []
+    for mode in size.modes:
+        with run(size, mode, ("left", "right"), ["identical_init", "dcc", "rotation_prediction"]) as loop:
+            turn = ours(attrs.evolve(size, steps=3), loop)
+            turn()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                numbers = range(3, 13)
+                for number in numbers:
+                    for state in loop.setup.tasks.values():
+                        loop.step(state, number)
+                found.append(f"- {mode}, DCC and rotation prediction: none in {len(numbers)} steps: pass")
+            except RuntimeError as error:
+                found.append(f"- {mode}: FAIL: {error}")
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+    return found
+
+
+def views(size: Size) -> list[str]:
+    """One extractor pass for the four rotations against four."""
+    found = ["| steps | passes | ms, least | ms, median | gain |", "|---|---|---:|---:|---:|"]
+    given = argparse.Namespace(device=size.device, network=size.network, batch=size.batch, steps=size.steps)
+    for mode in ("eager", "compile+graph") if size.on_gpu else ("eager",):
+        with ExitStack() as stack:
+            contestants = {
+                name: Contestant(trainer_views.steps(stack, given, kind, mode))
+                for name, kind in (
+                    *(("separate", "separate"), ("separate, again", "separate")),
+                    ("fused", "fused"),
+                )
+            }
+            times = compete(contestants, size.rounds, size.seed)
+        for name, taken in times.items():
+            each = [1e3 * one.wall / size.steps for one in taken]
+            gain = median(o.wall / one.wall for one, o in zip(taken, times["separate"], strict=True))
+            gate = f" (gate {trainer_views.GATES[mode]:g}: {_said(gain >= trainer_views.GATES[mode])})"
+            found.append(
+                f"| {mode} | {name} | {min(each):.3f} | {median(each):.3f} | {gain:.2f}"
+                f"{gate if name == 'fused' and size.on_gpu else ''} |"
+            )
+    return found
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Size], list[str]]]] = {
+    "overhead": ("What the trainer adds to a step", overhead),
+    "waiting": ("Waiting for the device", waiting),
+    "bandwidth": ("Against the byte floor", bandwidth),
+    "views": ("One pass for four views", views),
+}
+
+
+def main() -> None:
+    """Measure and print the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    size = (
+        Size(given.device, "resnet8_cifar", 16, 2, 2)
+        if given.small
+        else Size(given.device, "resnet56_cifar", 512, 30, 7)
+    )
+    on_gpu = size.on_gpu
+    found = [
+        "# What needs a GPU",
+        "",
+        f"    python benchmarks/gpu.py --device {given.device}{' --small' if given.small else ''}",
+        "",
+        f"{torch.cuda.get_device_name() if on_gpu else 'no GPU'}; {machine()}",
+        "",
+        f"{size.network}, batches of {size.batch}, bf16, {size.steps} steps a turn, {size.rounds} rounds.",
+    ]
+    for name in given.only:
+        title, measure = SECTIONS[name]
+        say(title)
+        began = time.perf_counter()
+        try:
+            told = measure(size)
+        except Exception:
+            told = ["FAILED:", "", "```", traceback.format_exc().strip(), "```"]
+        found += ["", f"## {title}", "", *told, "", f"({time.perf_counter() - began:.0f} s)"]
+    print("\n".join(found))
+    if given.out is not None:
+        given.out.write_text("\n".join(found) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
