@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -21,9 +22,8 @@ from registry_measuring import Contestant, compete, machine
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split
-from compatkit.plugins import RunPlugins
+from compatkit.training.beginning import begun
 from compatkit.training.execution import MODES
-from compatkit.training.precision import Precision
 
 CLASSES = tuple("0123456789")
 GATES = {"eager": 1.5, "compile+graph": 1.2}
@@ -37,7 +37,9 @@ def data_set() -> DataSet:
     return DataSet("noise", split, split)
 
 
-def steps(given: argparse.Namespace, passes: Literal["fused", "separate"], mode: Any) -> Callable[[], object]:
+def steps(
+    stack: ExitStack, given: argparse.Namespace, passes: Literal["fused", "separate"], mode: Any
+) -> Callable[[], object]:
     """Return what takes some steps of the trainer."""
     task = ck.Task("noise", data_set(), given.network, "layer2", size=32, augment=("crop", "flip"))
     trainer = ck.Trainer(
@@ -48,18 +50,16 @@ def steps(given: argparse.Namespace, passes: Literal["fused", "separate"], mode:
         execution=mode,
         progress=False,
     )
-    plugins = RunPlugins.create(["rotation_prediction"])
-    precision = Precision.choose(given.device, trainer.precision, trainer.channels_last)
-    setup = trainer._set_up([task], plugins, precision, None, "stored")
-    loop, numbers = trainer._loop(setup, plugins), count()
+    loop, numbers = stack.enter_context(begun(trainer, [task], ["rotation_prediction"])).loop, count()
     if loop.execution.mode != mode:
         raise SystemExit(f"{mode} is not possible here: {loop.execution.reason}")
+    setup = loop.setup
     state = setup.tasks["noise"]
 
     def turn() -> None:
         for _ in range(given.steps):
             loop.step(state, next(numbers))
-        if precision.device != "cpu":
+        if setup.precision.device != "cpu":
             torch.cuda.synchronize()
 
     return turn
@@ -95,12 +95,13 @@ def main() -> None:
         "|---|---|---:|---:|---:|",
     ]
     for mode in given.modes:
-        contestants = {
-            "separate": Contestant(steps(given, "separate", mode)),
-            "separate, again": Contestant(steps(given, "separate", mode)),
-            "fused": Contestant(steps(given, "fused", mode)),
-        }
-        times = compete(contestants, given.rounds, given.seed)
+        with ExitStack() as stack:
+            contestants = {
+                "separate": Contestant(steps(stack, given, "separate", mode)),
+                "separate, again": Contestant(steps(stack, given, "separate", mode)),
+                "fused": Contestant(steps(stack, given, "fused", mode)),
+            }
+            times = compete(contestants, given.rounds, given.seed)
         for name, taken in times.items():
             each = [1e3 * one.wall / given.steps for one in taken]
             ratio = median(o.wall / one.wall for one, o in zip(taken, times["separate"], strict=True))

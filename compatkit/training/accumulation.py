@@ -24,6 +24,15 @@ def pieces(batch: Batch, count: int) -> list[Batch]:
     ]
 
 
+def first(batch: Batch, count: int) -> Batch:
+    """Return the first ``count`` images of a batch, in all their views."""
+    images, labels, index = batch.images[:count], batch.labels[:count], batch.index[:count]
+    if batch.stacked is None:
+        return Batch(images, labels, index)
+    stack = batch.stacked.unflatten(0, (-1, len(batch.labels)))[:, :count].flatten(0, 1)
+    return Batch(stack[:count], labels, index, stack)
+
+
 def together(measured: Sequence[Measured]) -> Measured:
     """Return what the whole batch measured: the mean of the pieces' losses, and all answers; nothing is read.
 

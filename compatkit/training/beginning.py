@@ -28,6 +28,7 @@ from compatkit.training.fit import Fit, anchor
 from compatkit.training.holdout import check_classes, hold_out
 from compatkit.training.joining import spread
 from compatkit.training.loop import Loop
+from compatkit.training.memory import settled
 from compatkit.training.networks import parameters_digest, prepare_task, redraw
 from compatkit.training.optimisation import check_owners
 from compatkit.training.precision import Precision
@@ -206,7 +207,8 @@ def _loop(trainer: Trainer, setup: SetUp, plugins: RunPlugins, world: World) -> 
     if trainer.execution == "auto" and kept is not None:
         loop.set_execution(kept)
     else:
-        loop.set_execution(settle(loop, trainer.execution, deterministic=trainer.deterministic))
+        how = settled(loop, lambda: settle(loop, trainer.execution, deterministic=trainer.deterministic))
+        loop.set_execution(how)
     return loop
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from compatkit.data.split import Split
-from compatkit.errors import DataError
+from compatkit.errors import DataError, UsageError
 from compatkit.training.randomness import generator
 from compatkit.training.task import Task
 
@@ -20,7 +20,8 @@ def check_classes(task: Task) -> None:
     Raises:
         DataError: There is nothing to tell apart.
     """
-    _several(task, task.data.train, "training images")
+    if task.loader is None:  # else nobody knows what comes
+        _several(task, task.data.train, "training images")
 
 
 def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[list[Task], dict[str, Split]]:
@@ -32,6 +33,7 @@ def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[lis
         seed: Of the run.
 
     Raises:
+        UsageError: A task has a loader, which gives what it likes.
         DataError: What would be held out is no images, or of one class only.
     """
     if share is None:
@@ -40,6 +42,12 @@ def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[lis
     held: dict[str, Split] = {}
     for task in tasks:
         data = task.data
+        if task.loader is not None:
+            raise UsageError(
+                f"Task {task.name!r} has a loader, from which no images can be held out: it may give any. Leave "
+                f"validation={share} out and set evaluate_on='test', or leave the loader out.",
+                subject=task.name,
+            )
         out = _positions(data.train, share, seed, task.name)
         if not len(out):
             raise DataError(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import attrs
 import torch
 
 from compatkit.errors import EnvironmentFailure
-from compatkit.training.context import Batch, TaskState
+from compatkit.training.accumulation import first
+from compatkit.training.context import Batch, Step, TaskState
+from compatkit.training.execution import Execution
+from compatkit.training.lanes import Lane
 from compatkit.training.loop import Loop
 from compatkit.training.randomness import preserved
 
@@ -36,6 +40,28 @@ def ran_out(error: BaseException) -> bool:
             return True
         cause = cause.__cause__
     return False
+
+
+def settled(loop: Loop, settle: Callable[[], Execution]) -> Execution:
+    """Return what ``settle`` does, how a run is executed; steps stay eager where only trying was too large.
+
+    Raises:
+        EnvironmentFailure: The memory is too small for a step.
+    """
+    failure: Exception | None = None
+    try:
+        return settle()
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        failure = error
+    _let_go(failure)
+    for task in loop.setup.tasks.values():
+        with _untouched(loop):
+            works = _works(loop, task, 0, loop.batch_size // loop.lanes[task.name].pieces)
+        if not works:
+            raise does_not_fit(loop, task, 0, failure) from failure
+    return Execution("eager", "there is no memory left to try another way")
 
 
 def does_not_fit(loop: Loop, task: TaskState, number: int, error: BaseException) -> EnvironmentFailure:
@@ -92,9 +118,11 @@ def _works(loop: Loop, task: TaskState, number: int, count: int) -> bool:
     failure: Exception | None = None
     try:
         lane = loop.lanes[task.name]
-        step = loop.begin(lane, number)
-        whole = step.batch
-        step.batch = Batch(whole.images[:count], whole.labels[:count], whole.index[:count])
+        if number not in lane.span:
+            lane.resolve(number)
+        lane = attrs.evolve(lane, forward=lane.objective)  # compiling for each size would take minutes
+        step = _step(loop, lane, number)
+        step.batch = first(step.batch, count)
         loop.view(lane, step)
         loop.gradients(lane, step)
     except Exception as error:
@@ -105,6 +133,18 @@ def _works(loop: Loop, task: TaskState, number: int, count: int) -> bool:
     if failure is not None:
         _let_go(failure)
     return failure is None
+
+
+def _step(loop: Loop, lane: Lane, number: int) -> Step:
+    """Return a step with its batch; of a loader, which does not go back, with one of noise in its place."""
+    task = lane.task
+    if task.task.loader is None:
+        return loop.begin(lane, number)
+    precision, count = loop.setup.precision, loop.batch_size
+    images = torch.randn(count, len(task.data.mean), *task.data.size, device=precision.device)
+    index = torch.arange(count, device=precision.device)
+    pixels = images.contiguous(memory_format=precision.memory_format)
+    return Step(loop.setup.seed, task, number, Batch(pixels, index % len(task.labels), index), precision)
 
 
 def _let_go(error: BaseException) -> None:
@@ -119,7 +159,10 @@ def _let_go(error: BaseException) -> None:
 
 @contextmanager
 def _untouched(loop: Loop) -> Iterator[None]:
-    """Give back buffers, states of plugins and random numbers, and leave no gradients."""
+    """Give back buffers, states of plugins and random numbers, and leave no gradients.
+
+    Weights and moments are not copied, as there is no room, and as nothing moves them.
+    """
     loop.forget_gradients()
     modules = (*loop.setup.owners.values(), *(head.module for head in loop.setup.auxiliary.values()))
     buffers = [(one, one.clone()) for module in modules for one in module.buffers()]

@@ -64,7 +64,6 @@ class Run:
             EnvironmentFailure: The memory is too small, or the checkpoint cannot be written.
         """
         self._scalars, done = scalars, start
-        self.loop.train_mode()
         # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
         every = -(-self.checkpoint_every // self.log_every) * self.log_every
         while done < self.steps and not self._stopped:
@@ -131,11 +130,19 @@ class Run:
             rows = self.ledger.close(done)
         except TrainingError as error:
             raise self._with_checkpoint(error) from error
-        bar.at(done, self.ledger.latest())
+        bar.at(done, self._shown())
         if self._scalars is not None:
             loop = self.loop
             rate = loop.optimisation.lr * loop.schedule.at(done - 1, loop.steps)
             self._scalars.losses(rows, rate)
+
+    def _shown(self) -> dict[str, dict[str, float]]:
+        """Return the last losses of each task, and what was measured last: of the averages where there are any."""
+        shown = self.ledger.latest()
+        for row in self.evaluations[-2 * len(shown) :]:
+            figures = {f"{row['on']} {name}": row[name] for name in ("loss", "accuracy")}
+            shown[row["task"]] = {**shown[row["task"]], **figures}
+        return shown
 
     def _save(self, done: int) -> None:
         check_replicas(self.loop)

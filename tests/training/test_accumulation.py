@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from small import grouped, quick, same_parts
+from small import data_set, grouped, quick, same_parts
 
 import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.training import compilation
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
 from compatkit.training.resident import Order
@@ -35,7 +36,7 @@ class Energy:
 
 def fit(**settings: Any) -> tuple[ck.Fit, Energy]:
     made = Energy()
-    uses = [ck.use("energy", weight=0.5)]
+    uses = [ck.use("energy", weight=0.5), "rotation_prediction"]
     trainer = quick(steps=STEPS, schedule="constant", **settings)
     return trainer.fit([grouped()], uses, factories={"energy": lambda: made}), made
 
@@ -112,3 +113,16 @@ def test_every_piece_draws_numbers_of_its_own_and_a_resumed_run_the_same_again(t
 def test_pieces_that_a_batch_does_not_make(pieces: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         quick(steps=1, accumulate=pieces)
+
+
+def test_pieces_of_a_compiled_step_are_those_of_an_eager_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With clipping and averages; the compiler only traces."""
+    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    settings: dict[str, Any] = {"accumulate": 2, "clip_norm": 0.5, "ema": 0.5}
+    task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16)
+    eager, compiled = (quick(steps=2, execution=how, **settings).fit([task]) for how in ("eager", "compile"))
+    assert compiled.run["environment"]["execution"]["mode"] == "compile"
+    for left, right in zip(eager.history, compiled.history, strict=True):
+        assert right["losses"] == pytest.approx(left["losses"], rel=1e-4)
+    for key, value in eager.averaged().weights("a").items():
+        torch.testing.assert_close(compiled.averaged().weights("a")[key], value, rtol=1e-4, atol=1e-4)

@@ -16,6 +16,7 @@ import compatkit as ck
 from compatkit.errors import TrainingError, UsageError
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.training.holdout import hold_out
+from compatkit.training.progress import Bar
 
 SETTINGS: dict[str, Any] = {"steps": 4, "validation": 0.25}
 
@@ -61,6 +62,11 @@ class TestShare:
         task = ck.Task("few", ck.DataSet("few", few, data), "resnet8_cifar", "layer2", size=16)
         (kept,), held = hold_out([task], 0.9, 0)
         assert held["few"].counts == (2, 1, 0) and kept.data.train.counts == (1, 1, 1)
+
+    def test_a_loader_has_none(self) -> None:
+        batch = torch.zeros(8, 1, 16, 16), torch.arange(8) % 3
+        with pytest.raises(UsageError, match="'left' has a loader, from which no images can be held out"):
+            quick(**SETTINGS).fit(tasks(loader=[batch])[:1])
 
 
 @pytest.mark.parametrize("on", ["validation", "test"])
@@ -145,3 +151,13 @@ def test_a_figure_that_is_not_finite_ends_the_run() -> None:
 def test_settings_that_cannot_be_used(settings: dict[str, Any], message: str) -> None:
     with pytest.raises((UsageError, ValueError), match=message):
         quick(steps=1, **settings)
+
+
+def test_the_last_figures_are_shown_with_the_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, dict[str, float]]] = []
+    monkeypatch.setattr(Bar, "at", lambda self, step, losses: shown.append(losses))
+    fit = quick(**SETTINGS, evaluate_every=4, ema=0.5).fit(tasks())
+    assert list(shown[2]["left"]) == ["task", "accuracy"]
+    averages = next(row for row in fit.evaluations if (row["task"], row["weights"]) == ("right", "averages"))
+    assert shown[3]["right"]["validation accuracy"] == averages["accuracy"]
+    assert all(set(row["losses"]) == {"task", "accuracy"} for row in fit.history)

@@ -85,13 +85,19 @@ def test_a_run_that_goes_on_sees_what_an_undisturbed_one_sees(workers: int, star
 def test_generators_of_the_loader_are_seeded_and_global_ones_given_back() -> None:
     given = torch.Generator()
     loader = DataLoader(Noisy(), batch_size=4, shuffle=True, generator=given)
-    torch.manual_seed(3), np.random.seed(3), random.seed(3)
+    _seed_all(3)
     expected = torch.rand(1), np.random.rand(), random.random()
-    torch.manual_seed(3), np.random.seed(3), random.seed(3)
+    _seed_all(3)
     first = streamed(loader).batch(0)
     assert (torch.rand(1), np.random.rand(), random.random()) == expected
     given.manual_seed(1234)
     assert torch.equal(first.images, streamed(loader).batch(0).images)
+
+
+def _seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
 
 
 class Stream(IterableDataset[Any]):
@@ -195,6 +201,8 @@ def test_loaders_that_a_task_cannot_have_are_refused() -> None:
     task = ck.Task("a", data, "resnet8_cifar", "layer2", loader=fixed())
     with pytest.raises(UsageError, match=r"Task 'a' has a loader.*cannot be resident"):
         quick(steps=1, images="resident").fit([task])
+    with pytest.raises(UsageError, match=r"Task 'a' has a loader, from which no images can be held out"):
+        quick(steps=1, validation=0.25).fit([task])
 
 
 def loaded(seed: int = 0) -> ck.Task:

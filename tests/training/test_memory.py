@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import attrs
 import pytest
 import torch
-from small import data_set, quick
+from small import data_set, quick, same_parts
 
 import compatkit as ck
 from compatkit.errors import EnvironmentFailure
 
-ERRORS = (
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-    RuntimeError(
-        "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried"
-    ),
-)
+
+def refused() -> RuntimeError:
+    """What the CPU's allocator says to 4 EiB."""
+    try:
+        torch.empty(2**60)
+    except RuntimeError as error:
+        return error.with_traceback(None)
+    raise AssertionError("there is no such memory")
+
+
+ERRORS = (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), refused())
 
 
 def task(name: str = "left") -> ck.Task:
@@ -120,6 +126,49 @@ def test_nothing_fits() -> None:
     assert "Not even 2 images fit: use smaller images (Task.size), a smaller network" in failure(
         Small(1, ERRORS[0])
     )
+
+
+class TestTrials:
+    """Before the first step, where other ways to execute it are tried."""
+
+    @staticmethod
+    def fail(monkeypatch: pytest.MonkeyPatch) -> None:
+        def settle(*_: Any, **__: Any) -> None:
+            raise ERRORS[0]
+
+        monkeypatch.setattr("compatkit.training.beginning.settle", settle)
+
+    def test_steps_that_fit_stay_eager(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        plain = quick(steps=1).fit([task()])
+        self.fail(monkeypatch)
+        fit = quick(steps=1).fit([task()])
+        reason = "there is no memory left to try another way"
+        assert fit.run["environment"]["execution"] == {"mode": "eager", "reason": reason}
+        assert same_parts(fit, plain)
+
+    def test_steps_that_do_not_fit_are_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fail(monkeypatch)
+        small = Small(5, ERRORS[0])
+        small.begun = {"count": torch.tensor(0)}
+        assert "in step 0 with a batch of 16 images" in failure(small)
+
+
+def test_a_loader_is_not_asked_again() -> None:
+    """What fits is found with noise of its shape: a loader does not go back."""
+    given: list[int] = []
+
+    class Loader:
+        def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            for number in range(3):
+                given.append(number)
+                yield torch.zeros(16, 1, 16, 16), torch.arange(16) % 3
+
+    small = Small(5, ERRORS[0])
+    with pytest.raises(EnvironmentFailure, match="Forward and backward pass of 4 images fit"):
+        quick(steps=3, batch_size=16).fit(
+            [attrs.evolve(task(), loader=Loader())], ["x"], factories={"x": lambda: small}
+        )
+    assert given == [0, 1, 2]  # two steps, and one to know where the pass ends
 
 
 def test_other_errors_stay_what_they_are() -> None:

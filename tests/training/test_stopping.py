@@ -29,7 +29,9 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return what makes evaluations give chosen figures, one a step, by task."""
 
     def set_figures(on: str = "loss", **given: Sequence[float]) -> None:
-        def measure(self: Evaluator, setup: ck.SetUp, averages: Any, step: int) -> list[dict[str, Any]]:
+        def measure(
+            self: Evaluator, setup: ck.SetUp, averages: Any, step: int, *_: Any
+        ) -> list[dict[str, Any]]:
             made = ("trained",) if averages is None else ("trained", "averages")
             return [
                 {"task": task, "step": step, "on": self.on, "weights": weights}

@@ -1,0 +1,79 @@
+"""train with averages, evaluations, early stopping and scalars: what is published, printed and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compatkit.registry.store import Store
+
+WATCHED = """steps = 4
+log_every = 2
+ema = 0.5
+clip_norm = 1
+accumulate = 2
+validation = 0.25
+evaluate_every = 1
+stop_early = { patience = 3, on = "accuracy" }
+"""
+
+
+def test_averages_are_published_with_what_was_measured(run: Any, recipe: Any, tmp_path: Path) -> None:
+    root, scalars = tmp_path / "parts", tmp_path / "runs"
+    said = run("--registry", root, "train", recipe(("steps = 2\n", WATCHED)), "--scalars", scalars)
+    assert said.code == 0, said.err
+    assert "What is published are the moving averages of the weights" in said.err
+    lines = [line.split() for line in said.out.splitlines()]
+    assert lines[0] == ["task", "target", "dcc/loss", "accuracy", "gradient_norm"]
+    assert ["task", "on", "weights", "step", "loss", "accuracy"] in lines
+    assert ["left", "validation", "averages"] in [line[:3] for line in lines]
+    assert "ended after " in said.out
+    training = Store.open(root).manifest("digits/left.head").training
+    assert training["weights"] == "averages" and set(training["stopped"]) == {"steps", "weights_of_step"}
+    assert [path.name.startswith("events.out.tfevents") for path in scalars.iterdir()] == [True]
+
+
+def test_evaluations_are_in_the_json(run: Any, recipe: Any, tmp_path: Path) -> None:
+    said = run(
+        "--registry",
+        tmp_path / "parts",
+        "train",
+        recipe(("steps = 2\n", 'steps = 2\nevaluate_every = 2\nevaluate_on = "test"\n')),
+        "--json",
+    ).json
+    assert [(row["task"], row["on"], row["weights"]) for row in said["evaluations"]] == [
+        ("left", "test", "trained"),
+        ("right", "test", "trained"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("stop_early = 3", "[trainer.stop_early] must be a table, got int 3"),
+        (
+            "stop_early = { patiense = 3 }",
+            "[trainer.stop_early] has the unknown key 'patiense'. Did you mean 'patience'",
+        ),
+        ("stop_early = { on = 'loss' }", "[trainer.stop_early] lacks patience"),
+        ("stop_early = { patience = 0 }", "[trainer.stop_early]: 'patience' must be >= 1"),
+        ("stop_early = { patience = 1 }", "[trainer]: stop_early needs images to look at"),
+        ("evaluate_every = 5", "[trainer]: evaluate_every=5 has no images to evaluate on"),
+        (
+            "evaluate_on = 'tset'",
+            "[trainer]: evaluate_on must be 'validation' or 'test', got 'tset'. Did you mean 'test'",
+        ),
+        ("ema = 2", "[trainer]: 'ema' must be above 0 and below 1: 2"),
+        ("clip_norm = 0", "[trainer]: 'clip_norm' must be > 0"),
+        ("accumulate = 3", "[trainer]: accumulate=3 works through a step's batch in 3 pieces"),
+        ("validation = 'some'", "[trainer]: validation must be a number, got 'some'"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named_before_any_work(
+    run: Any, recipe: Any, tmp_path: Path, written: str, message: str
+) -> None:
+    said = run("train", recipe(("steps = 2\n", f"steps = 2\n{written}\n")), "--registry", tmp_path / "parts")
+    assert said.code == 2 and message in said.err
+    assert not (tmp_path / "parts").exists()
