@@ -22,10 +22,11 @@ from compatkit.training.averaging import Averaging
 from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
 from compatkit.training.describing import describe
 from compatkit.training.determinism import determined
-from compatkit.training.distributed import World, spread
+from compatkit.training.distributed import World
 from compatkit.training.execution import settle
 from compatkit.training.fit import Fit, anchor
 from compatkit.training.holdout import check_classes, hold_out
+from compatkit.training.joining import spread
 from compatkit.training.loop import Loop
 from compatkit.training.memory import settled
 from compatkit.training.networks import parameters_digest, prepare_task, redraw

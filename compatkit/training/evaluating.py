@@ -35,26 +35,34 @@ class Evaluator:
         every: Steps between evaluations.
         batch_size: Images of a forward pass.
         examples: By task, on the host; a batch at a time goes to the device.
+        world: Whose processes share the batches out.
     """
 
     on: On
     every: int
     batch_size: int
     examples: Mapping[str, Prepared]
+    world: World = ALONE
 
     @classmethod
-    def of(cls, on: On, every: int, batch_size: int, setup: SetUp, held: Mapping[str, Split]) -> Evaluator:
+    def of(
+        cls,
+        on: On,
+        every: int,
+        batch_size: int,
+        setup: SetUp,
+        held: Mapping[str, Split],
+        world: World = ALONE,
+    ) -> Evaluator:
         """Make an evaluator; ``held`` are the images held out for validation, by task."""
         splits = {
             name: held[name] if on == "validation" else state.task.data.test
             for name, state in setup.tasks.items()
         }
         examples = {name: prepare(split, setup.tasks[name].data) for name, split in splits.items()}
-        return cls(on, every, batch_size, examples)
+        return cls(on, every, batch_size, examples, world)
 
-    def measure(
-        self, setup: SetUp, averages: Averages | None, step: int, world: World = ALONE
-    ) -> list[dict[str, Any]]:
+    def measure(self, setup: SetUp, averages: Averages | None, step: int) -> list[dict[str, Any]]:
         """Return a row for each task, and one more for its averages where there are any.
 
         Returns:
@@ -69,7 +77,7 @@ class Evaluator:
                 for weights, kept in (("trained", None), ("averages", averages)):
                     if weights == "averages" and kept is None:
                         continue
-                    loss, accuracy = self._figures(state, setup.precision, kept, world)
+                    loss, accuracy = self._figures(state, setup.precision, kept)
                     if not math.isfinite(loss):
                         raise TrainingError(
                             f"The loss of task {name!r} on the {self.on} images after {step} steps is not finite "
@@ -90,7 +98,7 @@ class Evaluator:
         return rows
 
     def _figures(
-        self, state: TaskState, precision: Precision, averages: Averages | None, world: World
+        self, state: TaskState, precision: Precision, averages: Averages | None
     ) -> tuple[float, float]:
         examples, device = self.examples[state.name], precision.device
         loss, right = torch.zeros((), device=device), torch.zeros((), device=device)
@@ -98,7 +106,7 @@ class Evaluator:
             for module in (state.extractor, state.head):
                 stack.enter_context(evaluation_mode(module))
             for start in range(
-                world.rank * self.batch_size, len(examples), world.size * self.batch_size
+                self.world.rank * self.batch_size, len(examples), self.world.size * self.batch_size
             ):  # each of several processes takes its batches
                 images = examples.images[start : start + self.batch_size]
                 labels = examples.labels[start : start + self.batch_size].to(device)
@@ -109,7 +117,7 @@ class Evaluator:
                     logits = _logits(state, pixels, averages).float()
                 loss += F.cross_entropy(logits, labels, reduction="sum")
                 right += (logits.argmax(1) == labels).sum()
-        sums = world.gather((float(loss), float(right)))
+        sums = self.world.gather((float(loss), float(right)))
         return sum(one for one, _ in sums) / len(examples), sum(one for _, one in sums) / len(examples)
 
 

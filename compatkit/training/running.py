@@ -115,7 +115,7 @@ class Run:
         try:
             self.ledger.check(done)
             even_statistics(self.loop)
-            rows = evaluator.measure(self.loop.setup, self.loop.averages, done, self.loop.world)
+            rows = evaluator.measure(self.loop.setup, self.loop.averages, done)
         except TrainingError as error:
             raise self._with_checkpoint(error) from error
         self.evaluations.extend(rows)

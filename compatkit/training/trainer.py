@@ -217,7 +217,7 @@ class Trainer:
         if self.evaluate_every is not None:
             images = self.batch_size // self.accumulate
             run.evaluator = Evaluator.of(
-                self.evaluate_on, self.evaluate_every, images, loop.setup, start.held
+                self.evaluate_on, self.evaluate_every, images, loop.setup, start.held, loop.world
             )
         if self.stop_early is not None:
             run.stopper = Stopper(self.stop_early)
