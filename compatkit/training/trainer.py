@@ -33,6 +33,24 @@ from compatkit.training.task import Task
 Statistics = Literal["stored", "batch"]
 
 
+@attrs.frozen(eq=False)
+class Begun:
+    """A run before its first step.
+
+    Attributes:
+        run: Everything that decides the result, as JSON values.
+    """
+
+    setup: SetUp
+    plugins: RunPlugins
+    run: dict[str, Any]
+
+    @property
+    def plan(self) -> str:
+        """Digest of ``run``: a checkpoint of another is refused."""
+        return digest(dumps(self.run))
+
+
 @attrs.frozen(kw_only=True)
 class Trainer:
     """Trains tasks by alternating their mini-batches: one step of each in turn.
@@ -102,6 +120,25 @@ class Trainer:
             TrainingError: A loss is not finite, or the checkpoint belongs to another plan.
             EnvironmentFailure: The checkpoint cannot be written.
         """
+        with preserved():
+            begun = self.begin(
+                tasks, regularizers, frozen=frozen, frozen_statistics=frozen_statistics, factories=factories
+            )
+            return self.finish(begun, self._run(begun))
+
+    def begin(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use] = (),
+        *,
+        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
+        frozen_statistics: Statistics = "stored",
+        factories: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Begun:
+        """Build everything of a run and take no step: what cannot be trained is refused here.
+
+        Arguments and errors as for ``fit``.
+        """
         self._settings()
         folder = Path(self.checkpoint).absolute().parent if self.checkpoint is not None else None
         if folder is not None and not folder.is_dir():
@@ -115,14 +152,29 @@ class Trainer:
         plugins = RunPlugins.create(regularizers, factories=factories)
         with preserved():
             setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
-            run = self._manifest(setup, plugins, frozen_statistics)
-            plan = digest(dumps(run))
-            history = self._run(setup, plugins, plan)
-            for bound in plugins.finish:
-                reseed(precision.device, seed_of(self.seed, "finish", bound.instance))
+        run = self._manifest(setup, plugins, frozen_statistics)
+        return Begun(setup, plugins, run)
+
+    def loop(self, begun: Begun) -> Loop:
+        """Return what takes the steps of a run that was begun.
+
+        Raises:
+            DataError: There are fewer images than in a batch.
+        """
+        schedule, optimisation = self._settings()
+        return Loop.create(begun.setup, begun.plugins, optimisation, schedule, self.steps, self.batch_size)
+
+    def finish(self, begun: Begun, history: list[dict[str, Any]]) -> Fit:
+        """Return what a run leaves behind that took all of its steps."""
+        setup = begun.setup
+        for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
+            module.eval()
+        with preserved():
+            for bound in begun.plugins.finish:
+                reseed(setup.precision.device, seed_of(self.seed, "finish", bound.instance))
                 bound.call(setup)
         _anchor(setup)
-        return Fit(setup.tasks, setup.auxiliary, run, history, plan)
+        return Fit(setup.tasks, setup.auxiliary, begun.run, history, begun.plan)
 
     def _set_up(
         self,
@@ -155,9 +207,8 @@ class Trainer:
         check_owners({**setup.owners, **{f"frozen.{name}": head.module for name, head in held.items()}})
         return setup
 
-    def _run(self, setup: SetUp, plugins: RunPlugins, plan: str) -> list[dict[str, Any]]:
-        schedule, optimisation = self._settings()
-        loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size)
+    def _run(self, begun: Begun) -> list[dict[str, Any]]:
+        setup, plan, loop = begun.setup, begun.plan, self.loop(begun)
         ledger, start = Ledger(), 0
         path = Path(self.checkpoint) if self.checkpoint is not None else None
         if path is not None and path.exists():
@@ -177,8 +228,6 @@ class Trainer:
                     bar.at(done, ledger.latest())
                 if path is not None and (done % every == 0 or done == self.steps):
                     checkpoints.save(path, loop, plan, done, ledger.rows)
-        for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
-            module.eval()
         return ledger.rows
 
     def _settings(self) -> tuple[Schedule, Optimisation]:
