@@ -131,9 +131,7 @@ def read(
     return check(tables, file, prefix=prefix, **overrides).load(loader(file, root, download))
 
 
-def check(
-    tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, **overrides: Any
-) -> Written:
+def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, **overrides: Any) -> Written:
     """Return the recipe that these tables are, once every value is usable; no data set is loaded.
 
     Args:

@@ -102,7 +102,9 @@ def _values(values: Any, where: str) -> tuple[Any, ...]:
             "written in the recipe itself."
         )
     if not values:
-        raise UsageError(f"{where} is an empty list, so there would be no run. Give it values, or leave it out.")
+        raise UsageError(
+            f"{where} is an empty list, so there would be no run. Give it values, or leave it out."
+        )
     seen: set[str] = set()
     for value in values:
         try:
@@ -153,7 +155,9 @@ def _one_key(rest: Sequence[str], known: Sequence[str], where: str) -> None:
 def _of_tasks(tasks: Any, rest: Sequence[str], where: str) -> list[Address]:
     """Return where ``tasks.KEY`` (all tasks) or ``tasks.NAME.KEY`` is; names may hold dots."""
     if not isinstance(tasks, list) or not all(isinstance(one, Mapping) for one in tasks):
-        raise UsageError(f"{where}: the recipe needs its tasks as tables under [[tasks]]; got {tasks!r:.100}.")
+        raise UsageError(
+            f"{where}: the recipe needs its tasks as tables under [[tasks]]; got {tasks!r:.100}."
+        )
     names = [str(one.get("name")) for one in tasks]
     chosen = range(len(tasks))
     for end in range(len(rest) - 1, 0, -1):
@@ -169,7 +173,9 @@ def _check_key(rest: Sequence[str], names: Sequence[str], where: str) -> None:
     if not rest:
         raise UsageError(f'{where} must name a value of the tasks, such as "tasks.split".')
     if rest[0] == "name":
-        raise UsageError(f"{where} cannot vary: each run keeps the names of its tasks, and gets a name of its own.")
+        raise UsageError(
+            f"{where} cannot vary: each run keeps the names of its tasks, and gets a name of its own."
+        )
     only(dict.fromkeys(rest[:1]), (*TASK, *names) if len(rest) > 1 else TASK, where)
     if len(rest) == 1 or (rest[0] == "kwargs" and len(rest) == 2):
         return

@@ -23,9 +23,7 @@ def names_of(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     names = [_valid("-".join(label(path, value) for path, value in run.items()), run) for run in runs]
     counts = Counter(names)
-    return [
-        name if counts[name] == 1 else _short(name, run) for name, run in zip(names, runs, strict=True)
-    ]
+    return [name if counts[name] == 1 else _short(name, run) for name, run in zip(names, runs, strict=True)]
 
 
 def label(path: str, value: Any) -> str:

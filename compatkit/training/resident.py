@@ -30,10 +30,13 @@ class Order:
         """Return the positions of the batch at ``step``, int64 ``(batch,)``."""
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self._epoch:
-            draw = generator(self.seed, "order", self.task, epoch)
-            self._permutation = torch.randperm(self.count, generator=draw)
-            self._epoch = epoch
+            self._permutation, self._epoch = self.epoch(epoch), epoch
         return self._permutation[place * self.batch_size : (place + 1) * self.batch_size]
+
+    def epoch(self, number: int) -> Tensor:
+        """Return the positions of all images in the order of an epoch, int64 ``(count,)``."""
+        draw = generator(self.seed, "order", self.task, number)
+        return torch.randperm(self.count, generator=draw)
 
 
 def augment(images: Tensor, names: tuple[str, ...], seed: int, padding: int = 4) -> Tensor:

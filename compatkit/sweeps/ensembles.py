@@ -1,0 +1,317 @@
+"""Runs that differ in the seed only, trained at once: their weights are stacked, and one call computes all losses.
+
+Each member has the images, the draws and the initial weights of the run alone; the optimiser's arithmetic is
+elementwise, so that it is the run alone too. Sums inside the network may be taken in another order: figures agree
+to rounding, not to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+from torch.func import functional_call, stack_module_state, vmap
+
+from compatkit.errors import CompatkitError, TrainingError, UsageError
+from compatkit.evaluation.preprocessing import normalise
+from compatkit.training.context import Batch, Step
+from compatkit.training.lanes import Lane
+from compatkit.training.loop import NETWORK, Loop
+from compatkit.training.objective import Objective
+from compatkit.training.resident import Order, augment
+from compatkit.training.trainer import Begun, Trainer
+
+Stacked = dict[str, Tensor]
+
+
+class Unsuited(CompatkitError):
+    """These runs cannot be trained at once; the message says what prevents it."""
+
+    code = "unsuited"
+
+
+@attrs.define(eq=False)
+class Ensemble:
+    """Takes the steps of all members; shaped like the first member's loop, whose modules hold no weights of its own.
+
+    Attributes:
+        loop: Of the first member: its lanes say what a step is made of.
+        orders: By task, which images each member sees when.
+        augments: By task, the seeds of each member's crops and flips.
+        weights: Parameters of all members, stacked, by their names in ``Objective``.
+        buffers: The same.
+        optimisers: As those of the loop, over stacked parameters.
+    """
+
+    loop: Loop
+    orders: Mapping[str, Sequence[Order]]
+    augments: Mapping[str, Sequence[Any]]
+    weights: Stacked
+    buffers: Stacked
+    optimisers: Mapping[str, torch.optim.Optimizer]
+    _shuffled: dict[str, tuple[int, Tensor]] = attrs.field(factory=dict)
+    _rate: float = -1.0
+
+    @classmethod
+    def of(cls, trainer: Trainer, members: Sequence[Begun]) -> Ensemble:
+        """Stack runs that were begun; they are left as they are.
+
+        Args:
+            trainer: Of the first; the others' differ in the seed only.
+            members: At least one. All see the first one's images, which are theirs too.
+
+        Raises:
+            Unsuited: A plugin or layer cannot be stacked; it is named.
+        """
+        first, loop = members[0], trainer.loop(members[0])
+        refuse(first)
+        loop.train_mode()
+        held = [Objective(one.setup.owners, (), one.setup.precision).train() for one in members]
+        weights, buffers = stack_module_state(held)  # type: ignore[arg-type]
+        lanes = [trainer.loop(one).lanes for one in members[1:]]
+        each = {name: [lane, *(other[name] for other in lanes)] for name, lane in loop.lanes.items()}
+        return cls(
+            loop,
+            {name: [one.order for one in found] for name, found in each.items()},
+            {name: [one.augment for one in found] for name, found in each.items()},
+            weights,
+            buffers,
+            _optimisers(loop, weights),
+        )
+
+    def __len__(self) -> int:
+        return len(next(iter(self.orders.values())))
+
+    def step(self, task: str, number: int) -> dict[str, Tensor]:
+        """Take one step of one task, for all members.
+
+        Returns:
+            Losses by name, and the share of right answers as ``"accuracy"``, each ``(members,)`` on the device.
+        """
+        lane = self.loop.lanes[task]
+        if number not in lane.span:
+            lane.resolve(number)
+        images, labels, index = self._batch(lane, number)
+        totals, terms, answers = self.losses(lane, number, images, labels, index)
+        # Members share nothing: the gradient of the sum is each member's own.
+        totals.sum().backward()
+        self._move(lane, number)
+        return {**terms, "accuracy": (answers == labels).float().mean(1)}
+
+    def losses(
+        self, lane: Lane, number: int, images: Tensor, labels: Tensor, index: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Return what ``Objective`` gives, with a first dimension of members in everything."""
+        setup = self.loop.setup
+        # Checks of what a plugin returns ask for gradients, which are not to be seen inside of vmap.
+        losses = tuple(attrs.evolve(bound, call=bound.function) for bound in lane.objective.losses)
+        objective = Objective(setup.owners, losses, setup.precision)
+
+        def one(weights: Stacked, buffers: Stacked, *batch: Tensor) -> Any:
+            step = Step(setup.seed, lane.task, number, Batch(*batch), setup.precision)
+            return functional_call(objective, (weights, buffers), (step,))
+
+        return vmap(one, randomness="error")(self.weights, self.buffers, images, labels, index)
+
+    def _batch(self, lane: Lane, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return every member's images ``(members, batch, channels, height, width)``, labels and positions."""
+        task, name, device = lane.task, lane.task.name, self.loop.setup.precision.device
+        orders = self.orders[name]
+        epoch, place = divmod(number, orders[0].per_epoch)
+        if self._shuffled.get(name, (-1,))[0] != epoch:
+            self._shuffled[name] = epoch, torch.stack([one.epoch(epoch) for one in orders]).to(device)
+        size = orders[0].batch_size
+        index = self._shuffled[name][1][:, place * size : (place + 1) * size]
+        flat = index.reshape(-1)
+        images = task.examples.images[flat]
+        if task.task.augment:
+            seeds = [one.at(number) for one in self.augments[name]]
+            parts = images.split(size)
+            names = task.task.augment
+            images = torch.cat([augment(one, names, seed) for one, seed in zip(parts, seeds, strict=True)])
+        pixels = normalise(images, task.data)
+        if self.loop.setup.precision.channels_last:
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        labels = task.examples.labels[flat]
+        return pixels.unflatten(0, index.shape), labels.view_as(index), index
+
+    def _move(self, lane: Lane, number: int) -> None:
+        rate = self.loop.optimisation.lr * self.loop.schedule.at(number, self.loop.steps)
+        if rate != self._rate:
+            self._rate = rate
+            for optimiser in self.optimisers.values():
+                for group in optimiser.param_groups:
+                    group["lr"] = rate
+        for owner, optimiser in self.optimisers.items():
+            if owner == NETWORK + lane.task.name or not owner.startswith(NETWORK):
+                optimiser.step()
+        for one in self.weights.values():
+            one.grad = None
+
+    def give_back(self, members: Sequence[Begun]) -> None:
+        """Put every member's weights into its own modules."""
+        for place, one in enumerate(members):
+            held = Objective(one.setup.owners, (), one.setup.precision)
+            own = {**dict(held.named_parameters()), **dict(held.named_buffers())}
+            with torch.no_grad():
+                for name, stacked in (*self.weights.items(), *self.buffers.items()):
+                    own[name].copy_(stacked[place])
+
+
+def refuse(begun: Begun) -> None:
+    """Refuse what a stacked step cannot do; dropout and branches on values are found when it is tried.
+
+    Raises:
+        Unsuited: Names the plugin.
+    """
+    plugins = begun.plugins
+    for event in ("views", "after_backward", "after_step", "after_epoch"):
+        for bound in getattr(plugins, event):
+            raise Unsuited(
+                f"the regularizer {bound.instance!r} takes part in {event}, which is called for one run at a time"
+            )
+    for bound in plugins.losses:
+        if bound.effect == "host":
+            raise Unsuited(
+                f"the losses of the regularizer {bound.instance!r} have side effects in Python (its hook is not "
+                "declared @effect('pure'))"
+            )
+
+
+def _optimisers(loop: Loop, weights: Stacked) -> dict[str, torch.optim.Optimizer]:
+    """Return optimisers as the loop has them, each moving the stacked weights of the same owners."""
+    names = {
+        id(one): name
+        for name, one in Objective(loop.setup.owners, (), loop.setup.precision).named_parameters()
+    }
+    return {
+        owner: loop.optimisation.make(
+            [weights[names[id(one)]] for group in optimiser.param_groups for one in group["params"]]
+        )
+        for owner, optimiser in loop.optimisers.items()
+    }
+
+
+@attrs.define(eq=False)
+class Ledgers:
+    """The history of every member; reads the device once a row.
+
+    Attributes:
+        rows: By member, as ``Ledger.rows``.
+        errors: By member, why it is masked: what it computes from then on is of no use, and touches no other.
+    """
+
+    rows: list[list[dict[str, Any]]]
+    errors: dict[int, TrainingError] = attrs.field(factory=dict)
+    _waiting: dict[str, list[dict[str, Tensor]]] = attrs.field(factory=dict)
+
+    def add(self, task: str, measured: dict[str, Tensor]) -> None:
+        """Keep what one step measured."""
+        self._waiting.setdefault(task, []).append(measured)
+
+    def close(self, step: int) -> None:
+        """Write a row for every task and member; mask members of which a loss is not finite."""
+        for task, waiting in self._waiting.items():
+            names = list(dict.fromkeys(name for measured in waiting for name in measured))
+            means = torch.stack(
+                [torch.stack([one[name].float() for one in waiting if name in one]).mean(0) for name in names]
+            )
+            for member, values in enumerate(means.T.tolist()):
+                losses = dict(zip(names, values, strict=True))
+                self._check(member, task, losses, step - len(waiting), step)
+                self.rows[member].append({"task": task, "step": step, "losses": losses})
+        self._waiting.clear()
+
+    def _check(self, member: int, task: str, losses: Mapping[str, float], start: int, stop: int) -> None:
+        wrong = [name for name, value in losses.items() if value - value != 0]
+        if wrong and member not in self.errors:
+            self.errors[member] = TrainingError(
+                f"The loss {wrong[0]!r} of task {task!r} is not finite between steps {start} and {stop}. Lower the "
+                "learning rate, add warm-up steps, or use precision='float32'.",
+                subject=wrong[0],
+            )
+
+
+def train(
+    trainer: Trainer, members: Sequence[Begun]
+) -> tuple[list[list[dict[str, Any]]], dict[int, TrainingError]]:
+    """Train runs at once that were begun; their modules hold the trained weights afterwards.
+
+    Returns:
+        The history of each, and by place the error of those whose loss is not finite.
+
+    Raises:
+        Unsuited: They cannot be trained at once, or a member's first loss is another than that of the run alone.
+    """
+    ensemble = Ensemble.of(trainer, members)
+    check_first(ensemble, trainer, members)
+    ledgers = Ledgers([[] for _ in members])
+    for number in range(trainer.steps):
+        for task in ensemble.orders:
+            ledgers.add(task, attempt(ensemble, task, number))
+        if (number + 1) % trainer.log_every == 0 or number + 1 == trainer.steps:
+            ledgers.close(number + 1)
+    ensemble.give_back(members)
+    return ledgers.rows, ledgers.errors
+
+
+def attempt(ensemble: Ensemble, task: str, number: int) -> dict[str, Tensor]:
+    """Take a step.
+
+    Raises:
+        Unsuited: torch cannot do it for all members at once.
+    """
+    try:
+        return ensemble.step(task, number)
+    except (RuntimeError, NotImplementedError, UsageError) as error:
+        raise Unsuited(f"torch.func.vmap does not take it: {str(error).strip().splitlines()[0]}") from error
+
+
+TOLERANCE = 1e-4
+"""How far a member's first loss may be from that of the run alone, relative to it and at least to 1."""
+
+
+def check_first(ensemble: Ensemble, trainer: Trainer, members: Sequence[Begun]) -> None:
+    """Compare every member's first losses with those of the run alone; nothing is moved.
+
+    A plugin that drew numbers of its own for a seed gave them to the first member only, and would be wrong for others.
+
+    Raises:
+        Unsuited: They differ.
+    """
+    kept = {name: one.clone() for name, one in ensemble.buffers.items()}
+    for task in ensemble.orders:
+        lane = ensemble.loop.lanes[task]
+        lane.resolve(0)
+        batch = ensemble._batch(lane, 0)
+        try:
+            together = ensemble.losses(lane, 0, *batch)[0].detach()
+        except (RuntimeError, NotImplementedError, UsageError) as error:
+            raise Unsuited(
+                f"torch.func.vmap does not take it: {str(error).strip().splitlines()[0]}"
+            ) from error
+        for place, one in enumerate(members):
+            alone = _first_loss(trainer, one, task, [part[place] for part in batch])
+            if abs(float(together[place]) - alone) > TOLERANCE * max(1.0, abs(alone)):
+                raise Unsuited(
+                    f"the first loss of run {place + 1} of task {task!r} is {float(together[place]):.6g} where the run "
+                    f"alone has {alone:.6g}: something in it depends on the seed in a way that cannot be stacked"
+                )
+    with torch.no_grad():
+        for name, one in ensemble.buffers.items():
+            one.copy_(kept[name])
+
+
+def _first_loss(trainer: Trainer, begun: Begun, task: str, batch: Sequence[Tensor]) -> float:
+    """Return the loss of a run alone before its first step; weights and buffers stay as they are."""
+    loop = trainer.loop(begun)
+    loop.train_mode()
+    lane = loop.lanes[task]
+    lane.resolve(0)
+    weights = dict(lane.objective.named_parameters())
+    buffers = {name: one.clone() for name, one in lane.objective.named_buffers()}
+    step = Step(begun.setup.seed, lane.task, 0, Batch(*batch), begun.setup.precision)
+    return float(functional_call(lane.objective, (weights, buffers), (step,))[0].detach())
