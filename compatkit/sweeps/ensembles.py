@@ -7,7 +7,9 @@ to rounding, not to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -21,6 +23,7 @@ from compatkit.training.context import Batch, Step
 from compatkit.training.lanes import Lane
 from compatkit.training.loop import NETWORK, Loop
 from compatkit.training.objective import Objective
+from compatkit.training.progress import Measured
 from compatkit.training.resident import Order, augment
 from compatkit.training.trainer import Begun, Trainer
 
@@ -31,6 +34,14 @@ class Unsuited(CompatkitError):
     """These runs cannot be trained at once; the message says what prevents it."""
 
     code = "unsuited"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch from warning that an operation is slow for all members at once: the trial says whether it is."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
+        yield
 
 
 @attrs.define(eq=False)
@@ -52,6 +63,7 @@ class Ensemble:
     weights: Stacked
     buffers: Stacked
     optimisers: Mapping[str, torch.optim.Optimizer]
+    _stacked: dict[str, tuple[Objective, Callable[..., Any]]] = attrs.field(factory=dict)
     _shuffled: dict[str, tuple[int, Tensor]] = attrs.field(factory=dict)
     _rate: float = -1.0
 
@@ -85,11 +97,12 @@ class Ensemble:
     def __len__(self) -> int:
         return len(next(iter(self.orders.values())))
 
-    def step(self, task: str, number: int) -> dict[str, Tensor]:
+    def step(self, task: str, number: int) -> Measured:
         """Take one step of one task, for all members.
 
         Returns:
-            Losses by name, and the share of right answers as ``"accuracy"``, each ``(members,)`` on the device.
+            Losses by name ``(members,)``, and as ``"accuracy"`` the predicted and the true classes ``(members, batch)``,
+            all still on the device.
         """
         lane = self.loop.lanes[task]
         if number not in lane.span:
@@ -99,22 +112,28 @@ class Ensemble:
         # Members share nothing: the gradient of the sum is each member's own.
         totals.sum().backward()
         self._move(lane, number)
-        return {**terms, "accuracy": (answers == labels).float().mean(1)}
+        return {**terms, "accuracy": (answers, labels)}
 
     def losses(
         self, lane: Lane, number: int, images: Tensor, labels: Tensor, index: Tensor
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """Return what ``Objective`` gives, with a first dimension of members in everything."""
-        setup = self.loop.setup
+        if self._stacked.get(lane.task.name, (None,))[0] is not lane.objective:
+            self._stacked[lane.task.name] = lane.objective, self._for_all(lane)
+        return self._stacked[lane.task.name][1](self.weights, self.buffers, number, images, labels, index)
+
+    def _for_all(self, lane: Lane) -> Callable[..., Any]:
+        """Return ``losses`` for one member as a function that takes all of them."""
+        setup, task = self.loop.setup, lane.task
         # Checks of what a plugin returns ask for gradients, which are not to be seen inside of vmap.
         losses = tuple(attrs.evolve(bound, call=bound.function) for bound in lane.objective.losses)
         objective = Objective(setup.owners, losses, setup.precision)
 
-        def one(weights: Stacked, buffers: Stacked, *batch: Tensor) -> Any:
-            step = Step(setup.seed, lane.task, number, Batch(*batch), setup.precision)
+        def one(weights: Stacked, buffers: Stacked, number: int, *batch: Tensor) -> Any:
+            step = Step(setup.seed, task, number, Batch(*batch), setup.precision)
             return functional_call(objective, (weights, buffers), (step,))
 
-        return vmap(one, randomness="error")(self.weights, self.buffers, images, labels, index)
+        return vmap(one, in_dims=(0, 0, None, 0, 0, 0), randomness="error")
 
     def _batch(self, lane: Lane, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return every member's images ``(members, batch, channels, height, width)``, labels and positions."""
@@ -206,9 +225,9 @@ class Ledgers:
 
     rows: list[list[dict[str, Any]]]
     errors: dict[int, TrainingError] = attrs.field(factory=dict)
-    _waiting: dict[str, list[dict[str, Tensor]]] = attrs.field(factory=dict)
+    _waiting: dict[str, list[Measured]] = attrs.field(factory=dict)
 
-    def add(self, task: str, measured: dict[str, Tensor]) -> None:
+    def add(self, task: str, measured: Measured) -> None:
         """Keep what one step measured."""
         self._waiting.setdefault(task, []).append(measured)
 
@@ -216,9 +235,7 @@ class Ledgers:
         """Write a row for every task and member; mask members of which a loss is not finite."""
         for task, waiting in self._waiting.items():
             names = list(dict.fromkeys(name for measured in waiting for name in measured))
-            means = torch.stack(
-                [torch.stack([one[name].float() for one in waiting if name in one]).mean(0) for name in names]
-            )
+            means = torch.stack([_means([one[name] for one in waiting if name in one]) for name in names])
             for member, values in enumerate(means.T.tolist()):
                 losses = dict(zip(names, values, strict=True))
                 self._check(member, task, losses, step - len(waiting), step)
@@ -246,19 +263,20 @@ def train(
     Raises:
         Unsuited: They cannot be trained at once, or a member's first loss is another than that of the run alone.
     """
-    ensemble = Ensemble.of(trainer, members)
-    check_first(ensemble, trainer, members)
-    ledgers = Ledgers([[] for _ in members])
-    for number in range(trainer.steps):
-        for task in ensemble.orders:
-            ledgers.add(task, attempt(ensemble, task, number))
-        if (number + 1) % trainer.log_every == 0 or number + 1 == trainer.steps:
-            ledgers.close(number + 1)
-    ensemble.give_back(members)
+    with quiet():
+        ensemble = Ensemble.of(trainer, members)
+        check_first(ensemble, trainer, members)
+        ledgers = Ledgers([[] for _ in members])
+        for number in range(trainer.steps):
+            for task in ensemble.orders:
+                ledgers.add(task, attempt(ensemble, task, number))
+            if (number + 1) % trainer.log_every == 0 or number + 1 == trainer.steps:
+                ledgers.close(number + 1)
+        ensemble.give_back(members)
     return ledgers.rows, ledgers.errors
 
 
-def attempt(ensemble: Ensemble, task: str, number: int) -> dict[str, Tensor]:
+def attempt(ensemble: Ensemble, task: str, number: int) -> Measured:
     """Take a step.
 
     Raises:

@@ -166,7 +166,7 @@ class Sweep:
             report(len(ended), len(self.runs), f"{failed} failed" if failed else "")
 
         report(len(ended), len(self.runs), "")
-        dispatch(parts, bench, workers, each)
+        dispatch(parts, bench, workers, each, tell)
         found = tuple(ended[run.name] for run in self.runs)
         return Outcome(folder, found, choice, tuple(begun.notes))
 

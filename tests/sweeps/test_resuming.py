@@ -111,7 +111,7 @@ def test_a_registry_that_lost_the_parts_gets_them_again(
 def test_a_folder_that_is_taken(recipe: Any, tmp_path: Path) -> None:
     file = recipe('"trainer.seed" = [0]', change=ONE)
     run(file, tmp_path)
-    with pytest.raises(UsageError, match="holds a sweep already.*--resume"):
+    with pytest.raises(UsageError, match=r"holds a sweep already.*--resume"):
         run(file, tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
