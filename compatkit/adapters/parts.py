@@ -13,6 +13,8 @@ from compatkit.errors import CutError
 
 Graphs = tuple[fx.Graph, fx.Graph]
 """For train mode, for eval mode."""
+_FUNCTIONS: dict[tuple[Any, ...], Callable[..., Tensor]] = {}
+"""By their code and the functions that it calls; what a function holds on to is torch's, never a network's."""
 
 
 class TracedPart(nn.Module):
@@ -97,8 +99,13 @@ def _place(part: nn.Module, whole: nn.Module, name: str) -> None:
 
 
 def _compiled(part: nn.Module, graph: fx.Graph) -> Callable[..., Tensor]:
-    """Return the graph as a function of (part, input); the part's modules are looked up at each call."""
-    return type(fx.GraphModule(part, graph)).forward
+    """Return the graph as a function of (part, input); the part's modules are looked up at each call.
+
+    Equal graphs give the same function, by which torch.compile knows what it has compiled: for the next seed too.
+    """
+    made = type(fx.GraphModule(part, graph)).forward
+    known = {name: id(value) for name, value in made.__globals__.items() if name != "__builtins__"}
+    return _FUNCTIONS.setdefault((made.__code__, *sorted(known.items())), made)
 
 
 def _not_compiled(*_: Any) -> Tensor:

@@ -20,6 +20,7 @@ from compatkit.registry.names import Version
 if TYPE_CHECKING:
     from compatkit.promises import Given
     from compatkit.recipes import Recipe
+    from compatkit.training.context import AuxiliaryHead
     from compatkit.training.fit import Fit
 
 
@@ -47,6 +48,17 @@ if TYPE_CHECKING:
 @click.option(
     "--dry-run", is_flag=True, help="Train and show what policies say of each part; publish nothing."
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Show the plan (tasks, owners of parameters, hooks, how steps execute), and train nothing.",
+)
+@click.option(
+    "--profile",
+    type=click.IntRange(1),
+    metavar="STEPS",
+    help="Show where the time of so many steps goes, and train nothing.",
+)
 @data_options
 @registry_option
 @json_option
@@ -61,6 +73,8 @@ def train_command(
     version: str | None,
     major: bool,
     dry_run: bool,
+    explain: bool,
+    profile: int | None,
     data_root: str | None,
     download: bool,
     machine: bool,
@@ -83,6 +97,9 @@ def train_command(
         raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
     _check_checkpoint(plan.trainer.checkpoint)
     frozen = registry(context).auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
+    if explain or profile is not None:
+        _look(plan, frozen, download, machine, profile)
+        return
     images = (found_in(data_root, download),)
     if not major:
         _check_policies(root, plan, version, images)
@@ -120,6 +137,23 @@ def train_command(
         "--html",
         "matrix.html",
     )
+
+
+def _look(
+    plan: Recipe, frozen: Mapping[str, AuxiliaryHead] | None, download: bool, machine: bool, steps: int | None
+) -> None:
+    """Show the plan of the run, or where the time of ``steps`` of its steps goes."""
+    given: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen_statistics}
+    with offline(unless=download):
+        shown = (
+            plan.trainer.explain(plan.tasks, plan.regularizers, **given)
+            if steps is None
+            else plan.trainer.profile(plan.tasks, plan.regularizers, steps=steps, **given)
+        )
+    if machine:
+        emit(shown.to_json())
+    else:
+        click.echo(str(shown))
 
 
 def _announce(plan: Recipe) -> None:

@@ -24,10 +24,13 @@ def table(events: Mapping[str, Sequence[Bound]], origins: Mapping[str, str], dro
             steps = "once" if event in ("set_up", "finish") else f"{one.phase.start} to {stop}"
             weight, origin = f"{one.weight:g}", origins[one.instance]
             rows.append((event, str(place), one.instance, weight, steps, one.effect, origin))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    if len(rows) == 1:
-        lines = ["No regularizers."]
+    lines = aligned(rows) if len(rows) > 1 else ["No regularizers."]
     if dropped:
         lines.append(f"Left out (weight 0): {', '.join(dropped)}")
     return "\n".join(lines)
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return rows of equally many cells as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -91,13 +91,17 @@ def choose(
         # A run with a checkpoint goes on from it, which is that of a run alone.
         fresh = [one for one in group if not records.checkpoint(Path(one.folder), one.run).exists()]
         key = _label(group[0])
-        if asked == "auto" and len(fresh) < 2:
+        if asked == "auto" and (len(fresh) < 2 or group[0].tables["trainer"].get("deterministic")):
             left += group
             continue
         if key not in trials:
             found = attempted(fresh, bench)
             trials[key] = found.to_json() | {"vmap": found.gain > least}
-            tell(f"{key}: {found}, so {'at once' if found.gain > least else rest}" if asked == "auto" else str(found))
+            tell(
+                f"{key}: {found}, so {'at once' if found.gain > least else rest}"
+                if asked == "auto"
+                else str(found)
+            )
         if asked == "vmap" and trials[key]["together"] is None:
             raise UsageError(f"The back end vmap cannot do these runs ({key}): {trials[key]['reason']}.")
         if asked == "vmap" or trials[key]["vmap"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +77,14 @@ def _collect(
     ray: Any, orders: Sequence[Order], workers: int | None, threads: int, each: Callable[[Record], None]
 ) -> None:
     told = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    told |= {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "MKL", "OPENBLAS")}
     # A run that fails is told of, not tried again behind the back of whoever asked.
-    task = ray.remote(num_cpus=threads, max_retries=0, runtime_env={"env_vars": told})(_work)
+    task = ray.remote(num_cpus=threads, max_retries=0)(_work)
     waiting, running = list(reversed(orders)), dict[Any, Order]()
     try:
         while waiting or running:
             while waiting and (workers is None or len(running) < workers):
                 order = waiting.pop()
-                running[task.remote(order.dumps(), threads)] = order
+                running[task.remote(order.dumps(), threads, told)] = order
             ready, _ = ray.wait(list(running), num_returns=1)
             for one in ready:
                 each(_record(ray, one, running.pop(one)))
@@ -113,10 +112,11 @@ def _record(ray: Any, one: Any, order: Order) -> Record:
     return record
 
 
-def _work(line: str, threads: int) -> str:
+def _work(line: str, threads: int, variables: Mapping[str, str]) -> str:
     """Carry out an order in a worker; text comes in and goes out."""
     import torch
 
+    os.environ.update(variables)  # timm and the plugins, which read them, are imported later
     torch.set_num_threads(threads)
     order = Order.loads(line)
     record = carry_out(order, _bench())

@@ -23,11 +23,17 @@ from compatkit.training.context import Batch, Step
 from compatkit.training.lanes import Lane
 from compatkit.training.loop import NETWORK, Loop
 from compatkit.training.objective import Objective
+from compatkit.training.optimisation import set_rate
 from compatkit.training.progress import Measured
 from compatkit.training.resident import Order, augment
 from compatkit.training.trainer import Begun, Trainer
 
 Stacked = dict[str, Tensor]
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return what torch's does, by operations that are fast for all members at once; torch's is taken apart in Python."""
+    return (torch.logsumexp(logits, 1) - logits.gather(1, labels[:, None])[:, 0]).mean()
 
 
 class Unsuited(CompatkitError):
@@ -64,27 +70,24 @@ class Ensemble:
     buffers: Stacked
     optimisers: Mapping[str, torch.optim.Optimizer]
     _stacked: dict[str, tuple[Objective, Callable[..., Any]]] = attrs.field(factory=dict)
-    _shuffled: dict[str, tuple[int, Tensor]] = attrs.field(factory=dict)
+    _shuffled: dict[str, tuple[int, Tensor, Tensor]] = attrs.field(factory=dict)
     _rate: float = -1.0
 
     @classmethod
-    def of(cls, trainer: Trainer, members: Sequence[Begun]) -> Ensemble:
+    def of(cls, members: Sequence[Begun]) -> Ensemble:
         """Stack runs that were begun; they are left as they are.
 
         Args:
-            trainer: Of the first; the others' differ in the seed only.
             members: At least one. All see the first one's images, which are theirs too.
 
         Raises:
             Unsuited: A plugin or layer cannot be stacked; it is named.
         """
-        first, loop = members[0], trainer.loop(members[0])
-        refuse(first)
-        loop.train_mode()
+        loop = members[0].loop
+        refuse(members[0])
         held = [Objective(one.setup.owners, (), one.setup.precision).train() for one in members]
         weights, buffers = stack_module_state(held)  # type: ignore[arg-type]
-        lanes = [trainer.loop(one).lanes for one in members[1:]]
-        each = {name: [lane, *(other[name] for other in lanes)] for name, lane in loop.lanes.items()}
+        each = {name: [one.loop.lanes[name] for one in members] for name in loop.lanes}
         return cls(
             loop,
             {name: [one.order for one in found] for name, found in each.items()},
@@ -109,8 +112,7 @@ class Ensemble:
             lane.resolve(number)
         images, labels, index = self._batch(lane, number)
         totals, terms, answers = self.losses(lane, number, images, labels, index)
-        # Members share nothing: the gradient of the sum is each member's own.
-        totals.sum().backward()
+        totals.backward(torch.ones_like(totals))  # members share nothing: each gets the gradient of its own
         self._move(lane, number)
         return {**terms, "accuracy": (answers, labels)}
 
@@ -120,50 +122,60 @@ class Ensemble:
         """Return what ``Objective`` gives, with a first dimension of members in everything."""
         if self._stacked.get(lane.task.name, (None,))[0] is not lane.objective:
             self._stacked[lane.task.name] = lane.objective, self._for_all(lane)
-        return self._stacked[lane.task.name][1](self.weights, self.buffers, number, images, labels, index)
+        held = (*self.weights.values(), *self.buffers.values())
+        return self._stacked[lane.task.name][1](number, *held, images, labels, index)
 
     def _for_all(self, lane: Lane) -> Callable[..., Any]:
         """Return ``losses`` for one member as a function that takes all of them."""
         setup, task = self.loop.setup, lane.task
         # Checks of what a plugin returns ask for gradients, which are not to be seen inside of vmap.
-        losses = tuple(attrs.evolve(bound, call=bound.function) for bound in lane.objective.losses)
-        objective = Objective(setup.owners, losses, setup.precision)
+        objective = lane.objective.unchecked(cross_entropy)
+        weights, buffers = list(self.weights), list(self.buffers)
 
-        def one(weights: Stacked, buffers: Stacked, number: int, *batch: Tensor) -> Any:
-            step = Step(setup.seed, task, number, Batch(*batch), setup.precision)
-            return functional_call(objective, (weights, buffers), (step,))
+        def one(number: int, *given: Tensor) -> Any:
+            state = dict(zip((*weights, *buffers), given, strict=False))
+            batch = Batch(*given[len(state) :])
+            return functional_call(
+                objective, state, (Step(setup.seed, task, number, batch, setup.precision),)
+            )
 
-        return vmap(one, in_dims=(0, 0, None, 0, 0, 0), randomness="error")
+        dimensions = (None, *(0 for _ in (*weights, *buffers)), 0, 0, 0)
+        return vmap(one, in_dims=dimensions, randomness="error")
 
     def _batch(self, lane: Lane, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return every member's images ``(members, batch, channels, height, width)``, labels and positions."""
-        task, name, device = lane.task, lane.task.name, self.loop.setup.precision.device
-        orders = self.orders[name]
-        epoch, place = divmod(number, orders[0].per_epoch)
+        task, name = lane.task, lane.task.name
+        epoch, place = divmod(number, lane.order.per_epoch)
         if self._shuffled.get(name, (-1,))[0] != epoch:
-            self._shuffled[name] = epoch, torch.stack([one.epoch(epoch) for one in orders]).to(device)
-        size = orders[0].batch_size
-        index = self._shuffled[name][1][:, place * size : (place + 1) * size]
-        flat = index.reshape(-1)
-        images = task.examples.images[flat]
+            self._shuffled[name] = epoch, *self._epoch(lane, epoch)
+        _, positions, classes = self._shuffled[name]
+        index, labels = positions[place], classes[place]
+        images = task.examples.images[index.view(-1)]
         if task.task.augment:
             seeds = [one.at(number) for one in self.augments[name]]
-            parts = images.split(size)
+            parts = images.split(index.shape[1])
             names = task.task.augment
             images = torch.cat([augment(one, names, seed) for one, seed in zip(parts, seeds, strict=True)])
         pixels = normalise(images, task.data)
         if self.loop.setup.precision.channels_last:
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        labels = task.examples.labels[flat]
-        return pixels.unflatten(0, index.shape), labels.view_as(index), index
+        return pixels.unflatten(0, index.shape), labels, index
+
+    def _epoch(self, lane: Lane, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return positions and labels of an epoch's batches, ``(batches, members, batch)``."""
+        order, device = lane.order, self.loop.setup.precision.device
+        every = torch.stack([one.epoch(epoch) for one in self.orders[lane.task.name]])
+        every = every[:, : order.per_epoch * order.batch_size]
+        positions = every.unflatten(1, (order.per_epoch, order.batch_size)).transpose(0, 1).contiguous()
+        positions = positions.to(device)
+        return positions, lane.task.examples.labels[positions]
 
     def _move(self, lane: Lane, number: int) -> None:
         rate = self.loop.optimisation.lr * self.loop.schedule.at(number, self.loop.steps)
         if rate != self._rate:
             self._rate = rate
             for optimiser in self.optimisers.values():
-                for group in optimiser.param_groups:
-                    group["lr"] = rate
+                set_rate(optimiser, rate)
         for owner, optimiser in self.optimisers.items():
             if owner == NETWORK + lane.task.name or not owner.startswith(NETWORK):
                 optimiser.step()
@@ -252,6 +264,15 @@ class Ledgers:
             )
 
 
+def _means(measured: Sequence[Tensor | tuple[Tensor, Tensor]]) -> Tensor:
+    """Return each member's mean of losses, or its share of right answers, as a run alone has them."""
+    pairs = [one for one in measured if isinstance(one, tuple)]
+    if pairs:
+        predicted, true = (torch.cat(side, 1) for side in zip(*pairs, strict=True))
+        return (predicted == true).float().mean(1)
+    return torch.stack([one.float() for one in measured if isinstance(one, Tensor)]).mean(0)
+
+
 def train(
     trainer: Trainer, members: Sequence[Begun]
 ) -> tuple[list[list[dict[str, Any]]], dict[int, TrainingError]]:
@@ -264,8 +285,8 @@ def train(
         Unsuited: They cannot be trained at once, or a member's first loss is another than that of the run alone.
     """
     with quiet():
-        ensemble = Ensemble.of(trainer, members)
-        check_first(ensemble, trainer, members)
+        ensemble = Ensemble.of(members)
+        check_first(ensemble, members)
         ledgers = Ledgers([[] for _ in members])
         for number in range(trainer.steps):
             for task in ensemble.orders:
@@ -292,7 +313,7 @@ TOLERANCE = 1e-4
 """How far a member's first loss may be from that of the run alone, relative to it and at least to 1."""
 
 
-def check_first(ensemble: Ensemble, trainer: Trainer, members: Sequence[Begun]) -> None:
+def check_first(ensemble: Ensemble, members: Sequence[Begun]) -> None:
     """Compare every member's first losses with those of the run alone; nothing is moved.
 
     A plugin that drew numbers of its own for a seed gave them to the first member only, and would be wrong for others.
@@ -312,7 +333,7 @@ def check_first(ensemble: Ensemble, trainer: Trainer, members: Sequence[Begun]) 
                 f"torch.func.vmap does not take it: {str(error).strip().splitlines()[0]}"
             ) from error
         for place, one in enumerate(members):
-            alone = _first_loss(trainer, one, task, [part[place] for part in batch])
+            alone = _first_loss(one, task, [part[place] for part in batch])
             if abs(float(together[place]) - alone) > TOLERANCE * max(1.0, abs(alone)):
                 raise Unsuited(
                     f"the first loss of run {place + 1} of task {task!r} is {float(together[place]):.6g} where the run "
@@ -323,11 +344,9 @@ def check_first(ensemble: Ensemble, trainer: Trainer, members: Sequence[Begun]) 
             one.copy_(kept[name])
 
 
-def _first_loss(trainer: Trainer, begun: Begun, task: str, batch: Sequence[Tensor]) -> float:
+def _first_loss(begun: Begun, task: str, batch: Sequence[Tensor]) -> float:
     """Return the loss of a run alone before its first step; weights and buffers stay as they are."""
-    loop = trainer.loop(begun)
-    loop.train_mode()
-    lane = loop.lanes[task]
+    lane = begun.loop.lanes[task]
     lane.resolve(0)
     weights = dict(lane.objective.named_parameters())
     buffers = {name: one.clone() for name, one in lane.objective.named_buffers()}

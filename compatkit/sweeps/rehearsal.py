@@ -55,14 +55,9 @@ def rehearse(
             decides = _decides(order, plan, {name: head.digest for name, head in (heads or {}).items()})
             kind = dumps({**decides, "trainer": {**decides["trainer"], "seed": 0}})
             if kind not in begun:
-                trainer = attrs.evolve(plan.trainer, checkpoint=None)
-                trainer.loop(
-                    trainer.begin(
-                        plan.tasks,
-                        plan.regularizers,
-                        frozen=heads,
-                        frozen_statistics=plan.frozen_statistics,
-                    )
+                trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")
+                trainer.begin(
+                    plan.tasks, plan.regularizers, frozen=heads, frozen_statistics=plan.frozen_statistics
                 )
                 begun.add(kind)
         except CompatkitError as error:

@@ -66,23 +66,17 @@ def attempted(orders: Sequence[Order], bench: Bench) -> Trial:
     """
     with preserved(), quiet():
         trainer, _, begun = _begun(orders[0], bench)
-        alone = _alone(trainer, begun) * len(orders)
+        loop, states = begun.loop, begun.setup.tasks.values()
+        alone = _measured(lambda number: [loop.step(state, number) for state in states], trainer.steps)
+        alone *= len(orders)
         try:
-            ensemble = Ensemble.of(trainer, [begun] * len(orders))
+            ensemble = Ensemble.of([begun] * len(orders))
             together = _measured(
                 lambda number: [attempt(ensemble, task, number) for task in ensemble.orders], trainer.steps
             )
         except Unsuited as error:
             return Trial(len(orders), 1e3 * alone, None, str(error))
     return Trial(len(orders), 1e3 * alone, 1e3 * together)
-
-
-def _alone(trainer: Trainer, begun: Begun) -> float:
-    loop = trainer.loop(begun)
-    loop.train_mode()
-    return _measured(
-        lambda number: [loop.step(state, number) for state in begun.setup.tasks.values()], trainer.steps
-    )
 
 
 def _measured(step: Callable[[int], object], steps: int) -> float:
@@ -140,7 +134,7 @@ def together(orders: Sequence[Order], bench: Bench, each: Callable[[Record], Non
 def _begun(order: Order, bench: Bench) -> tuple[Trainer, Recipe, Begun]:
     plan = bench.recipe(order)
     heads = frozen(plan, Registry.open(order.registry)) if plan.frozen_heads else None
-    trainer = attrs.evolve(plan.trainer, checkpoint=None)
+    trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")
     begun = trainer.begin(
         plan.tasks, plan.regularizers, frozen=heads, frozen_statistics=plan.frozen_statistics
     )

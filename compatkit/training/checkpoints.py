@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from compatkit.errors import FormatError, IntegrityError, TrainingError
 from compatkit.registry.durable import replace_file
 from compatkit.registry.surroundings import environment
 from compatkit.registry.tensors.tensorfile import deserialise, metadata, serialise, state_digest
+from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
 
 
@@ -42,8 +44,20 @@ def save(path: Path, loop: Loop, plan: str, step: int, history: list[dict[str, A
         "step": step,
         "history": history,
         "plugins": values,
+        "execution": attrs.asdict(loop.execution),
     }
     replace_file(path, serialise(tensors, metadata=json.dumps(note)))
+
+
+def execution(path: Path) -> Execution | None:
+    """Return how the run of a checkpoint executes its steps; None where the file does not say so."""
+    with environment("read", path):
+        data = path.read_bytes()
+    try:
+        kept = json.loads(metadata(data) or "")["execution"]
+        return Execution(kept["mode"], kept["reason"])
+    except (FormatError, ValueError, KeyError, TypeError):
+        return None  # ``load`` says what is wrong with the file
 
 
 def load(path: Path, loop: Loop, plan: str) -> tuple[int, list[dict[str, Any]]]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
+from compatkit.training.compilation import Compiled
 from compatkit.training.context import SetUp, TaskState
-from compatkit.training.objective import Objective
+from compatkit.training.objective import Objective, Outcome
 from compatkit.training.randomness import Stream
 from compatkit.training.resident import Order
+
+if TYPE_CHECKING:
+    from compatkit.training.capture import Captured
 
 
 @attrs.define(eq=False)
@@ -29,6 +33,8 @@ class Lane:
         span: The steps for which the tuples below are right: no plugin begins or ends in them.
         views: What changes a batch, with the seeds of what it draws; the others as their hooks are named.
         objective: What the steps minimise.
+        forward: The same, or its compiled form.
+        captured: The whole step as a CUDA graph, once it has been captured.
         seeds: Of what the network draws in it, and of what each regularizer does.
     """
 
@@ -40,6 +46,8 @@ class Lane:
     _setup: SetUp
     _plugins: RunPlugins
     objective: Objective
+    forward: Callable[..., Outcome]
+    captured: Captured | None = None
     span: range = range(0)
     views: tuple[tuple[Callable[..., Any], Stream], ...] = ()
     seeds: tuple[Stream, ...] = ()
@@ -61,6 +69,7 @@ class Lane:
         Raises:
             DataError: There are fewer images than in a batch.
         """
+        nothing = Objective(setup.owners, (), setup.precision)
         return cls(
             task,
             Order(len(task.examples), batch_size, setup.seed, task.name),
@@ -69,11 +78,12 @@ class Lane:
             Stream.of(setup.seed, "augment", task.name),
             setup,
             plugins,
-            Objective(setup.owners, (), setup.precision),
+            nothing,
+            nothing,
         )
 
-    def resolve(self, number: int) -> None:
-        """Take in which plugins are active at a step, and until when that is so."""
+    def resolve(self, number: int, *, compiles: bool = False) -> None:
+        """Take in which plugins are active at a step, and until when that is so; compile the loss where wanted."""
         plugins, name, seed = self._plugins, self.task.name, self._setup.seed
         everything = (
             *plugins.views,
@@ -91,6 +101,8 @@ class Lane:
         )
         losses = _active(plugins.losses, number)
         self.objective = Objective(self._setup.owners, losses, self._setup.precision)
+        self.forward = Compiled(self.objective) if compiles else self.objective
+        self.captured = None
         drawing = [(name,), *((one.instance, name) for one in losses)]
         self.seeds = tuple(Stream.of(seed, "network", *key) for key in drawing)
         self.after_backward = tuple(one.call for one in _active(plugins.after_backward, number))

@@ -8,9 +8,11 @@ from torch import Tensor
 
 from compatkit.evaluation.preprocessing import normalise
 from compatkit.plugins import RunPlugins
+from compatkit.training.capture import Captured
 from compatkit.training.context import Batch, SetUp, Step, TaskState
+from compatkit.training.execution import EAGER, Execution
 from compatkit.training.lanes import Lane
-from compatkit.training.optimisation import Optimisation
+from compatkit.training.optimisation import Optimisation, set_rate
 from compatkit.training.progress import Measured
 from compatkit.training.randomness import reseed
 from compatkit.training.resident import augment
@@ -20,7 +22,7 @@ NETWORK = "network/"
 """Before a task's name: the optimiser of its extractor and head."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class Loop:
     """Takes steps; owns the optimisers, one a network and one a shared module.
 
@@ -28,6 +30,8 @@ class Loop:
         steps: Steps of each task.
         optimisers: ``network/<task>`` moves extractor and head together; shared modules have one each, by owner.
         lanes: By task, what its steps need, resolved before the first.
+        moving: All parameters that some optimiser moves.
+        execution: Whether steps are compiled or captured.
     """
 
     setup: SetUp
@@ -37,7 +41,8 @@ class Loop:
     steps: int
     optimisers: dict[str, torch.optim.Optimizer]
     lanes: dict[str, Lane]
-    _parameters: tuple[Tensor, ...]
+    moving: tuple[Tensor, ...]
+    execution: Execution = EAGER
     _rate: float = -1.0
 
     @classmethod
@@ -82,31 +87,70 @@ class Loop:
             if head.frozen:
                 head.module.train(head.statistics == "batch")
 
+    def set_execution(self, execution: Execution) -> None:
+        """Execute steps otherwise from now on."""
+        self.execution = execution
+        for lane in self.lanes.values():
+            lane.span, lane.captured = range(0), None
+
     def step(self, task: TaskState, number: int) -> Measured:
         """Take one step of one task.
 
         Returns:
             Its losses by name, and as ``"accuracy"`` the predicted and the true classes, all still on the device.
         """
-        setup, lane = self.setup, self.lanes[task.task.name]
-        if number not in lane.span:
-            lane.resolve(number)
-        precision = setup.precision
-        step = Step(setup.seed, task, number, self._batch(lane, number), precision)
-        for call, stream in lane.views:
-            reseed(precision.device, stream.at(number))
-            step.batch = call(step, step.batch)
-        total, terms, answers = lane.objective(step, [one.at(number) for one in lane.seeds])
-        total.backward()
-        for call in lane.after_backward:
-            call(step)
-        self._move(lane, number)
+        lane = self.lanes[task.task.name]
+        step, terms, answers = self.work(lane, number)
         for call in lane.after_step:
             call(step)
         if lane.after_epoch and (number + 1) % lane.order.per_epoch == 0:
             for call in lane.after_epoch:
                 call(step)
         return {**terms, "accuracy": (answers, step.batch.labels)}
+
+    def work(self, lane: Lane, number: int) -> tuple[Step, dict[str, Tensor], Tensor]:
+        """Do all of a step but what plugins do after it; see ``descend``."""
+        if number not in lane.span:
+            lane.resolve(number, compiles=self.execution.compiles)
+        step = self.prepare(lane, number)
+        self._set_rate(number)
+        if not self.execution.captures:
+            return step, *self.descend(lane, step, number)
+        if lane.captured is None:
+            lane.captured = Captured(self, lane, step.batch)
+        return step, *lane.captured.replay(step.batch)
+
+    def prepare(self, lane: Lane, number: int) -> Step:
+        """Return a step with its batch, as the plugins of this lane want it."""
+        step = self.begin(lane, number)
+        for call, stream in lane.views:
+            reseed(self.setup.precision.device, stream.at(number))
+            step.batch = call(step, step.batch)
+        return step
+
+    def begin(self, lane: Lane, number: int) -> Step:
+        """Return a step with its batch, which no plugin has seen."""
+        return Step(self.setup.seed, lane.task, number, self._batch(lane, number), self.setup.precision)
+
+    def descend(self, lane: Lane, step: Step, number: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Go forward, backward, and move this task's network and every shared module; what a CUDA graph can hold.
+
+        Returns:
+            The terms of the loss by name, and the classes that the head gives.
+        """
+        total, terms, answers = lane.forward(step, [one.at(number) for one in lane.seeds])
+        total.backward()
+        for call in lane.after_backward:
+            call(step)
+        for optimiser in lane.movers:
+            optimiser.step()
+        self.forget_gradients()
+        return terms, answers
+
+    def forget_gradients(self) -> None:
+        """Drop all gradients: a loss may have reached another task's network."""
+        for one in self.moving:
+            one.grad = None
 
     def _batch(self, lane: Lane, number: int) -> Batch:
         task, device = lane.task, self.setup.precision.device
@@ -121,15 +165,9 @@ class Loop:
             pixels = pixels.contiguous(memory_format=torch.channels_last)
         return Batch(pixels, task.examples.labels[index], index)
 
-    def _move(self, lane: Lane, number: int) -> None:
-        """Move this task's network and every shared module that took part in the loss."""
+    def _set_rate(self, number: int) -> None:
         rate = self.optimisation.lr * self.schedule.at(number, self.steps)
         if rate != self._rate:
             self._rate = rate
             for optimiser in self.optimisers.values():
-                for group in optimiser.param_groups:
-                    group["lr"] = rate
-        for optimiser in lane.movers:
-            optimiser.step()
-        for one in self._parameters:  # all: a loss may have reached another task's network
-            one.grad = None
+                set_rate(optimiser, rate)

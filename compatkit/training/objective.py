@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import attrs
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -11,6 +12,9 @@ from compatkit.plugins.calls import Bound
 from compatkit.training.context import Step
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import reseed
+
+Outcome = tuple[Tensor, dict[str, Tensor], Tensor]
+"""The loss, a float32 scalar with its graph; its terms by name, detached; the classes that the head gives."""
 
 
 class Objective(nn.Module):
@@ -22,17 +26,27 @@ class Objective(nn.Module):
     Attributes:
         owners: The modules of the run by owner, with ``/`` in the place of the dots.
         losses: Regularizers that add to the loss, in order.
+        criterion: Mean cross-entropy of logits and classes, in one of the ways to compute it.
     """
 
     def __init__(
-        self, owners: Mapping[str, nn.Module], losses: tuple[Bound, ...], precision: Precision
+        self,
+        owners: Mapping[str, nn.Module],
+        losses: tuple[Bound, ...],
+        precision: Precision,
+        criterion: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
     ) -> None:
         """See the class."""
         super().__init__()
         self.owners = nn.ModuleDict({owner.replace(".", "/"): one for owner, one in owners.items()})
-        self.losses, self.precision = losses, precision
+        self._named, self.losses, self.precision, self.criterion = owners, losses, precision, criterion
 
-    def forward(self, step: Step, seeds: Sequence[int] = ()) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    def unchecked(self, criterion: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy) -> Objective:
+        """Return the same without checks of what plugins give back, for what does not run it as it stands."""
+        losses = tuple(attrs.evolve(one, call=one.function) for one in self.losses)
+        return Objective(self._named, losses, self.precision, criterion)
+
+    def forward(self, step: Step, seeds: Sequence[int] = ()) -> Outcome:
         """Compute the loss of ``step``, and note its features and logits there.
 
         Args:
@@ -40,14 +54,14 @@ class Objective(nn.Module):
             seeds: Of what the network draws, then of what each regularizer draws; none leaves torch's generators alone.
 
         Returns:
-            The loss, a float32 scalar with its graph; its terms by name, detached; and the classes that the head gives.
+            See ``Outcome``.
         """
         if seeds:
             reseed(self.precision.device, seeds[0])
         with self.precision.autocast():
             step.features = step.task.extractor(step.batch.images)
             step.logits = logits = step.task.head(step.features)
-        total = F.cross_entropy(logits.float(), step.batch.labels)
+        total = self.criterion(logits.float(), step.batch.labels)
         terms = {"task": total.detach()}
         for place, bound in enumerate(self.losses, 1):
             if seeds:

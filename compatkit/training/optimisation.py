@@ -30,12 +30,32 @@ class Optimisation:
     weight_decay: float = attrs.field(default=1e-7, validator=attrs.validators.ge(0))
 
     def make(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        """Return the optimiser of one network, or of one shared module."""
+        """Return the optimiser of one network, or of one shared module.
+
+        On a GPU the learning rate is a tensor there, which a captured step reads anew at every replay.
+        """
+        device = parameters[0].device
+        lr = torch.tensor(self.lr, device=device) if device.type == "cuda" else self.lr
         if self.kind == "adam":
-            return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+            return torch.optim.Adam(
+                parameters,
+                lr=lr,
+                weight_decay=self.weight_decay,
+                fused=True,
+                capturable=device.type == "cuda",
+            )
         return torch.optim.SGD(
-            parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True
+            parameters, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True
         )
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Give an optimiser another learning rate, in place where it is a tensor."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def check_owners(owners: dict[str, nn.Module]) -> None:

@@ -20,11 +20,15 @@ from compatkit.plugins import RunPlugins, Use
 from compatkit.registry.canonical import digest, dumps
 from compatkit.training import checkpoints
 from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
+from compatkit.training.determinism import determined
+from compatkit.training.execution import Asked, Execution, check_mode, settle
+from compatkit.training.explanation import Explanation
 from compatkit.training.fit import Fit
 from compatkit.training.loop import Loop
 from compatkit.training.networks import parameters_digest, prepare_task, redraw, start_digest
 from compatkit.training.optimisation import Optimisation, check_owners
 from compatkit.training.precision import Choice, Precision
+from compatkit.training.profiling import Profile, profile
 from compatkit.training.progress import Bar, Ledger
 from compatkit.training.randomness import preserved, reseed, seed_of
 from compatkit.training.schedules import Schedule
@@ -41,9 +45,18 @@ class Begun:
         run: Everything that decides the result, as JSON values.
     """
 
-    setup: SetUp
-    plugins: RunPlugins
+    loop: Loop
     run: dict[str, Any]
+
+    @property
+    def setup(self) -> SetUp:
+        """Its tasks and modules."""
+        return self.loop.setup
+
+    @property
+    def plugins(self) -> RunPlugins:
+        """Its regularizers."""
+        return self.loop.plugins
 
     @property
     def plan(self) -> str:
@@ -71,6 +84,10 @@ class Trainer:
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"``.
         channels_last: NHWC in memory; None chooses.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
+        execution: ``"auto"`` tries on a GPU which way is the fastest, and is ``"eager"`` elsewhere; ``"compile"``,
+            ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
+            ``Fit.run`` says what was done and why; a run that goes on from a checkpoint does the same again.
+        deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
         checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
         checkpoint_every: Steps between checkpoints, rounded up to whole rows of the history.
         log_every: Steps between rows of the history.
@@ -89,6 +106,8 @@ class Trainer:
     precision: Choice = "auto"
     channels_last: bool | None = None
     device: str = "auto"
+    execution: Asked = "auto"
+    deterministic: bool = False
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = attrs.field(default=500, validator=attrs.validators.ge(1))
     log_every: int = attrs.field(default=50, validator=attrs.validators.ge(1))
@@ -120,11 +139,10 @@ class Trainer:
             TrainingError: A loss is not finite, or the checkpoint belongs to another plan.
             EnvironmentFailure: The checkpoint cannot be written.
         """
-        with preserved():
-            begun = self.begin(
-                tasks, regularizers, frozen=frozen, frozen_statistics=frozen_statistics, factories=factories
-            )
-            return self.finish(begun, self._run(begun))
+        precision, plugins = self._prepared(tasks, regularizers, factories)
+        with preserved(), determined(precision.device, on=self.deterministic):
+            begun = self._begun(self._set_up(tasks, plugins, precision, frozen, frozen_statistics), plugins)
+            return self.finish(begun, self._run(begun.loop, begun.plan))
 
     def begin(
         self,
@@ -139,30 +157,9 @@ class Trainer:
 
         Arguments and errors as for ``fit``.
         """
-        self._settings()
-        folder = Path(self.checkpoint).absolute().parent if self.checkpoint is not None else None
-        if folder is not None and not folder.is_dir():
-            raise UsageError(f"The folder {folder} of the checkpoint does not exist; make it first.")
-        if not tasks:
-            raise UsageError("Trainer.fit expects at least one task, got none.")
-        names = [task.name for task in tasks]
-        if len(set(names)) != len(names):
-            raise UsageError(f"Task names must differ, got {names}.")
-        precision = Precision.choose(self.device, self.precision, self.channels_last)
-        plugins = RunPlugins.create(regularizers, factories=factories)
-        with preserved():
-            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
-        run = self._manifest(setup, plugins, frozen_statistics)
-        return Begun(setup, plugins, run)
-
-    def loop(self, begun: Begun) -> Loop:
-        """Return what takes the steps of a run that was begun.
-
-        Raises:
-            DataError: There are fewer images than in a batch.
-        """
-        schedule, optimisation = self._settings()
-        return Loop.create(begun.setup, begun.plugins, optimisation, schedule, self.steps, self.batch_size)
+        precision, plugins = self._prepared(tasks, regularizers, factories)
+        with preserved(), determined(precision.device, on=self.deterministic):
+            return self._begun(self._set_up(tasks, plugins, precision, frozen, frozen_statistics), plugins)
 
     def finish(self, begun: Begun, history: list[dict[str, Any]]) -> Fit:
         """Return what a run leaves behind that took all of its steps."""
@@ -175,6 +172,70 @@ class Trainer:
                 bound.call(setup)
         _anchor(setup)
         return Fit(setup.tasks, setup.auxiliary, begun.run, history, begun.plan)
+
+    def explain(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use] = (),
+        *,
+        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
+        frozen_statistics: Statistics = "stored",
+        factories: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Explanation:
+        """Return what ``fit`` would do with the same arguments, without a step: see ``Explanation``.
+
+        Raises:
+            UsageError: As ``fit`` does; and so on for its other errors.
+        """
+        precision, plugins = self._prepared(tasks, regularizers, factories)
+        with preserved(), determined(precision.device, on=self.deterministic):
+            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
+            return Explanation.of(self._loop(setup, plugins), self.batch_size)
+
+    def profile(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use] = (),
+        *,
+        steps: int = 20,
+        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
+        frozen_statistics: Statistics = "stored",
+        factories: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Profile:
+        """Return where the time of the first ``steps`` steps of each task would go; nothing is trained.
+
+        Raises:
+            UsageError: As ``fit`` does; and so on for its other errors.
+        """
+        precision, plugins = self._prepared(tasks, regularizers, factories)
+        if steps < 1:
+            raise UsageError(f"Trainer.profile takes at least one step, got steps={steps}.")
+        with preserved(), determined(precision.device, on=self.deterministic):
+            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
+            return profile(self._loop(setup, plugins), steps)
+
+    def _prepared(
+        self,
+        tasks: Sequence[Task],
+        regularizers: Sequence[str | Use],
+        factories: Mapping[str, Callable[..., Any]] | None,
+    ) -> tuple[Precision, RunPlugins]:
+        """Check settings and tasks; return what the run computes with, and its plugins."""
+        self._settings()
+        folder = Path(self.checkpoint).absolute().parent if self.checkpoint is not None else None
+        if folder is not None and not folder.is_dir():
+            raise UsageError(f"The folder {folder} of the checkpoint does not exist; make it first.")
+        if not tasks:
+            raise UsageError("Trainer.fit expects at least one task, got none.")
+        names = [task.name for task in tasks]
+        if len(set(names)) != len(names):
+            raise UsageError(f"Task names must differ, got {names}.")
+        precision = Precision.choose(self.device, self.precision, self.channels_last)
+        return precision, RunPlugins.create(regularizers, factories=factories)
+
+    def _begun(self, setup: SetUp, plugins: RunPlugins) -> Begun:
+        loop = self._loop(setup, plugins)
+        return Begun(loop, self._manifest(setup, plugins, loop.execution))
 
     def _set_up(
         self,
@@ -207,15 +268,26 @@ class Trainer:
         check_owners({**setup.owners, **{f"frozen.{name}": head.module for name, head in held.items()}})
         return setup
 
-    def _run(self, begun: Begun) -> list[dict[str, Any]]:
-        setup, plan, loop = begun.setup, begun.plan, self.loop(begun)
-        ledger, start = Ledger(), 0
+    def _loop(self, setup: SetUp, plugins: RunPlugins) -> Loop:
+        """Return the loop, which executes steps as the checkpoint says, or as settled now."""
+        schedule, optimisation = self._settings()
+        loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size)
+        loop.train_mode()
+        path = Path(self.checkpoint) if self.checkpoint is not None else None
+        kept = checkpoints.execution(path) if path is not None and path.exists() else None
+        if self.execution == "auto" and kept is not None:
+            loop.set_execution(kept)
+        else:
+            loop.set_execution(settle(loop, self.execution, deterministic=self.deterministic))
+        return loop
+
+    def _run(self, loop: Loop, plan: str) -> list[dict[str, Any]]:
+        setup, ledger, start = loop.setup, Ledger(), 0
         path = Path(self.checkpoint) if self.checkpoint is not None else None
         if path is not None and path.exists():
             start, ledger.rows = checkpoints.load(path, loop, plan)
         # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
         every = -(-self.checkpoint_every // self.log_every) * self.log_every
-        loop.train_mode()
         shown = sys.stderr.isatty() if self.progress is None else self.progress
         title = " + ".join(setup.tasks)
         with Bar(shown, title, self.steps, start, self.batch_size * len(setup.tasks)) as bar:
@@ -238,13 +310,17 @@ class Trainer:
                 schedule = Schedule(schedule, self.warmup)
             elif self.warmup:
                 raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
+            check_mode(self.execution)
             return schedule, Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
         except ValueError as error:
             raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
 
-    def _manifest(self, setup: SetUp, plugins: RunPlugins, statistics: Statistics) -> dict[str, Any]:
+    def _manifest(self, setup: SetUp, plugins: RunPlugins, execution: Execution) -> dict[str, Any]:
         """Return everything that decides the result, as JSON values; the same for the same run."""
-        hidden = ("checkpoint", "checkpoint_every", "progress", "device", "precision", "channels_last")
+        hidden = (
+            *("checkpoint", "checkpoint_every", "progress"),
+            *("device", "precision", "channels_last", "execution"),  # settled ones are in the environment
+        )
         settings = attrs.asdict(self, filter=lambda attribute, _: attribute.name not in hidden)
         return {
             "schema": 1,
@@ -252,7 +328,11 @@ class Trainer:
             "tasks": [_describe(state) for state in setup.tasks.values()],
             "plugins": plugins.manifest(),
             "frozen": {
-                name: {"digest": head.digest, "state": start_digest(head.module), "statistics": statistics}
+                name: {
+                    "digest": head.digest,
+                    "state": start_digest(head.module),
+                    "statistics": head.statistics,
+                }
                 for name, head in setup.frozen.items()
             },
             "environment": {
@@ -262,6 +342,7 @@ class Trainer:
                 "device": setup.precision.device,
                 "precision": setup.precision.dtype,
                 "channels_last": setup.precision.channels_last,
+                "execution": {"mode": execution.mode, "reason": execution.reason},
             },
         }
 

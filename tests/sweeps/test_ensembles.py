@@ -37,7 +37,9 @@ def states(fit: ck.Fit) -> dict[str, torch.Tensor]:
     return {f"{name}.{key}": v for name, one in parts.items() for key, v in one.state_dict().items()}
 
 
-@pytest.mark.parametrize("methods", [[], ["identical_init", "dcc", "rotation_prediction"]], ids=["none", "all"])
+@pytest.mark.parametrize(
+    "methods", [[], ["identical_init", "dcc", "rotation_prediction"]], ids=["none", "all"]
+)
 def test_a_member_is_the_run_alone_within_rounding_buffers_included(methods: Sequence[str]) -> None:
     """Weights, running statistics and losses agree to 1e-5 a step; crops, flips and order are each member's own."""
     chosen = trainers()
@@ -57,7 +59,7 @@ def test_a_member_is_the_run_alone_within_rounding_buffers_included(methods: Seq
 def test_a_member_whose_loss_is_not_finite_is_masked_and_the_others_go_on() -> None:
     chosen = trainers()
     begun = [one.begin(tasks()[:1]) for one in chosen]
-    ensemble = Ensemble.of(chosen[0], begun)
+    ensemble = Ensemble.of(begun)
     with torch.no_grad():
         next(iter(ensemble.weights.values()))[1].fill_(float("nan"))
     with quiet():
@@ -109,7 +111,10 @@ class Draw:
         (Watch, "'plugin' takes part in after_step, which is called for one run at a time"),
         (Host, "'plugin' have side effects in Python"),
         (Branch, "torch.func.vmap does not take it: .*data-dependent control flow"),
-        (Draw, "the first loss of run 2 of task 'left' is .* depends on the seed in a way that cannot be stacked"),
+        (
+            Draw,
+            "the first loss of run 2 of task 'left' is .* depends on the seed in a way that cannot be stacked",
+        ),
     ],
 )
 def test_what_cannot_be_stacked_is_refused_with_the_reason(plugin: type, told: str) -> None:
@@ -148,7 +153,10 @@ def test_auto_takes_what_the_trial_says_and_keeps_it(recipe: Any, tmp_path: Any,
     outcome = ck.Sweep.read(file).run(tmp_path / "parts", say=heard.append)
     assert [one.backend for one in outcome.records] == ["vmap", "vmap", "sequential", "sequential"]
     assert outcome.choice["backend"] == "vmap+sequential"
-    assert "a step of 2 runs takes 2.00 ms at once and 10.00 ms one after the other: 5.0 x, so at once" in heard[0]
+    assert (
+        "a step of 2 runs takes 2.00 ms at once and 10.00 ms one after the other: 5.0 x, so at once"
+        in heard[0]
+    )
     assert heard[1].startswith("trainer.steps = 2: ") and heard[1].endswith("1.0 x, so sequential")
     (outcome.folder / "steps1-seed0.json").unlink()
     (outcome.folder / "steps1-seed1.json").unlink()

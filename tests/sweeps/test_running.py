@@ -146,3 +146,25 @@ def test_nothing_is_trained_where_one_run_cannot_be(recipe: Any, tmp_path: Path)
     with pytest.raises(ck.errors.CompatkitError, match=r"Run layer1: .*same features from all tasks"):
         ck.Sweep.read(file).run(tmp_path / "parts")
     assert not (tmp_path / "parts").exists() and not (tmp_path / "parts-sweeps").exists()
+
+
+def test_the_example_is_a_sweep_that_runs(tmp_path: Path) -> None:
+    """At a small size: two of its twelve runs, of two steps, on a few of its images."""
+    text = (Path(__file__).resolve().parents[2] / "examples" / "digits_sweep.toml").read_text()
+    assert (
+        len(ck.Sweep.read(Path(__file__).resolve().parents[2] / "examples" / "digits_sweep.toml").runs) == 12
+    )
+    for old, new in (
+        ("steps = 200", "steps = 2"),
+        ("batch_size = 64", "batch_size = 8"),
+        ("resnet20_cifar", "resnet8_cifar"),
+        ('data = "digits"', 'data = { name = "digits", train = 40, test = 40 }'),
+        ('data = "typeset-digits"', 'data = { name = "typeset-digits", train = 40, test = 40 }'),
+        ("[0, 1, 2]", "[0]"),
+        ('["identical_init"], ["dcc"], ', ""),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "small.toml").write_text(text)
+    outcome = ck.Sweep.read(tmp_path / "small.toml").run(tmp_path / "parts", backend="sequential")
+    assert [one.state for one in outcome.records] == ["done", "done"]

@@ -1,0 +1,92 @@
+"""Whether another way to execute a step computes the same: tried on one batch, which leaves the run as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from compatkit.training.randomness import reseed
+
+if TYPE_CHECKING:
+    from compatkit.training.lanes import Lane
+    from compatkit.training.loop import Loop
+    from compatkit.training.objective import Outcome
+
+TOLERANCE = {"float32": 1e-4, "bf16": 5e-2}
+"""Largest norm of a difference of all gradients, as a share of their norm."""
+
+
+@contextmanager
+def untouched(loop: Loop) -> Iterator[None]:
+    """Give modules and optimisers back what they held, bit by bit and in the same memory, and drop all gradients.
+
+    Moments that were made meanwhile stay, as zeros: what an optimiser begins with.
+    """
+    kept = [
+        (value, value.detach().clone())
+        for module in loop.setup.owners.values()
+        for value in module.state_dict(keep_vars=True).values()
+    ]
+    before = {id(value): value.clone() for value in _moments(loop)}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for value, held in kept:
+                value.copy_(held)
+            for value in _moments(loop):
+                value.copy_(before[id(value)]) if id(value) in before else value.zero_()
+        loop.forget_gradients()
+
+
+def _moments(loop: Loop) -> Iterator[Tensor]:
+    for optimiser in loop.optimisers.values():
+        for state in optimiser.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+def draws(loop: Loop, lane: Lane) -> bool:
+    """Tell whether a task's forward pass draws random numbers."""
+    with untouched(loop):
+        step = loop.begin(lane, 0)
+        device = loop.setup.precision.device
+        reseed(device, 0)
+        before = _states(device)
+        lane.objective(step)
+        return any(not torch.equal(one, other) for one, other in zip(before, _states(device), strict=True))
+
+
+def _states(device: str) -> list[Tensor]:
+    states = [torch.default_generator.get_state()]
+    if torch.device(device).type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
+
+
+def disagreement(loop: Loop, lane: Lane) -> str | None:
+    """Return how a compiled loss differs from the eager one, or why it cannot be compiled; None where it is right."""
+    from compatkit.training.compilation import Compiled
+
+    try:
+        expected = _gradients(loop, lane, lane.objective)
+        found = _gradients(loop, lane, Compiled(lane.objective))
+    except Exception as error:  # whatever a compiler raises: the run goes on without it
+        first = str(error).strip().splitlines() or [""]
+        return f"torch.compile does not take the step ({type(error).__name__}: {first[0]:.200})"
+    scale = torch.stack([one.norm() for one in expected]).norm()
+    apart = torch.stack([(one - other).norm() for one, other in zip(expected, found, strict=True)]).norm()
+    share, most = float(apart / scale.clamp(min=1e-30)), TOLERANCE[loop.setup.precision.dtype]
+    if not share <= most:
+        return f"compiled gradients differ by {share:.1e} of their norm, more than {most:.0e}"
+    return None
+
+
+def _gradients(loop: Loop, lane: Lane, forward: Callable[..., Outcome]) -> list[Tensor]:
+    with untouched(loop):
+        step = loop.begin(lane, 0)
+        forward(step)[0].backward()
+        return [one.grad.detach().double() for one in loop.moving if one.grad is not None]

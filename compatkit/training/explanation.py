@@ -1,0 +1,100 @@
+"""The plan of a run, for people and as JSON values: tasks, owners of parameters, hooks in order, how steps execute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from compatkit.plugins.explanation import aligned
+from compatkit.training.loop import Loop
+
+
+@attrs.frozen
+class Explanation:
+    """What a run would do; ``print`` shows it as tables.
+
+    Attributes:
+        tasks: For each its network, data, and batches.
+        owners: For each module that parameters live in: their names, their count, and the optimiser that moves them.
+        events: Which plugins are called at which moment of a run, in their order, as a table.
+        execution: ``mode`` and ``reason``.
+    """
+
+    tasks: tuple[Mapping[str, Any], ...]
+    owners: tuple[Mapping[str, Any], ...]
+    events: str
+    execution: Mapping[str, str]
+
+    @classmethod
+    def of(cls, loop: Loop, batch_size: int) -> Explanation:
+        """Return the explanation of a loop before its first step."""
+        tasks = tuple(
+            {
+                "task": name,
+                "network": state.task.backbone,
+                "split": state.task.split,
+                "data": state.task.data.train.name,
+                "images": len(state.examples),
+                "size": [len(state.data.mean), *state.data.size],
+                "batch": batch_size,
+                "steps_an_epoch": loop.lanes[name].order.per_epoch,
+                "classes": len(state.labels),
+            }
+            for name, state in loop.setup.tasks.items()
+        )
+        execution = attrs.asdict(loop.execution)
+        return cls(tasks, tuple(_owners(loop)), loop.plugins.explain(), execution)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return attrs.asdict(self)
+
+    def __str__(self) -> str:
+        tasks = [("task", "network", "data", "images", "batch", "an epoch", "classes")]
+        for one in self.tasks:
+            shape = " x ".join(map(str, one["size"]))
+            cut = f"{one['network']} cut at {one['split']}"
+            batch, epoch = f"{one['batch']} of {shape}", f"{one['steps_an_epoch']:,} steps"
+            tasks.append(
+                (one["task"], cut, one["data"], f"{one['images']:,}", batch, epoch, str(one["classes"]))
+            )
+        owners = [("owner", "parameters", "values", "moved by")]
+        for one in self.owners:
+            owners.append(
+                (
+                    one["owner"],
+                    f"{len(one['parameters']):,}",
+                    f"{one['values']:,}",
+                    one["moved_by"] or "nothing",
+                )
+            )
+        parts = (
+            ("Tasks", aligned(tasks)),
+            ("Owners of the parameters", aligned(owners)),
+            ("Hooks, in the order in which they are called", self.events.splitlines()),
+            ("Execution", [f"{self.execution['mode']}: {self.execution['reason']}"]),
+        )
+        return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts)
+
+    __repr__ = __str__
+
+
+def _owners(loop: Loop) -> Sequence[Mapping[str, Any]]:
+    movers = {
+        id(one): f"{name} ({loop.optimisation.kind})"
+        for name, optimiser in loop.optimisers.items()
+        for group in optimiser.param_groups
+        for one in group["params"]
+    }
+    frozen = {f"frozen.{name}": head.module for name, head in loop.setup.frozen.items()}
+    return [
+        {
+            "owner": owner,
+            "parameters": [name for name, _ in module.named_parameters()],
+            "values": sum(one.numel() for one in module.parameters()),
+            "moved_by": next((movers[id(one)] for one in module.parameters() if id(one) in movers), None),
+        }
+        for owner, module in {**loop.setup.owners, **frozen}.items()
+    ]

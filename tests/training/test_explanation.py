@@ -1,0 +1,50 @@
+"""What a run would do, said before it: nothing is left to be guessed, and nothing is trained."""
+
+from __future__ import annotations
+
+import torch
+from small import data_set, quick
+
+import compatkit as ck
+
+TASKS = [
+    ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16))
+    for seed, name in enumerate(("left", "right"))
+]
+
+
+def test_tasks_owners_hooks_and_execution_are_told_in_their_order() -> None:
+    told = quick(steps=9).explain(TASKS, ["dcc", ck.use("rotation_prediction", start=2, stop=5)])
+    assert [one["task"] for one in told.tasks] == ["left", "right"]
+    assert (told.tasks[0]["batch"], told.tasks[0]["steps_an_epoch"]) == (8, 48 // 8)
+    assert [one["owner"] for one in told.owners] == [
+        *("left.extractor", "left.head", "right.extractor", "right.head", "shared.dcc", "shared.rotation")
+    ]
+    assert [one["moved_by"] for one in told.owners][::2] == [
+        *("network/left (adam)", "network/right (adam)", "shared.dcc (adam)")
+    ]
+    assert told.execution["mode"] == "eager"
+    text = str(told)
+    assert "left  resnet8_cifar cut at layer2  left/train  48" in " ".join(text.split("\n")).replace(
+        "   ", "  "
+    )
+    assert "rotation_prediction" in text and "2 to 5" in text
+
+
+def test_every_parameter_of_the_run_has_its_owner_and_frozen_heads_are_moved_by_nothing() -> None:
+    first = quick(steps=1).fit(TASKS[:1], ["dcc"])
+    told = quick(steps=1).explain(TASKS[1:], ["dcc"], frozen=first)
+    owners = {one["owner"]: one for one in told.owners}
+    assert set(owners) == {"right.extractor", "right.head", "frozen.dcc"}
+    assert owners["frozen.dcc"]["moved_by"] is None and "nothing" in str(told)
+    network = torch.nn.Sequential(first.tasks["left"].extractor, first.tasks["left"].head)
+    count = sum(len(owners[f"right.{side}"]["parameters"]) for side in ("extractor", "head"))
+    assert count == len(list(network.parameters()))
+
+
+def test_nothing_is_trained_and_torchs_random_state_stays() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    quick(steps=10**9).explain(TASKS, ["identical_init", "dcc"])
+    assert torch.equal(torch.rand(1), expected)
