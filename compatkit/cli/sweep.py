@@ -122,7 +122,7 @@ def _show(outcome: Outcome) -> None:
     """Print a line for the runs that differ in the seed only, and then what failed."""
     groups = outcome.groups()
     paths = list(dict.fromkeys(path for group in groups for path in group.values))
-    table = [(*paths, "runs", "failed", "as trained", "recombined")]
+    table: list[tuple[str, ...]] = [(*paths, "runs", "failed", "as trained", "recombined")]
     for group in groups:
         said = (_said(group.values[path]) for path in paths)
         figures = (str(one) if one is not None else "" for one in (group.own, group.cross))

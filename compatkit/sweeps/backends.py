@@ -79,8 +79,8 @@ def choose(
     Raises:
         UsageError: ``"vmap"`` was asked for, and some of the runs cannot be trained at once.
     """
-    if asked not in ("auto", "vmap"):
-        chosen = next(one for one in BACKENDS if one == asked)
+    chosen: Backend = next(one for one in BACKENDS if one == asked)
+    if chosen not in ("auto", "vmap"):
         return _told(asked, {}, [_part(chosen, orders)]), [_part(chosen, orders)]
     rest: Backend = "process" if workers is not None else "sequential"
     least = GAIN if rest == "sequential" else max(GAIN, min(workers or 1, os.cpu_count() or 1))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.sweeps import records
-from compatkit.sweeps.ensembles import Ensemble, Unsuited, attempt, quiet, train
+from compatkit.sweeps.ensembles import Ensemble, Unsuited, quiet
+from compatkit.sweeps.members import attempt, train
 from compatkit.sweeps.orders import Bench, Order, concluded, frozen, kept
 from compatkit.sweeps.records import Record
 from compatkit.training.randomness import preserved

@@ -13,7 +13,8 @@ from swept import TASK
 import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.hooks import effect
-from compatkit.sweeps.ensembles import Ensemble, Unsuited, quiet, train
+from compatkit.sweeps.ensembles import Ensemble, Unsuited, quiet
+from compatkit.sweeps.members import train
 from compatkit.sweeps.results import accuracies
 
 STEPS = 3
@@ -72,6 +73,23 @@ def test_a_member_whose_loss_is_not_finite_is_masked_and_the_others_go_on() -> N
     assert max(float((alone[key] - got[key]).abs().max()) for key in alone) < 1e-5 * STEPS
 
 
+def test_a_member_that_is_masked_is_a_failed_run_and_the_others_are_published(
+    recipe: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    step = Ensemble.step
+
+    def burst(self: Ensemble, task: str, number: int) -> Any:
+        measured = dict(step(self, task, number))
+        worst = torch.tensor([1.0, float("nan")]) if len(self) == 2 else torch.ones(len(self))
+        return {**measured, "task": measured["task"] * worst}  # type: ignore[operator]
+
+    monkeypatch.setattr(Ensemble, "step", burst)
+    file = recipe('"trainer.seed" = [0, 1]', change=((TASK, ""),))
+    outcome = ck.Sweep.read(file).run(tmp_path / "parts", backend="vmap")
+    assert [one.state for one in outcome.records] == ["done", "failed"]
+    assert "The loss 'task' of task 'left' is not finite between steps 0 and 1" in outcome.failed[0].reason
+
+
 class Watch:
     @ck.hookimpl
     def compatkit_after_step(self, step: ck.Step) -> None:
@@ -127,7 +145,7 @@ def test_what_cannot_be_stacked_is_refused_with_the_reason(plugin: type, told: s
 def test_dropout_is_refused() -> None:
     chosen = trainers()
     begun = [one.begin(tasks(kwargs={"drop_rate": 0.5})[:1]) for one in chosen]
-    with pytest.raises(Unsuited, match="vmap does not take it: .*random"):
+    with pytest.raises(Unsuited, match=r"vmap does not take it: .*random"):
         train(chosen[0], begun)
 
 

@@ -148,6 +148,7 @@ def test_nothing_is_trained_where_one_run_cannot_be(recipe: Any, tmp_path: Path)
     assert not (tmp_path / "parts").exists() and not (tmp_path / "parts-sweeps").exists()
 
 
+@pytest.mark.slow
 def test_the_example_is_a_sweep_that_runs(tmp_path: Path) -> None:
     """At a small size: two of its twelve runs, of two steps, on a few of its images."""
     text = (Path(__file__).resolve().parents[2] / "examples" / "digits_sweep.toml").read_text()
