@@ -22,17 +22,18 @@ import compatkit as ck
 from compatkit.adapters.blueprints import build_pair, plan
 from compatkit.contract import Blueprint, Data
 from compatkit.data.dataset import DataSet, Split
-from compatkit.evaluation.preprocessing import Prepared
 from compatkit.plugins import RunPlugins
 from compatkit.sweeps.ensembles import Ensemble, quiet
+from compatkit.training.beginning import Begun
 from compatkit.training.context import SetUp, TaskState
 from compatkit.training.loop import Loop
 from compatkit.training.optimisation import Optimisation
 from compatkit.training.precision import Precision
 from compatkit.training.schedules import Schedule
-from compatkit.training.trainer import Begun
+from compatkit.training.settings import Resolved
+from compatkit.training.sources import Placing
 
-IMAGES, CLASSES, RATE = 1024, 10, 0.01
+IMAGES, CLASSES, RATE = 4096, 10, 0.01
 GOAL = 8.0
 """How many times as fast 32 tiny networks are to be at once."""
 
@@ -66,14 +67,15 @@ def begun(build: Callable[[int], tuple[nn.Module, nn.Module]], side: int, batch:
     split = Split(images.permute(0, 2, 3, 1).numpy(), labels.numpy(), names, "made")
     task = ck.Task("tiny", DataSet("made", split, split), "made", "0")
     print_ = Blueprint("made", "made 1", "made", {}, "0", "extractor", "fx", (side, side))
-    state = TaskState(task, print_, print_, (), extractor, head, data, Prepared(images, labels), (2, 32))
+    state = TaskState(task, print_, print_, (), extractor, head, data, split, (2, 32))
     owners = {"tiny.extractor": extractor, "tiny.head": head}
     precision = Precision("cpu", "float32", False)
     setup = SetUp(seed, precision, {"tiny": state}, {}, lambda *given: None, owners=owners)
     rule = Optimisation("sgd", RATE, 0.9, 0.0)
-    loop = Loop.create(setup, RunPlugins.create(()), rule, Schedule("constant"), 10**9, batch)
+    settings = Resolved(Schedule("constant"), rule, Placing())
+    loop = Loop.create(setup, RunPlugins.create(()), settings, 10**9, batch)
     loop.train_mode()
-    return Begun(loop, {})
+    return Begun(ck.Trainer(steps=10**9), loop, {}, {})
 
 
 def sequential(runs: Sequence[Begun], steps: int) -> Callable[[], object]:
@@ -84,7 +86,7 @@ def sequential(runs: Sequence[Begun], steps: int) -> Callable[[], object]:
         start = next(rounds) * steps
         for one in runs:
             for number in range(start, start + steps):
-                one.loop.step(one.setup.tasks["tiny"], number)
+                one.loop.step(one.loop.setup.tasks["tiny"], number)
 
     return turn
 
@@ -138,7 +140,7 @@ def main() -> None:
         "|---|---|---:|---:|---:|",
     ]
     sizes = (
-        ("MLP 64-32-10, batch 16", perceptron, 8, 16, 32, 20),
+        ("MLP 64-32-10, batch 16", perceptron, 8, 16, 32, 64),
         ("resnet8, batch 32", residual, 32, 32, 8, 1),
     )
     for label, build, side, batch, runs, steps in sizes:

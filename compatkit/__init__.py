@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from compatkit.training.context import AuxiliaryHead, Batch, SetUp, Step, TaskState
     from compatkit.training.fit import Fit
     from compatkit.training.schedules import Schedule
+    from compatkit.training.stopping import EarlyStopping
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
     from compatkit.verdicts import check_all
@@ -43,6 +44,7 @@ _HOMES = {
     "Contract": "compatkit.contract",
     "DataSet": "compatkit.data.dataset",
     "Difference": "compatkit.registry.changes.differences",
+    "EarlyStopping": "compatkit.training.stopping",
     "Finding": "compatkit.compatibility",
     "Fit": "compatkit.training.fit",
     "Label": "compatkit.contract",
@@ -92,6 +94,7 @@ __all__ = [
     "Contract",
     "DataSet",
     "Difference",
+    "EarlyStopping",
     "Finding",
     "Fit",
     "Label",

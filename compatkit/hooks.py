@@ -7,7 +7,7 @@ once at the start of a fit into plain tuples, so pluggy is never called inside a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import attrs
@@ -156,6 +156,22 @@ class Training:
             @hookimpl
             def compatkit_views(self, step, batch):
                 return attrs.evolve(batch, images=batch.images.flip(-1))
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def compatkit_further_views(self, images: Tensor) -> Sequence[Tensor]:
+        """Return views of ``images`` that the extractor is to see besides them; ``step.views`` has their features.
+
+        A view has the shape of the images, and the same pixels in other places. The trainer asks for positions of
+        pixels, whole numbers, once, and gathers the views of each batch with its images.
+
+        Example::
+
+            @hookimpl
+            @effect("pure")
+            def compatkit_further_views(self, images):
+                return [images.flip(-2)]
         """
         raise NotImplementedError
 

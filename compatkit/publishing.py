@@ -250,6 +250,7 @@ def training_facts(fit: Fit, run: Edge, state: TaskState | None) -> dict[str, An
         "initial": sorted({task["initial"] for task in fit.run["tasks"] if task["name"] in names}),
         "frozen": [frozen["digest"] for frozen in fit.run["frozen"].values()],
         "environment": dict(fit.run["environment"]),
+        **{key: fit.run[key] for key in ("stopped", "weights") if key in fit.run},
     }
 
 

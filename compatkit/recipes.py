@@ -145,6 +145,7 @@ def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, *
         InvalidName: Prefix and task names do not make valid component names.
         UnknownName: No plugin of that name is there.
     """
+    from compatkit.training.stopping import EarlyStopping
     from compatkit.training.trainer import Trainer
 
     only(tables, TOP, f"{file}")
@@ -154,6 +155,9 @@ def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, *
         raise UsageError(f"{file}: prefix must be a text such as 'digits', got {prefix!r}.")
     settings = _table(tables["trainer"], "[trainer]", file)
     settings |= {key: value for key, value in overrides.items() if value is not None}
+    if "stop_early" in settings:
+        table = _table(settings["stop_early"], "[trainer.stop_early]", file)
+        settings["stop_early"] = _made(EarlyStopping, table, f"{file}: [trainer.stop_early]")
     trainer = _made(Trainer, settings, f"{file}: [trainer]")
     entries = _entries(tables["tasks"], prefix, file)
     regularizers = _regularizers(tables.get("regularizers", []), file)
@@ -302,5 +306,7 @@ def _made(kind: type, settings: Mapping[str, Any], where: str) -> Any:
     settings = check_values(kind, settings, where)
     try:
         return kind(**settings)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, UsageError) as error:
+        if isinstance(error, UsageError) and type(error) is not UsageError:
+            raise  # it says more by its kind
         raise UsageError(f"{where}: {error.args[0] if error.args else error}") from error

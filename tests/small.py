@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split
@@ -36,3 +37,24 @@ def quick(**settings: Any) -> ck.Trainer:
     return ck.Trainer(
         **{"batch_size": 8, "precision": "float32", "progress": False, "log_every": 1, **settings}
     )
+
+
+def same_parts(left: ck.Fit, right: ck.Fit) -> bool:
+    """Whether two fits hold bitwise equal weights and buffers in all their parts."""
+    parts = [
+        (getattr(left.tasks[name], side), getattr(right.tasks[name], side))
+        for name in left.tasks
+        for side in ("extractor", "head")
+    ]
+    parts += [(head.module, right.auxiliary[name].module) for name, head in left.auxiliary.items()]
+    return all(
+        torch.equal(value, other.state_dict()[key])
+        for one, other in parts
+        for key, value in one.state_dict().items()
+    )
+
+
+def grouped(name: str = "a", **settings: Any) -> ck.Task:
+    """Return a task of a network without batch normalisation, whose gradients do not depend on how a batch is cut."""
+    kwargs = {"norm_layer": "groupnorm1"}
+    return ck.Task(name, data_set(name), "test_resnet", "layer2", size=32, kwargs=kwargs, **settings)

@@ -50,6 +50,7 @@ def test_hook_is_named_by_a_test(name: str) -> None:
 EXERCISED = {
     "compatkit_set_up": ("setup",),
     "compatkit_views": ("step", "batch"),
+    "compatkit_further_views": ("images",),
     "compatkit_losses": ("step",),
     "compatkit_after_backward": ("step",),
     "compatkit_after_step": ("step",),

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Keep the state in this file, and go on from it if it exists.",
 )
+@click.option(
+    "--scalars", type=click.Path(), metavar="FOLDER", help="Write TensorBoard's event files into this folder."
+)
 @click.option("--prefix", help="Publish under this prefix in place of the recipe's.")
 @sign_option
 @click.option(
@@ -69,6 +72,7 @@ def train_command(
     seed: int | None,
     steps: int | None,
     checkpoint: str | None,
+    scalars: str | None,
     prefix: str | None,
     version: str | None,
     major: bool,
@@ -88,9 +92,9 @@ def train_command(
             raise UsageError("Give --version or --major, not both.")
 
     root, key = destination(context), chosen_key(context)
-    overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "prefix": prefix}
+    overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "scalars": scalars}
     try:
-        plan = read(recipe, root=data_root, download=download, **overrides)
+        plan = read(recipe, root=data_root, download=download, prefix=prefix, **overrides)
     except DataError as error:
         if not isinstance(error.subject, str):  # the name of a data set that is not at hand
             raise
@@ -113,15 +117,20 @@ def train_command(
         if plan.trainer.checkpoint is not None and Path(plan.trainer.checkpoint).exists():
             news(f"The same command goes on from the checkpoint {plan.trainer.checkpoint}.")
         raise
+    if plan.trainer.ema is not None:
+        fit = fit.averaged()
+        news("What is published are the moving averages of the weights, as the recipe's ema asks.")
     if dry_run:
         context.exit(_rehearse(root, fit, plan, version, major, images, machine))
     parts = _publish(root, fit, plan, version, major, images)
     signed = sign_published(registry(context), parts.values(), key)
     last = {row["task"]: row["losses"] for row in fit.history}
     if machine:
-        emit({"registry": str(root), "parts": parts, **signed, "losses": last, "plan": fit.plan})
+        measured = {"evaluations": fit.evaluations} if fit.evaluations else {}
+        emit({"registry": str(root), "parts": parts, **signed, "losses": last, **measured, "plan": fit.plan})
         return
     _print_losses(last)
+    _print_evaluations(fit)
     for reference in parts.values():
         click.echo(f"published {reference}{' and signed it' if signed else ''}")
     data = ("--data-root", data_root) if data_root else ()
@@ -247,3 +256,18 @@ def _print_losses(last: Mapping[str, Mapping[str, float]]) -> None:
     for task, losses in last.items():
         table.append((task, *(f"{losses[name]:.3f}" if name in losses else "" for name in names)))
     columns(table, right=range(1, len(names) + 1))
+
+
+def _print_evaluations(fit: Fit) -> None:
+    """Print what was measured last of each network, and where early stopping ended the run."""
+    if not fit.evaluations:
+        return
+    last = {(row["task"], row["weights"]): row for row in fit.evaluations}
+    table = [("task", "on", "weights", "step", "loss", "accuracy")]
+    for row in last.values():
+        words = (row["task"], row["on"], row["weights"], str(row["step"]))
+        table.append((*words, f"{row['loss']:.3f}", f"{row['accuracy']:.3f}"))
+    columns(table, right=range(3, 6))
+    if "stopped" in fit.run:
+        stopped = fit.run["stopped"]
+        click.echo(f"ended after {stopped['steps']:,} steps, weights of step {stopped['weights_of_step']:,}")

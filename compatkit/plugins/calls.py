@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
@@ -44,7 +44,7 @@ def bind(
     instance: str, weight: float, phase: Phase, effect: Effect, hook: str, function: Callable[..., Any]
 ) -> Bound:
     """Return a Bound whose ``call`` guards ``function``, which takes the hook's full arguments."""
-    guards = {"compatkit_losses": _losses, "compatkit_views": _views}
+    guards = {"compatkit_losses": _losses, "compatkit_views": _views, "compatkit_further_views": _further}
     guard = guards.get(hook, _plain)
     return Bound(instance, weight, phase, effect, guard(instance, hook, function), function)
 
@@ -97,7 +97,9 @@ def _losses(instance: str, hook: str, function: Callable[..., Any]) -> Callable[
 
     def call(step: Any) -> Mapping[str, Tensor]:
         features = getattr(step, "features", None)
-        return check_losses(instance, guarded(step), device=getattr(features, "device", None))
+        if features is None:
+            return check_losses(instance, guarded(step))
+        return check_losses(instance, guarded(step), device=features.device, moving=features.requires_grad)
 
     return call
 
@@ -116,6 +118,28 @@ def _views(instance: str, hook: str, function: Callable[..., Any]) -> Callable[.
                 hook=hook,
             )
         return check_batch(instance, after)
+
+    return call
+
+
+def _further(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    guarded = _plain(instance, hook, function)
+
+    def call(images: Tensor) -> Sequence[Tensor]:
+        views = guarded(images)
+        if not isinstance(views, Sequence) or any(
+            getattr(one, "shape", None) != images.shape for one in views
+        ):
+            came = (
+                [tuple(getattr(one, "shape", ())) for one in views] if isinstance(views, Sequence) else None
+            )
+            raise PluginError(
+                f"Plugin {instance!r}: {hook} returned {_described(views) if came is None else f'shapes {came}'} for "
+                f"images of shape {tuple(images.shape)}. Return a list of views of that shape, or an empty one.",
+                plugin=instance,
+                hook=hook,
+            )
+        return views
 
     return call
 
@@ -152,7 +176,7 @@ def check_batch(instance: str, batch: object) -> Batch:
 
 
 def check_losses(
-    instance: str, losses: object, *, device: torch.device | None = None
+    instance: str, losses: object, *, device: torch.device | None = None, moving: bool = True
 ) -> Mapping[str, Tensor]:
     """Return what ``compatkit_losses`` gave, if the trainer can add it up.
 
@@ -162,6 +186,8 @@ def check_losses(
         instance: For messages.
         losses: Should be a mapping from names to floating-point tensors of shape ``()``.
         device: Where they should be; not checked if None.
+        moving: Whether the features have a gradient. Where the extractor is frozen, a loss of them has none either, and
+            is logged without changing anything.
 
     Raises:
         PluginError: Something else came.
@@ -195,7 +221,7 @@ def check_losses(
             raise wrong(
                 f"gave {name!r} on {loss.device}, the step is on {device}", "Compute it on the step's device."
             )
-        if torch.is_grad_enabled() and not loss.requires_grad:
+        if moving and torch.is_grad_enabled() and not loss.requires_grad:
             raise wrong(
                 f"gave {name!r} without a gradient, so it would change nothing",
                 "Do not detach it or compute it under no_grad; leave it out where there is nothing to add.",

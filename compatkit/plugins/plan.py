@@ -26,7 +26,16 @@ from compatkit.plugins.states import check_state
 from compatkit.plugins.uses import Use, as_use
 
 KIND = "regularizers"
-EVENTS = ("set_up", "views", "losses", "after_backward", "after_step", "after_epoch", "finish")
+EVENTS = (
+    "set_up",
+    "views",
+    "further_views",
+    "losses",
+    "after_backward",
+    "after_step",
+    "after_epoch",
+    "finish",
+)
 """Moments of a run, in their order; each is a tuple of RunPlugins, and ``compatkit_<event>`` a hook."""
 
 
@@ -73,6 +82,7 @@ class RunPlugins:
     manager: pluggy.PluginManager
     set_up: tuple[Bound, ...]
     views: tuple[Bound, ...]
+    further_views: tuple[Bound, ...]
     losses: tuple[Bound, ...]
     after_backward: tuple[Bound, ...]
     after_step: tuple[Bound, ...]

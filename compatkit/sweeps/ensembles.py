@@ -18,17 +18,22 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 from compatkit.errors import CompatkitError
-from compatkit.evaluation.preprocessing import normalise
+from compatkit.sweeps.batches import Batches
+from compatkit.training.beginning import Begun
 from compatkit.training.context import Batch, Step
 from compatkit.training.lanes import Lane
 from compatkit.training.loop import NETWORK, Loop
 from compatkit.training.objective import Objective
 from compatkit.training.optimisation import set_rate
 from compatkit.training.progress import Measured
-from compatkit.training.resident import Order, augment
-from compatkit.training.trainer import Begun
+from compatkit.training.resident import Resident
 
 Stacked = dict[str, Tensor]
+USUAL = {
+    **{"accumulate": 1, "clip_norm": None, "ema": None, "validation": None},
+    **{"evaluate_every": None, "stop_early": None, "scalars": None, "deterministic": False},
+}
+"""Settings of the trainer that a stacked step does not know, as they must be."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -56,21 +61,18 @@ class Ensemble:
 
     Attributes:
         loop: Of the first member: its lanes say what a step is made of.
-        orders: By task, which images each member sees when.
-        augments: By task, the seeds of each member's crops and flips.
+        batches: By task, what each member sees when.
         weights: Parameters of all members, stacked, by their names in ``Objective``.
         buffers: The same.
         optimisers: As those of the loop, over stacked parameters.
     """
 
     loop: Loop
-    orders: Mapping[str, Sequence[Order]]
-    augments: Mapping[str, Sequence[Any]]
+    batches: Mapping[str, Batches]
     weights: Stacked
     buffers: Stacked
     optimisers: Mapping[str, torch.optim.Optimizer]
     _stacked: dict[str, tuple[Objective, Callable[..., Any]]] = attrs.field(factory=dict)
-    _shuffled: dict[str, tuple[int, Tensor, Tensor]] = attrs.field(factory=dict)
     _rate: float = -1.0
 
     @classmethod
@@ -85,20 +87,16 @@ class Ensemble:
         """
         loop = members[0].loop
         refuse(members[0])
-        held = [Objective(one.setup.owners, (), one.setup.precision).train() for one in members]
+        setups = [one.loop.setup for one in members]
+        held = [Objective(one.owners, (), one.precision).train() for one in setups]
         weights, buffers = stack_module_state(held)  # type: ignore[arg-type]
-        each = {name: [one.loop.lanes[name] for one in members] for name in loop.lanes}
-        return cls(
-            loop,
-            {name: [one.order for one in found] for name, found in each.items()},
-            {name: [one.augment for one in found] for name, found in each.items()},
-            weights,
-            buffers,
-            _optimisers(loop, weights),
-        )
+        batches = {
+            name: Batches([_resident(one, name) for one in members], loop.batch_size) for name in loop.lanes
+        }
+        return cls(loop, batches, weights, buffers, _optimisers(loop, weights))
 
     def __len__(self) -> int:
-        return len(next(iter(self.orders.values())))
+        return len(next(iter(self.batches.values())))
 
     def step(self, task: str, number: int) -> Measured:
         """Take one step of one task, for all members.
@@ -108,9 +106,8 @@ class Ensemble:
             ``(members, batch)``, all still on the device.
         """
         lane = self.loop.lanes[task]
-        if number not in lane.span:
-            lane.resolve(number)
-        images, labels, index = self.batch(lane, number)
+        self.resolve(lane, number)
+        images, labels, index = self.batches[task].at(number)
         totals, terms, answers = self.losses(lane, number, images, labels, index)
         totals.backward(torch.ones_like(totals))  # members share nothing: each gets the gradient of its own
         self._move(lane, number)
@@ -132,43 +129,23 @@ class Ensemble:
         objective = lane.objective.unchecked(cross_entropy)
         weights, buffers = list(self.weights), list(self.buffers)
 
+        every = sum(1 for _ in objective.named_parameters(remove_duplicate=False))
+        tied = every != len(weights)  # looking for ties takes as long as the forward pass of a small network
+
         def one(number: int, *given: Tensor) -> Any:
             state = dict(zip((*weights, *buffers), given, strict=False))
-            batch = Batch(*given[len(state) :])
-            return functional_call(
-                objective, state, (Step(setup.seed, task, number, batch, setup.precision),)
-            )
+            step = Step(setup.seed, task, number, Batch(*given[len(state) :]), setup.precision)
+            return functional_call(objective, state, (step,), tie_weights=tied)
 
         dimensions = (None, *(0 for _ in (*weights, *buffers)), 0, 0, 0)
         return vmap(one, in_dims=dimensions, randomness="error")
 
-    def batch(self, lane: Lane, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return every member's images ``(members, batch, channels, height, width)``, labels and positions."""
-        task, name = lane.task, lane.task.name
-        epoch, place = divmod(number, lane.order.per_epoch)
-        if self._shuffled.get(name, (-1,))[0] != epoch:
-            self._shuffled[name] = epoch, *self._epoch(lane, epoch)
-        _, positions, classes = self._shuffled[name]
-        index, labels = positions[place], classes[place]
-        images = task.examples.images[index.view(-1)]
-        if task.task.augment:
-            seeds = [one.at(number) for one in self.augments[name]]
-            parts = images.split(index.shape[1])
-            names = task.task.augment
-            images = torch.cat([augment(one, names, seed) for one, seed in zip(parts, seeds, strict=True)])
-        pixels = normalise(images, task.data)
-        if self.loop.setup.precision.channels_last:
-            pixels = pixels.contiguous(memory_format=torch.channels_last)
-        return pixels.unflatten(0, index.shape), labels, index
-
-    def _epoch(self, lane: Lane, epoch: int) -> tuple[Tensor, Tensor]:
-        """Return positions and labels of an epoch's batches, ``(batches, members, batch)``."""
-        order, device = lane.order, self.loop.setup.precision.device
-        every = torch.stack([one.epoch(epoch) for one in self.orders[lane.task.name]])
-        every = every[:, : order.per_epoch * order.batch_size]
-        positions = every.unflatten(1, (order.per_epoch, order.batch_size)).transpose(0, 1).contiguous()
-        positions = positions.to(device)
-        return positions, lane.task.examples.labels[positions]
+    def resolve(self, lane: Lane, number: int) -> None:
+        """Take in which plugins are active at a step; further views are made of the batch, not gathered with it."""
+        if number not in lane.span:
+            lane.resolve(number)
+        if self._stacked.get(lane.task.name, (None,))[0] is not lane.objective:
+            lane.source.arrange(None)
 
     def _move(self, lane: Lane, number: int) -> None:
         rate = self.loop.optimisation.lr * self.loop.schedule.at(number, self.loop.steps)
@@ -185,7 +162,7 @@ class Ensemble:
     def give_back(self, members: Sequence[Begun]) -> None:
         """Put every member's weights into its own modules."""
         for place, one in enumerate(members):
-            held = Objective(one.setup.owners, (), one.setup.precision)
+            held = Objective(one.loop.setup.owners, (), one.loop.setup.precision)
             own = {**dict(held.named_parameters()), **dict(held.named_buffers())}
             with torch.no_grad():
                 for name, stacked in (*self.weights.items(), *self.buffers.items()):
@@ -198,7 +175,10 @@ def refuse(begun: Begun) -> None:
     Raises:
         Unsuited: Names the plugin.
     """
-    plugins = begun.plugins
+    trainer, plugins = begun.trainer, begun.loop.plugins
+    for name, usual in USUAL.items():
+        if getattr(trainer, name) != usual:
+            raise Unsuited(f"the trainer's {name} is for one run at a time")
     for event in ("views", "after_backward", "after_step", "after_epoch"):
         for bound in getattr(plugins, event):
             raise Unsuited(
@@ -210,6 +190,23 @@ def refuse(begun: Begun) -> None:
                 f"the losses of the regularizer {bound.instance!r} have side effects in Python (its hook is not "
                 "declared @effect('pure'))"
             )
+
+
+def share_images(first: Begun, other: Begun) -> None:
+    """Let a run hold the images of another, which are the same.
+
+    Raises:
+        Unsuited: Those of a task are not on the device.
+    """
+    for task in first.loop.lanes:
+        _resident(other, task).share(_resident(first, task))
+
+
+def _resident(begun: Begun, task: str) -> Resident:
+    source = begun.loop.lanes[task].source
+    if not isinstance(source, Resident):
+        raise Unsuited(f"the images of task {task!r} are not on the device: {source.describe()}")
+    return source
 
 
 def _optimisers(loop: Loop, weights: Stacked) -> dict[str, torch.optim.Optimizer]:

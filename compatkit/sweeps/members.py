@@ -12,9 +12,10 @@ from torch.func import functional_call
 
 from compatkit.errors import TrainingError, UsageError
 from compatkit.sweeps.ensembles import Ensemble, Stacked, Unsuited, quiet
+from compatkit.training.beginning import Begun
 from compatkit.training.context import Batch, Step
 from compatkit.training.progress import Measured
-from compatkit.training.trainer import Begun, Trainer
+from compatkit.training.trainer import Trainer
 
 
 @attrs.define(eq=False)
@@ -80,7 +81,7 @@ def train(
         check_first(ensemble, members)
         ledgers = Ledgers([[] for _ in members])
         for number in range(trainer.steps):
-            for task in ensemble.orders:
+            for task in ensemble.batches:
                 ledgers.add(task, attempt(ensemble, task, number))
             if (number + 1) % trainer.log_every == 0 or number + 1 == trainer.steps:
                 ledgers.close(number + 1)
@@ -113,10 +114,10 @@ def check_first(ensemble: Ensemble, members: Sequence[Begun]) -> None:
         Unsuited: They differ.
     """
     kept = {name: one.clone() for name, one in ensemble.buffers.items()}
-    for task in ensemble.orders:
+    for task in ensemble.batches:
         lane = ensemble.loop.lanes[task]
-        lane.resolve(0)
-        batch = ensemble.batch(lane, 0)
+        ensemble.resolve(lane, 0)
+        batch = ensemble.batches[task].at(0)
         try:
             together = ensemble.losses(lane, 0, *batch)[0].detach()
         except (RuntimeError, NotImplementedError, UsageError) as error:
@@ -141,5 +142,5 @@ def _first_loss(begun: Begun, task: str, batch: Sequence[Tensor]) -> float:
     lane.resolve(0)
     weights: Stacked = dict(lane.objective.named_parameters())
     buffers = {name: one.clone() for name, one in lane.objective.named_buffers()}
-    step = Step(begun.setup.seed, lane.task, 0, Batch(*batch), begun.setup.precision)
+    step = Step(begun.loop.setup.seed, lane.task, 0, Batch(*batch), begun.loop.setup.precision)
     return float(functional_call(lane.objective, (weights, buffers), (step,))[0].detach())

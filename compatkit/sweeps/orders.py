@@ -101,7 +101,9 @@ class Bench:
     def recipe(self, order: Order) -> Recipe:
         """Return the recipe of a run with its data sets."""
         kept = records.checkpoint(Path(order.folder), order.run)
-        written = check(order.tables, Path(order.file), checkpoint=str(kept), progress=False)
+        scalars = order.tables["trainer"].get("scalars")
+        own = None if scalars is None else str(Path(scalars) / order.run)
+        written = check(order.tables, Path(order.file), checkpoint=str(kept), progress=False, scalars=own)
         return written.load(self.data(order))
 
 

@@ -17,9 +17,10 @@ from compatkit.registry.canonical import digest, dumps
 from compatkit.registry.durable import read as read_file
 from compatkit.sweeps.orders import Bench, Order, frozen
 from compatkit.sweeps.records import SCHEMA
+from compatkit.training.beginning import begun
 from compatkit.workspace import Registry
 
-HIDDEN = ("checkpoint", "checkpoint_every", "progress")
+HIDDEN = ("checkpoint", "checkpoint_every", "progress", "scalars")
 """Settings of the trainer that change nothing of its result."""
 Progress = Callable[[int, int, str], None]
 
@@ -41,7 +42,7 @@ def rehearse(
     Raises:
         CompatkitError: A run cannot be trained; the message names it, and nothing was trained.
     """
-    begun: set[bytes] = set()
+    kinds: set[bytes] = set()
     planned: list[Order] = []
     for number, order in enumerate(orders):
         progress(number, len(orders), f"checks {order.run}")
@@ -54,12 +55,11 @@ def rehearse(
             heads = frozen(plan, registry) if registry is not None else None
             decides = _decides(order, plan, {name: head.digest for name, head in (heads or {}).items()})
             kind = dumps({**decides, "trainer": {**decides["trainer"], "seed": 0}})
-            if kind not in begun:
+            if kind not in kinds:
                 trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")
-                trainer.begin(
-                    plan.tasks, plan.regularizers, frozen=heads, frozen_statistics=plan.frozen_statistics
-                )
-                begun.add(kind)
+                given = {"frozen": heads, "frozen_statistics": plan.frozen_statistics}
+                with begun(trainer, plan.tasks, plan.regularizers, **given):
+                    kinds.add(kind)
         except CompatkitError as error:
             error.args = (f"Run {order.run}: {error} Nothing was trained.", *error.args[1:])
             raise

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compatkit.sweeps import records
-from compatkit.sweeps.ensembles import Ensemble, Unsuited, quiet
+from compatkit.sweeps.ensembles import Ensemble, Unsuited, quiet, share_images
 from compatkit.sweeps.members import attempt, train
 from compatkit.sweeps.orders import Bench, Order, concluded, frozen, kept
 from compatkit.sweeps.records import Record
-from compatkit.training.randomness import preserved
+from compatkit.training.beginning import Begun, begun
 from compatkit.workspace import Registry
 
 if TYPE_CHECKING:
     from compatkit.recipes import Recipe
-    from compatkit.training.trainer import Begun, Trainer
 
 STEPS, ROUNDS, SECONDS = 5, 3, 3.0
 """Of a trial: steps a round, rounds at most, and the time after which no other round begins."""
@@ -65,15 +65,15 @@ def attempted(orders: Sequence[Order], bench: Bench) -> Trial:
     The first run stands for all of them: its weights are stacked as often as there are runs, since their values make
     no step faster.
     """
-    with preserved(), quiet():
-        trainer, _, begun = _begun(orders[0], bench)
-        loop, states = begun.loop, begun.setup.tasks.values()
-        alone = _measured(lambda number: [loop.step(state, number) for state in states], trainer.steps)
+    with ExitStack() as stack, quiet():
+        _, first = stack.enter_context(_begun(orders[0], bench))
+        loop, steps, states = first.loop, first.trainer.steps, first.loop.setup.tasks.values()
+        alone = _measured(lambda number: [loop.step(state, number) for state in states], steps)
         alone *= len(orders)
         try:
-            ensemble = Ensemble.of([begun] * len(orders))
+            ensemble = Ensemble.of([first] * len(orders))
             together = _measured(
-                lambda number: [attempt(ensemble, task, number) for task in ensemble.orders], trainer.steps
+                lambda number: [attempt(ensemble, task, number) for task in ensemble.batches], steps
             )
         except Unsuited as error:
             return Trial(len(orders), 1e3 * alone, None, str(error))
@@ -104,39 +104,43 @@ def together(orders: Sequence[Order], bench: Bench, each: Callable[[Record], Non
     """
     began = time.perf_counter()
     notes = {order.run: order.begun() for order in orders}
-    try:
-        for order in orders:
-            records.write(Path(order.folder), notes[order.run])
-        with preserved():
-            every = [_begun(order, bench) for order in orders]
-            for _, _, begun in every:
-                begun.run["environment"]["together"] = len(orders)
-                for name, state in begun.setup.tasks.items():
-                    state.examples = every[0][2].setup.tasks[name].examples  # the same images, held once
-            rows, errors = train(every[0][0], [begun for _, _, begun in every])
-    except Unsuited:
-        raise
-    except Exception as error:  # told at the end of the sweep: other runs go on
-        for order in orders:
-            each(kept(order, notes[order.run].failed(error), began))
-        return
-    for place, (order, (trainer, plan, begun)) in enumerate(zip(orders, every, strict=True)):
-        record = notes[order.run]
+    with ExitStack() as stack:
         try:
-            if place in errors:
-                raise errors[place]
-            fit = trainer.finish(begun, rows[place])
-            record = concluded(order, record, plan, fit, Registry.open(order.registry))
+            for order in orders:
+                records.write(Path(order.folder), notes[order.run])
+            every: list[tuple[Recipe, Begun]] = []
+            for order in orders:
+                every.append(stack.enter_context(_begun(order, bench)))
+                share_images(every[0][1], every[-1][1])
+            rows, errors = train(every[0][1].trainer, [one for _, one in every])
+        except Unsuited:
+            raise
         except Exception as error:  # told at the end of the sweep: other runs go on
-            record = record.failed(error)
-        each(kept(order, record, began))
+            for order in orders:
+                each(kept(order, notes[order.run].failed(error), began))
+            return
+        for place, (order, (plan, member)) in enumerate(zip(orders, every, strict=True)):
+            record = notes[order.run]
+            try:
+                if place in errors:
+                    raise errors[place]
+                fit = member.finished(_facts(member, len(orders)), rows[place])
+                record = concluded(order, record, plan, fit, Registry.open(order.registry))
+            except Exception as error:  # told at the end of the sweep: other runs go on
+                record = record.failed(error)
+            each(kept(order, record, began))
 
 
-def _begun(order: Order, bench: Bench) -> tuple[Trainer, Recipe, Begun]:
+def _facts(member: Begun, count: int) -> dict[str, Any]:
+    """Return a run's manifest, which tells how many were trained at once."""
+    return {**member.manifest, "environment": {**member.manifest["environment"], "together": count}}
+
+
+@contextmanager
+def _begun(order: Order, bench: Bench) -> Iterator[tuple[Recipe, Begun]]:
     plan = bench.recipe(order)
     heads = frozen(plan, Registry.open(order.registry)) if plan.frozen_heads else None
     trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")
-    begun = trainer.begin(
-        plan.tasks, plan.regularizers, frozen=heads, frozen_statistics=plan.frozen_statistics
-    )
-    return trainer, plan, begun
+    given: dict[str, Any] = {"frozen": heads, "frozen_statistics": plan.frozen_statistics}
+    with begun(trainer, plan.tasks, plan.regularizers, **given) as start:
+        yield plan, start

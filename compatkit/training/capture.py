@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import attrs
 import torch
 from torch import Tensor
 
 from compatkit.training.agreement import untouched
-from compatkit.training.context import Batch, Step
+from compatkit.training.context import Step
+from compatkit.training.progress import Measured
 
 if TYPE_CHECKING:
     from compatkit.training.lanes import Lane
@@ -25,26 +28,29 @@ class Captured:
     learning rate is a tensor on the device that is filled before a replay.
     """
 
-    def __init__(self, loop: Loop, lane: Lane, batch: Batch) -> None:
+    def __init__(self, loop: Loop, lane: Lane, steps: Sequence[Step]) -> None:
         """Capture; weights, statistics and moments are afterwards what they were, and where the graph will write."""
-        self.batch = Batch(batch.images.clone(), batch.labels.clone(), batch.index.clone())
-        self.step = Step(loop.setup.seed, lane.task, 0, self.batch, loop.setup.precision)
+        self.steps = [attrs.evolve(one, batch=one.batch.copied()) for one in steps]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with untouched(loop), torch.cuda.stream(stream):  # type: ignore[no-untyped-call]
             for _ in range(WARM_UP):
-                loop.descend(lane, self.step, 0)
+                loop.descend(lane, self.steps)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):  # type: ignore[no-untyped-call]
-            self.terms, self.answers = loop.descend(lane, self.step, 0)
-        self.names = tuple(self.terms)
+            self.measured = loop.descend(lane, self.steps)
 
-    def replay(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Take a step on ``batch``; return its terms and answers, in memory of their own."""
-        self.batch.images.copy_(batch.images, non_blocking=True)
-        self.batch.labels.copy_(batch.labels, non_blocking=True)
-        self.batch.index.copy_(batch.index, non_blocking=True)
+    def replay(self, steps: Sequence[Step]) -> Measured:
+        """Take a step on the batches of ``steps``; return what it measured, in memory of its own."""
+        for mine, one in zip(self.steps, steps, strict=True):
+            mine.batch.take(one.batch)
         self.graph.replay()
-        values = torch.stack([self.terms[name] for name in self.names])
-        return dict(zip(self.names, values.unbind(), strict=True)), self.answers.clone()
+        losses = {name: one for name, one in self.measured.items() if isinstance(one, Tensor)}
+        values = torch.stack([one.float() for one in losses.values()]).unbind()
+        answers = {
+            name: (one[0].clone(), one[1].clone())
+            for name, one in self.measured.items()
+            if not isinstance(one, Tensor)
+        }
+        return {**dict(zip(losses, values, strict=True)), **answers}

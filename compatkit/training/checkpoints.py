@@ -1,7 +1,8 @@
 """Checkpoints of a run: one safetensors file, replaced atomically, that a run resumes from bit by bit.
 
-Randomness is a function of the step, so weights, buffers, optimiser states, the plugins' own state and the
-step are everything there is. The plan's digest is kept with them: a checkpoint of another plan is refused.
+Randomness is a function of the step, so weights, buffers, optimiser states, averages, the plugins' own state, what
+early stopping knows and the step are everything there is. The run's manifest is kept with them: a checkpoint of another
+plan is refused, and what differs is said. Weights that are not finite are never written.
 """
 
 from __future__ import annotations
@@ -16,33 +17,62 @@ import torch
 from torch import Tensor
 
 from compatkit.errors import FormatError, IntegrityError, TrainingError
+from compatkit.registry.canonical import digest, dumps
 from compatkit.registry.durable import replace_file
 from compatkit.registry.surroundings import environment
 from compatkit.registry.tensors.tensorfile import deserialise, metadata, serialise, state_digest
+from compatkit.training.describing import differences
 from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
 
+NAMED = 4
+"""Differences between two plans that an error names."""
 
-def save(path: Path, loop: Loop, plan: str, step: int, history: list[dict[str, Any]]) -> None:
-    """Write the state of ``loop`` after ``step`` steps of every task.
+
+@attrs.frozen(eq=False)
+class State:
+    """What a checkpoint holds besides the loop.
+
+    Attributes:
+        step: Steps of each task that are done.
+        history: Rows of losses.
+        evaluations: Rows of what was measured meanwhile.
+        stopping: What early stopping knows, as JSON values; None without.
+        best: Its best weights by name; empty without.
+    """
+
+    step: int
+    history: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]] = attrs.field(factory=list)
+    stopping: Mapping[str, Any] | None = None
+    best: Mapping[str, Tensor] = attrs.field(factory=dict)
+
+
+def save(path: Path, loop: Loop, run: Mapping[str, Any], state: State) -> None:
+    """Write the state of ``loop`` after ``state.step`` steps of every task.
 
     Raises:
+        TrainingError: A weight or a buffer is not finite; an earlier checkpoint stays as it was.
         EnvironmentFailure: The file cannot be written; an earlier checkpoint stays as it was.
     """
-    tensors = dict(_tensors(loop))
+    _check_finite(loop, state.step)
+    tensors = {**_tensors(loop), **{f"best/{name}": value for name, value in state.best.items()}}
     values: dict[str, Any] = {}
-    for instance, state in loop.plugins.states().items():
-        kept = values.setdefault(instance, {})
-        for key, value in state.items():
+    for instance, kept in loop.plugins.states().items():
+        plain = values.setdefault(instance, {})
+        for key, value in kept.items():
             if isinstance(value, Tensor):
                 tensors[f"plugin/{instance}/{key}"] = value
             else:
-                kept[key] = value
+                plain[key] = value
     note = {
         "tensors": state_digest(tensors),
-        "plan": plan,
-        "step": step,
-        "history": history,
+        "plan": digest(dumps(run)),
+        "run": run,
+        "step": state.step,
+        "history": state.history,
+        "evaluations": state.evaluations,
+        "stopping": state.stopping,
         "plugins": values,
         "execution": attrs.asdict(loop.execution),
     }
@@ -60,8 +90,8 @@ def execution(path: Path) -> Execution | None:
         return None  # ``load`` says what is wrong with the file
 
 
-def load(path: Path, loop: Loop, plan: str) -> tuple[int, list[dict[str, Any]]]:
-    """Take back the state that ``save`` wrote; return the step to go on from, and the history.
+def load(path: Path, loop: Loop, run: Mapping[str, Any]) -> State:
+    """Take back what ``save`` wrote: put weights and states into ``loop``, and return the rest.
 
     Raises:
         FormatError: The file is no checkpoint.
@@ -75,10 +105,17 @@ def load(path: Path, loop: Loop, plan: str) -> tuple[int, list[dict[str, Any]]]:
         stored = deserialise(data)
     except FormatError as error:
         raise FormatError(f"The checkpoint {path} is damaged: {error}", subject=path) from error
+    best = {name.removeprefix("best/"): one for name, one in stored.items() if name.startswith("best/")}
     try:
         note = json.loads(metadata(data) or "")
-        belongs, promised = note["plan"], note["tensors"]
-        step, history, values = int(note["step"]), list(note["history"]), dict(note["plugins"])
+        belongs, promised, of, values = (
+            note["plan"],
+            note["tensors"],
+            dict(note["run"]),
+            dict(note["plugins"]),
+        )
+        rows, measured = list(note["history"]), list(note["evaluations"])
+        state = State(int(note["step"]), rows, measured, note["stopping"], best)
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(
             f"{path} is no checkpoint of a run: its note is missing or damaged ({error})."
@@ -89,12 +126,8 @@ def load(path: Path, loop: Loop, plan: str) -> tuple[int, list[dict[str, Any]]]:
             "Remove it to start anew, or take an earlier copy.",
             subject=path,
         )
-    if belongs != plan:
-        raise TrainingError(
-            f"The checkpoint {path} belongs to another plan (other tasks, data, settings, plugins or versions). "
-            "Name another checkpoint file, or remove this one to start anew.",
-            subject=path,
-        )
+    if belongs != digest(dumps(run)):
+        raise _other_plan(path, run, of)
     _restore(path, loop, stored)
     states: dict[str, dict[str, Any]] = {instance: dict(state) for instance, state in values.items()}
     for key, value in stored.items():
@@ -102,11 +135,44 @@ def load(path: Path, loop: Loop, plan: str) -> tuple[int, list[dict[str, Any]]]:
             _, instance, name = key.split("/", 2)
             states.setdefault(instance, {})[name] = value
     loop.plugins.load_states(states)
-    return step, history
+    return state
 
 
-def _tensors(loop: Loop) -> Mapping[str, Tensor]:
+def _other_plan(path: Path, run: Mapping[str, Any], there: Mapping[str, Any]) -> TrainingError:
+    found = differences(run, there)
+    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return TrainingError(
+        f"The checkpoint {path} belongs to another plan: {'; '.join(found[:NAMED])}{more}. Name another checkpoint "
+        "file, or remove this one to start anew.",
+        subject=path,
+    )
+
+
+def _check_finite(loop: Loop, step: int) -> None:
+    """Refuse to keep what no run could go on from; waits for the device once."""
+    named = {
+        f"{owner}: {name}": value
+        for owner, module in loop.setup.owners.items()
+        for name, value in module.state_dict().items()
+        if value.is_floating_point()
+    }
+    sums = torch.stack([value.sum(dtype=torch.float64).cpu() for value in named.values()])
+    if bool(torch.isfinite(sums).all()):
+        return
+    for name, value in named.items():
+        if not bool(torch.isfinite(value).all()):
+            raise TrainingError(
+                f"After {step} steps weights are not finite, first in {name}. Lower the learning rate, add warm-up "
+                "steps, clip the gradients with clip_norm, or use precision='float32'.",
+                subject=name,
+            )
+
+
+def _tensors(loop: Loop) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
+    for owner, kept in loop.averages.kept.items() if loop.averages is not None else ():
+        for name, value in kept.items():
+            found[f"average/{owner}/{name}"] = value
     for owner, module in loop.setup.owners.items():
         for name, value in module.state_dict().items():
             found[f"module/{owner}/{name}"] = value
@@ -128,6 +194,9 @@ def _restore(path: Path, loop: Loop, stored: Mapping[str, Tensor]) -> None:
             raise FormatError(
                 f"The checkpoint {path} does not hold {owner!r} of this plan: {error}"
             ) from error
+    for owner, kept in loop.averages.kept.items() if loop.averages is not None else ():
+        for name, value in kept.items():
+            value.copy_(stored[f"average/{owner}/{name}"])
     prefixes = tuple(f"optimiser/{owner}/" for owner in loop.optimisers)
     for key in stored:
         if key.startswith("optimiser/") and not key.startswith(prefixes):

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from compatkit.adapters.blueprints import build, with_classes
 from compatkit.contract import Anchor, Blueprint, Data, Label
 from compatkit.data.classes import common
+from compatkit.data.dataset import Split
 from compatkit.errors import UsageError
 from compatkit.evaluation.normalisation import batch_statistics
-from compatkit.evaluation.preprocessing import Prepared
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
 from compatkit.training.task import Task
@@ -27,7 +27,7 @@ class TaskState:
     Attributes:
         class_layer: State-dict prefixes of the class layer inside the head.
         data: Preprocessing and labels, as they will stand in the contracts.
-        examples: Training images, uint8 ``(n, channels, height, width)``, and labels, on the device.
+        examples: Training images and labels in the size and channels of the task, in host memory.
         feature_shape: Of what crosses the seam, for a batch of two.
         anchors: What this task's parts were trained against; written at the end of a run.
         initial: Tensor digest of the initial weights without the class layer.
@@ -40,7 +40,7 @@ class TaskState:
     extractor: nn.Module
     head: nn.Module
     data: Data
-    examples: Prepared
+    examples: Split
     feature_shape: tuple[int, ...]
     initial: str = ""
     anchors: list[Anchor] = attrs.field(factory=list)
@@ -224,12 +224,32 @@ class Batch:
     Attributes:
         images: Normalised, ``(batch, channels, height, width)``.
         labels: Class indices of the task, ``(batch,)``.
-        index: Positions in the training set, ``(batch,)``.
+        index: Positions in the training set, ``(batch,)``; in a pass, for images that a loader gives.
+        stacked: ``images``, then the second view of all of them, and so on: ``(views * batch, ...)``, of which
+            ``images`` is the beginning; None where there are no further views, or something changed the images.
     """
 
     images: Tensor
     labels: Tensor
     index: Tensor
+    stacked: Tensor | None = None
+
+    def copied(self) -> Batch:
+        """Return the same values in memory of their own."""
+        labels, index = self.labels.clone(), self.index.clone()
+        if self.stacked is None:
+            return Batch(self.images.clone(), labels, index)
+        stacked = self.stacked.clone()
+        return Batch(stacked[: len(labels)], labels, index, stacked)
+
+    def take(self, other: Batch) -> None:
+        """Write the values of ``other``, a batch of the same shapes, into this one's memory."""
+        self.labels.copy_(other.labels, non_blocking=True)
+        self.index.copy_(other.index, non_blocking=True)
+        if self.stacked is None:
+            self.images.copy_(other.images, non_blocking=True)
+        elif other.stacked is not None:
+            self.stacked.copy_(other.stacked, non_blocking=True)
 
 
 @attrs.define(eq=False)
@@ -238,8 +258,11 @@ class Step:
 
     Attributes:
         number: Step of this task, from 0.
+        piece: Which piece of the step's batch this is, from 0, where the trainer accumulates gradients.
         features: What the extractor gave, ``(batch, ...)``.
         logits: What the head gave, ``(batch, classes)``.
+        views: What the extractor gave for each further view that the plugin asked for whose losses are computed, as
+            ``features``; every view was normalised by its own batch statistics and left no trace in the buffers.
     """
 
     seed: int
@@ -249,6 +272,8 @@ class Step:
     precision: Precision
     features: Tensor | None = None
     logits: Tensor | None = None
+    piece: int = 0
+    views: Sequence[Tensor] = ()
 
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
         """Run the task's extractor on further views.
@@ -264,5 +289,6 @@ class Step:
             return self.task.extractor(images)
 
     def rng(self, *key: str | int) -> torch.Generator:
-        """Return a CPU generator for this step; ``key`` starts with the plugin's instance name."""
-        return generator(self.seed, "plugin", self.task.name, self.number, *key)
+        """Return a CPU generator for this step, and piece; ``key`` starts with the plugin's instance name."""
+        turn = f"{self.number}.{self.piece}" if self.piece else self.number
+        return generator(self.seed, "plugin", self.task.name, turn, *key)

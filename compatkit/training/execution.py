@@ -116,10 +116,14 @@ def hinders_compilation(loop: Loop) -> Iterator[str]:
 
     Runs one forward and backward pass of each task as it is and compiled, and leaves the run as it was.
     """
-    for bound in loop.plugins.losses:
+    of_losses, of_views = loop.plugins.losses, loop.plugins.further_views
+    for hook, bound in (
+        *(("losses", one) for one in of_losses),
+        *(("further_views", one) for one in of_views),
+    ):
         if bound.effect != "pure":
             yield (
-                f"compatkit_losses of the plugin {bound.instance!r} has the effect {bound.effect!r}; declare "
+                f"compatkit_{hook} of the plugin {bound.instance!r} has the effect {bound.effect!r}; declare "
                 "@effect('pure') if it takes tensors, gives tensors and does nothing else"
             )
             return

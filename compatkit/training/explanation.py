@@ -28,7 +28,7 @@ class Explanation:
     execution: Mapping[str, str]
 
     @classmethod
-    def of(cls, loop: Loop, batch_size: int) -> Explanation:
+    def of(cls, loop: Loop) -> Explanation:
         """Return the explanation of a loop before its first step."""
         tasks = tuple(
             {
@@ -36,10 +36,12 @@ class Explanation:
                 "network": state.task.backbone,
                 "split": state.task.split,
                 "data": state.task.data.train.name,
-                "images": len(state.examples),
+                "images": None if state.task.loader is not None else len(state.examples),
+                "source": loop.lanes[name].source.describe(),
                 "size": [len(state.data.mean), *state.data.size],
-                "batch": batch_size,
-                "steps_an_epoch": loop.lanes[name].order.per_epoch,
+                "passes": attrs.asdict(loop.lanes[name].passes),
+                "batch": loop.batch_size,
+                "steps_an_epoch": loop.lanes[name].source.per_epoch,
                 "classes": len(state.labels),
             }
             for name, state in loop.setup.tasks.items()
@@ -56,9 +58,12 @@ class Explanation:
         for one in self.tasks:
             shape = " x ".join(map(str, one["size"]))
             cut = f"{one['network']} cut at {one['split']}"
-            batch, epoch = f"{one['batch']} of {shape}", f"{one['steps_an_epoch']:,} steps"
+            images, steps = (
+                "?" if value is None else f"{value:,}" for value in (one["images"], one["steps_an_epoch"])
+            )
+            batch = f"{one['batch']} of {shape}"
             tasks.append(
-                (one["task"], cut, one["data"], f"{one['images']:,}", batch, epoch, str(one["classes"]))
+                (one["task"], cut, one["data"], images, batch, f"{steps} steps", str(one["classes"]))
             )
         owners = [("owner", "parameters", "values", "moved by")]
         for one in self.owners:
@@ -72,6 +77,7 @@ class Explanation:
             )
         parts = (
             ("Tasks", aligned(tasks)),
+            ("Images", [f"{one['task']}: {one['source']}" for one in self.tasks]),
             ("Owners of the parameters", aligned(owners)),
             ("Hooks, in the order in which they are called", self.events.splitlines()),
             ("Execution", [f"{self.execution['mode']}: {self.execution['reason']}"]),

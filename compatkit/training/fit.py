@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 from torch import Tensor, nn
 
-from compatkit.errors import UnknownName
+from compatkit.contract import Anchor
+from compatkit.errors import UnknownName, UsageError
 from compatkit.training.context import AuxiliaryHead, TaskState
+from compatkit.training.networks import parameters_digest
 
 
 @attrs.frozen(eq=False)
@@ -22,6 +25,9 @@ class Fit:
         run: The run's manifest: plan, plugins, data digests, environment; the same for the same run.
         history: Losses: ``{"task", "step", "losses": {name: mean}}``.
         plan: Digest of the plan.
+        evaluations: What was measured while it trained: ``{"task", "step", "on", "weights", "loss", "accuracy"}``.
+        averages: Exponential moving averages by owner (``<task>.extractor``, ``shared.<head>``), as state dicts; None
+            where none were kept.
     """
 
     tasks: Mapping[str, TaskState]
@@ -29,6 +35,41 @@ class Fit:
     run: Mapping[str, Any]
     history: list[dict[str, Any]]
     plan: str
+    evaluations: list[dict[str, Any]] = attrs.field(factory=list)
+    averages: Mapping[str, Mapping[str, Tensor]] | None = None
+
+    def averaged(self) -> Fit:
+        """Return the fit whose parts hold the moving averages, to be published like any other; this one stays.
+
+        Heads that were frozen are the same. The run's manifest says ``"weights": "averages"``.
+
+        Raises:
+            UsageError: The run kept no averages.
+        """
+        if self.averages is None:
+            raise UsageError("This fit holds no averages of its weights. Train with Trainer(ema=0.999).")
+        kept = self.averages
+
+        def averaged(module: nn.Module, owner: str) -> nn.Module:
+            made = copy.deepcopy(module)
+            made.load_state_dict(dict(kept[owner]), strict=True)
+            return made
+
+        tasks = {
+            name: attrs.evolve(
+                state,
+                extractor=averaged(state.extractor, f"{name}.extractor"),
+                head=averaged(state.head, f"{name}.head"),
+            )
+            for name, state in self.tasks.items()
+        }
+        heads = {
+            name: head if head.frozen else attrs.evolve(head, module=averaged(head.module, f"shared.{name}"))
+            for name, head in self.auxiliary.items()
+        }
+        anchor(tasks, heads)
+        run = {**self.run, "weights": "averages"}
+        return attrs.evolve(self, tasks=tasks, auxiliary=heads, run=run, averages=None)
 
     def _task(self, name: str) -> TaskState:
         if name not in self.tasks:
@@ -50,3 +91,16 @@ class Fit:
             for part in (state.extractor, state.head)
             for key, value in part.state_dict().items()
         }
+
+
+def anchor(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, AuxiliaryHead]) -> None:
+    """Write to every task what it was trained against: shared initial weights and auxiliary heads."""
+    for head in auxiliary.values():
+        if not head.frozen:
+            head.digest = parameters_digest(head.module)
+            head.initials = tuple(sorted({state.initial for state in tasks.values()}))
+    for state in tasks.values():
+        state.anchors = [
+            Anchor("initial_weights", state.initial),
+            *(Anchor("auxiliary_head", head.digest, head.name, head.labels) for head in auxiliary.values()),
+        ]

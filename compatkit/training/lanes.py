@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
+from torch import Tensor
 
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
 from compatkit.training.compilation import Compiled
 from compatkit.training.context import SetUp, TaskState
+from compatkit.training.further import SEPARATE, FurtherViews, Passes
 from compatkit.training.objective import Objective, Outcome
 from compatkit.training.randomness import Stream
-from compatkit.training.resident import Order
+from compatkit.training.sources import Source
 
 if TYPE_CHECKING:
     from compatkit.training.capture import Captured
@@ -26,25 +28,25 @@ class Lane:
 
     Attributes:
         task: Whose.
-        order: Which images come when.
+        source: Where its batches come from.
         movers: The optimisers that its steps move: its network's and every shared module's.
-        pinned: Whether indices go to the device through page-locked memory.
-        augment: Seeds of crops and flips.
+        pieces: In how many the batch of a step is worked through.
         span: The steps for which the tuples below are right: no plugin begins or ends in them.
         views: What changes a batch, with the seeds of what it draws; the others as their hooks are named.
         objective: What the steps minimise.
         forward: The same, or its compiled form.
         captured: The whole step as a CUDA graph, once it has been captured.
+        passes: Whether the extractor sees further views in the pass of the batch.
         seeds: Of what the network draws in it, and of what each regularizer does.
     """
 
     task: TaskState
-    order: Order
+    source: Source
     movers: tuple[torch.optim.Optimizer, ...]
-    pinned: bool
-    augment: Stream
+    pieces: int
     _setup: SetUp
     _plugins: RunPlugins
+    passes: Passes
     objective: Objective
     forward: Callable[..., Outcome]
     captured: Captured | None = None
@@ -61,32 +63,26 @@ class Lane:
         task: TaskState,
         setup: SetUp,
         plugins: RunPlugins,
-        batch_size: int,
+        source: Source,
         movers: tuple[torch.optim.Optimizer, ...],
+        pieces: int = 1,
+        passes: Passes = SEPARATE,
     ) -> Lane:
-        """Return the lane of a task.
-
-        Raises:
-            DataError: There are fewer images than in a batch.
-        """
+        """Return the lane of a task."""
         nothing = Objective(setup.owners, (), setup.precision)
-        return cls(
-            task,
-            Order(len(task.examples), batch_size, setup.seed, task.name),
-            movers,
-            task.examples.images.device.type == "cuda",
-            Stream.of(setup.seed, "augment", task.name),
-            setup,
-            plugins,
-            nothing,
-            nothing,
-        )
+        return cls(task, source, movers, pieces, setup, plugins, passes, nothing, nothing)
+
+    @property
+    def moved(self) -> list[Tensor]:
+        """The parameters that its steps move."""
+        return [one for mover in self.movers for group in mover.param_groups for one in group["params"]]
 
     def resolve(self, number: int, *, compiles: bool = False) -> None:
         """Take in which plugins are active at a step, and until when that is so; compile the loss where wanted."""
         plugins, name, seed = self._plugins, self.task.name, self._setup.seed
         everything = (
             *plugins.views,
+            *plugins.further_views,
             *plugins.losses,
             *plugins.after_backward,
             *plugins.after_step,
@@ -100,7 +96,11 @@ class Lane:
             (one.call, Stream.of(seed, one.instance, "views", name)) for one in _active(plugins.views, number)
         )
         losses = _active(plugins.losses, number)
-        self.objective = Objective(self._setup.owners, losses, self._setup.precision)
+        hooks = _active(plugins.further_views, number)
+        further = FurtherViews.of(hooks, self.task.data.size, self.passes.fused)
+        # Whatever changes images in a batch would leave views of them as they were.
+        self.source.arrange(further.make if len(further) and not self.views else None)
+        self.objective = Objective(self._setup.owners, losses, self._setup.precision, further)
         self.forward = Compiled(self.objective) if compiles else self.objective
         self.captured = None
         drawing = [(name,), *((one.instance, name) for one in losses)]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import torch
 from torch import Tensor
 
-from compatkit.evaluation.preprocessing import normalise
+from compatkit.errors import UsageError
 from compatkit.plugins import RunPlugins
+from compatkit.training.accumulation import pieces, together
+from compatkit.training.averaging import Averages, Averaging
 from compatkit.training.capture import Captured
-from compatkit.training.context import Batch, SetUp, Step, TaskState
+from compatkit.training.context import SetUp, Step, TaskState
 from compatkit.training.execution import EAGER, Execution
+from compatkit.training.further import SEPARATE, passes
 from compatkit.training.lanes import Lane
 from compatkit.training.optimisation import Optimisation, set_rate
 from compatkit.training.progress import Measured
 from compatkit.training.randomness import reseed
-from compatkit.training.resident import augment
 from compatkit.training.schedules import Schedule
+from compatkit.training.settings import Resolved
 
 NETWORK = "network/"
 """Before a task's name: the optimiser of its extractor and head."""
@@ -28,10 +33,13 @@ class Loop:
 
     Attributes:
         steps: Steps of each task.
+        batch_size: Images a step.
         optimisers: ``network/<task>`` moves extractor and head together; shared modules have one each, by owner.
         lanes: By task, what its steps need, resolved before the first.
         moving: All parameters that some optimiser moves.
         execution: Whether steps are compiled or captured.
+        clip_norm: Largest norm of all gradients that a step moves by; None leaves them as they are.
+        averages: Moving averages of everything that is trained, or None.
     """
 
     setup: SetUp
@@ -39,9 +47,12 @@ class Loop:
     optimisation: Optimisation
     schedule: Schedule
     steps: int
+    batch_size: int
     optimisers: dict[str, torch.optim.Optimizer]
     lanes: dict[str, Lane]
     moving: tuple[Tensor, ...]
+    clip_norm: float | None = None
+    averages: Averages | None = None
     execution: Execution = EAGER
     _rate: float = -1.0
 
@@ -50,34 +61,54 @@ class Loop:
         cls,
         setup: SetUp,
         plugins: RunPlugins,
-        optimisation: Optimisation,
-        schedule: Schedule,
+        settings: Resolved,
         steps: int,
         batch_size: int,
+        *,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        averaging: Averaging | None = None,
     ) -> Loop:
-        """Make the loop of a run whose owners are complete."""
-        pairs = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
-        moved: dict[str, list[Tensor]] = {}
-        for owner, module in setup.owners.items():
-            kept = moved.setdefault(pairs.get(owner, owner), [])
-            kept.extend(one for one in module.parameters() if one.requires_grad)
-        optimisers = {name: optimisation.make(each) for name, each in moved.items() if each}
-        lanes = {
-            name: Lane.of(
-                state,
-                setup,
-                plugins,
-                batch_size,
-                tuple(
-                    made
-                    for one, made in optimisers.items()
-                    if one == NETWORK + name or not one.startswith(NETWORK)
-                ),
+        """Make the loop of a run whose owners are complete.
+
+        Raises:
+            DataError: There are fewer images than in a batch.
+            UsageError: Nothing that a task's steps could move is left to move; or one pass for all views was asked for,
+                and an extractor would mix them.
+        """
+        moved = _moved(setup)
+        optimisers = {name: settings.optimisation.make(each) for name, each in moved.items() if each}
+        lanes: dict[str, Lane] = {}
+        for name, state in setup.tasks.items():
+            movers = tuple(
+                made
+                for one, made in optimisers.items()
+                if one == NETWORK + name or not one.startswith(NETWORK)
             )
-            for name, state in setup.tasks.items()
-        }
-        everything = tuple(one for each in moved.values() for one in each)
-        return cls(setup, plugins, optimisation, schedule, steps, optimisers, lanes, everything)
+            if not movers:
+                raise UsageError(
+                    f"Task {name!r} has nothing to train: all parameters of its network, and of every head that is "
+                    "shared, are frozen (requires_grad is False). Leave some of them free.",
+                    subject=name,
+                )
+            source = settings.placing.source(state, setup.seed, batch_size, setup.precision)
+            seen = (
+                passes(settings.passes, state, setup.precision.device) if plugins.further_views else SEPARATE
+            )
+            lanes[name] = Lane.of(state, setup, plugins, source, movers, accumulate, seen)
+        return cls(
+            setup,
+            plugins,
+            settings.optimisation,
+            settings.schedule,
+            steps,
+            batch_size,
+            optimisers,
+            lanes,
+            tuple(one for each in moved.values() for one in each),
+            clip_norm,
+            Averages.of(averaging, setup.owners, setup.tasks) if averaging is not None else None,
+        )
 
     def train_mode(self) -> None:
         """Put all modules into the mode they train in; frozen heads with stored statistics stay in eval."""
@@ -86,6 +117,20 @@ class Loop:
         for head in self.setup.auxiliary.values():
             if head.frozen:
                 head.module.train(head.statistics == "batch")
+
+    def go_on_from(self, number: int) -> None:
+        """Get every task's images ready for a step that another run would take.
+
+        Raises:
+            TrainingError: A loader cannot be repeated up to there.
+        """
+        for lane in self.lanes.values():
+            lane.source.go_on_from(number)
+
+    def close(self) -> None:
+        """Give back what fetches images; no step follows."""
+        for lane in self.lanes.values():
+            lane.source.close()
 
     def set_execution(self, execution: Execution) -> None:
         """Execute steps otherwise from now on."""
@@ -99,71 +144,90 @@ class Loop:
         Returns:
             Its losses by name, and as ``"accuracy"`` the predicted and the true classes, all still on the device.
         """
-        lane = self.lanes[task.task.name]
-        step, terms, answers = self.work(lane, number)
+        lane = self.lanes[task.name]
+        step, measured = self.work(lane, number)
+        if self.averages is not None:
+            self.averages.follow(task.name, number)
         for call in lane.after_step:
             call(step)
-        if lane.after_epoch and (number + 1) % lane.order.per_epoch == 0:
+        if lane.after_epoch and lane.source.ends_epoch(number):
             for call in lane.after_epoch:
                 call(step)
-        return {**terms, "accuracy": (answers, step.batch.labels)}
+        return measured
 
-    def work(self, lane: Lane, number: int) -> tuple[Step, dict[str, Tensor], Tensor]:
-        """Do all of a step but what plugins do after it; see ``descend``."""
+    def work(self, lane: Lane, number: int) -> tuple[Step, Measured]:
+        """Do all of a step but what follows it; return its last piece, and what it measured."""
         if number not in lane.span:
             lane.resolve(number, compiles=self.execution.compiles)
-        step = self.prepare(lane, number)
+        steps = self.prepare(lane, number)
         self._set_rate(number)
         if not self.execution.captures:
-            return step, *self.descend(lane, step, number)
+            return steps[-1], self.descend(lane, steps)
         if lane.captured is None:
-            lane.captured = Captured(self, lane, step.batch)
-        return step, *lane.captured.replay(step.batch)
+            lane.captured = Captured(self, lane, steps)
+        return steps[-1], lane.captured.replay(steps)
 
-    def prepare(self, lane: Lane, number: int) -> Step:
-        """Return a step with its batch, as the plugins of this lane want it."""
-        step = self.begin(lane, number)
-        for call, stream in lane.views:
-            reseed(self.setup.precision.device, stream.at(number))
-            step.batch = call(step, step.batch)
-        return step
+    def prepare(self, lane: Lane, number: int) -> list[Step]:
+        """Return the pieces of a step with their batches, as the plugins of this lane want them."""
+        whole = self.begin(lane, number)
+        if lane.pieces == 1:
+            steps = [whole]
+        else:
+            batches = pieces(whole.batch, lane.pieces)
+            steps = [attrs.evolve(whole, batch=one, piece=piece) for piece, one in enumerate(batches)]
+        for step in steps:
+            self.view(lane, step)
+        return steps
 
     def begin(self, lane: Lane, number: int) -> Step:
-        """Return a step with its batch, which no plugin has seen."""
-        return Step(self.setup.seed, lane.task, number, self._batch(lane, number), self.setup.precision)
+        """Return a step with its whole batch, which no plugin has seen."""
+        return Step(self.setup.seed, lane.task, number, lane.source.batch(number), self.setup.precision)
 
-    def descend(self, lane: Lane, step: Step, number: int) -> tuple[dict[str, Tensor], Tensor]:
+    def view(self, lane: Lane, step: Step) -> None:
+        """Let plugins put another batch in the place of a step's."""
+        for call, stream in lane.views:
+            reseed(self.setup.precision.device, stream.at(_turn(lane, step)))
+            step.batch = call(step, step.batch)
+
+    def descend(self, lane: Lane, steps: Sequence[Step]) -> Measured:
         """Go forward, backward, and move this task's network and every shared module; what a CUDA graph can hold.
 
-        Returns:
-            The terms of the loss by name, and the classes that the head gives.
+        Args:
+            lane: Of the task.
+            steps: The pieces of one step.
         """
-        total, terms, answers = lane.forward(step, [one.at(number) for one in lane.seeds])
-        total.backward()
+        worked = [self.gradients(lane, step) for step in steps]
+        measured = worked[0] if len(worked) == 1 else together(worked)
         for call in lane.after_backward:
-            call(step)
+            call(steps[-1])
+        if self.clip_norm is not None:
+            norm = torch.nn.utils.clip_grad_norm_(lane.moved, self.clip_norm)
+            measured = {**measured, "gradient_norm": norm}
         for optimiser in lane.movers:
             optimiser.step()
         self.forget_gradients()
-        return terms, answers
+        return measured
+
+    def gradients(self, lane: Lane, step: Step) -> Measured:
+        """Add the gradients of a step, or of a piece of one, to what is there."""
+        turn = _turn(lane, step)
+        total, terms, answers = lane.forward(step, [one.at(turn) for one in lane.seeds])
+        if not total.requires_grad:
+            raise UsageError(
+                f"In step {step.number} task {lane.task.name!r} has a loss without any gradient: its network is "
+                "frozen, and no regularizer that is active moves a shared head. Leave some parameters free, or begin "
+                "later.",
+                subject=lane.task.name,
+            )
+        if lane.pieces > 1:
+            total = total / lane.pieces
+        total.backward()
+        return {**terms, "accuracy": (answers, step.batch.labels)}
 
     def forget_gradients(self) -> None:
         """Drop all gradients: a loss may have reached another task's network."""
         for one in self.moving:
             one.grad = None
-
-    def _batch(self, lane: Lane, number: int) -> Batch:
-        task, device = lane.task, self.setup.precision.device
-        index = lane.order.at(number)
-        if lane.pinned:
-            index = index.pin_memory().to(device, non_blocking=True)
-        images = task.examples.images[index]
-        if task.task.augment:
-            images = augment(images, task.task.augment, lane.augment.at(number))
-        pixels = normalise(images, task.data)
-        if self.setup.precision.channels_last:
-            pixels = pixels.contiguous(memory_format=torch.channels_last)
-        return Batch(pixels, task.examples.labels[index], index)
 
     def _set_rate(self, number: int) -> None:
         rate = self.optimisation.lr * self.schedule.at(number, self.steps)
@@ -171,3 +235,18 @@ class Loop:
             self._rate = rate
             for optimiser in self.optimisers.values():
                 set_rate(optimiser, rate)
+
+
+def _moved(setup: SetUp) -> dict[str, list[Tensor]]:
+    """Return the parameters that each optimiser moves, by its name."""
+    pairs = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
+    moved: dict[str, list[Tensor]] = {}
+    for owner, module in setup.owners.items():
+        kept = moved.setdefault(pairs.get(owner, owner), [])
+        kept.extend(one for one in module.parameters() if one.requires_grad)
+    return moved
+
+
+def _turn(lane: Lane, step: Step) -> int:
+    """Return the place of a piece among all pieces of its task: what its random numbers are drawn by."""
+    return step.number * lane.pieces + step.piece

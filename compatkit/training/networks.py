@@ -1,4 +1,4 @@
-"""From a task to its modules: blueprints, initial weights, preprocessing, data on the device."""
+"""From a task to its modules: blueprints, initial weights, preprocessing, data in size and channels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compatkit.adapters.blueprints import Plan, build_pair, plan, prove, with_cl
 from compatkit.contract import Blueprint, Data
 from compatkit.data.classes import label
 from compatkit.errors import CutError, UsageError
-from compatkit.evaluation.preprocessing import prepare
+from compatkit.evaluation.preprocessing import fitting
 from compatkit.registry.tensors.tensorfile import state_digest
 from compatkit.training.context import TaskState
 from compatkit.training.precision import Precision
@@ -23,7 +23,7 @@ from compatkit.training.task import Task
 
 
 def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
-    """Build a task's network with initial weights of its own and put its data on the device.
+    """Build a task's network with initial weights of its own and bring its data into size and channels.
 
     The cut is proved on the spot: head(extractor(x)) must equal the whole network bitwise.
 
@@ -45,7 +45,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
         _placed(extractor, precision),
         _placed(head, precision),
         data,
-        prepare(task.data.train, data).to(precision.device),
+        fitting(task.data.train, data),
         tuple(shape),
     )
     state.initial = initial_digest(state)

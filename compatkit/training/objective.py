@@ -10,9 +10,12 @@ from torch import Tensor, nn
 
 from compatkit.plugins.calls import Bound
 from compatkit.training.context import Step
+from compatkit.training.further import FurtherViews
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import reseed
 
+NOTHING = FurtherViews()
+Criterion = Callable[[Tensor, Tensor], Tensor]
 Outcome = tuple[Tensor, dict[str, Tensor], Tensor]
 """The loss, a float32 scalar with its graph; its terms by name, detached; the classes that the head gives."""
 
@@ -26,6 +29,7 @@ class Objective(nn.Module):
     Attributes:
         owners: The modules of the run by owner, with ``/`` in the place of the dots.
         losses: Regularizers that add to the loss, in order.
+        further: Views that they want besides the batch itself.
         criterion: Mean cross-entropy of logits and classes, in one of the ways to compute it.
     """
 
@@ -34,17 +38,19 @@ class Objective(nn.Module):
         owners: Mapping[str, nn.Module],
         losses: tuple[Bound, ...],
         precision: Precision,
-        criterion: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+        further: FurtherViews = NOTHING,
+        criterion: Criterion = F.cross_entropy,
     ) -> None:
         """See the class."""
         super().__init__()
         self.owners = nn.ModuleDict({owner.replace(".", "/"): one for owner, one in owners.items()})
-        self._named, self.losses, self.precision, self.criterion = owners, losses, precision, criterion
+        self._named, self.losses, self.precision, self.further = owners, losses, precision, further
+        self.criterion = criterion
 
-    def unchecked(self, criterion: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy) -> Objective:
+    def unchecked(self, criterion: Criterion = F.cross_entropy) -> Objective:
         """Return the same without checks of what plugins give back, for what does not run it as it stands."""
         losses = tuple(attrs.evolve(one, call=one.function) for one in self.losses)
-        return Objective(self._named, losses, self.precision, criterion)
+        return Objective(self._named, losses, self.precision, self.further.unchecked(), criterion)
 
     def forward(self, step: Step, seeds: Sequence[int] = ()) -> Outcome:
         """Compute the loss of ``step``, and note its features and logits there.
@@ -59,14 +65,18 @@ class Objective(nn.Module):
         if seeds:
             reseed(self.precision.device, seeds[0])
         with self.precision.autocast():
-            step.features = step.task.extractor(step.batch.images)
+            step.features, seen = self.further.seen(step.task.extractor, step.batch)
             step.logits = logits = step.task.head(step.features)
         total = self.criterion(logits.float(), step.batch.labels)
         terms = {"task": total.detach()}
+        unseen = self.further.separate(step.batch)
         for place, bound in enumerate(self.losses, 1):
             if seeds:
                 reseed(self.precision.device, seeds[place])
             with self.precision.autocast():
+                step.views = seen.get(bound.instance) or [
+                    step.extract(one, write_statistics=False) for one in unseen.get(bound.instance, ())
+                ]
                 losses = bound.call(step)
             for name, value in losses.items():
                 terms[f"{bound.instance}/{name}"] = value.detach()

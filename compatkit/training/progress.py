@@ -38,24 +38,53 @@ class Ledger:
         """Keep what one step measured."""
         self._waiting.setdefault(task, []).append(measured)
 
-    def close(self, step: int) -> None:
-        """Write one row a task for what was collected up to ``step``.
+    def check(self, step: int) -> None:
+        """Look at what was collected up to ``step``, and go on collecting.
 
         Raises:
-            TrainingError: A loss is not finite; the loss, task and steps are named.
+            TrainingError: A loss is not finite; the first one is named with its task and step.
         """
-        for task, waiting in self._waiting.items():
-            means: dict[str, float] = {}
-            for name in dict.fromkeys(name for measured in waiting for name in measured):
-                means[name] = _mean([measured[name] for measured in waiting if name in measured])
-                if not math.isfinite(means[name]):
-                    raise TrainingError(
-                        f"The loss {name!r} of task {task!r} is not finite between steps {step - len(waiting)} and "
-                        f"{step}. Lower the learning rate, add warm-up steps, or use precision='float32'.",
-                        subject=name,
-                    )
-            self.rows.append({"task": task, "step": step, "losses": means})
+        self._means(step)
+
+    def close(self, step: int) -> list[dict[str, Any]]:
+        """Write one row a task for what was collected up to ``step``, and return these rows.
+
+        Raises:
+            TrainingError: A loss is not finite; the first one is named with its task and step.
+        """
+        new = [{"task": task, "step": step, "losses": means} for task, means in self._means(step).items()]
+        self.rows.extend(new)
         self._waiting.clear()
+        return new
+
+    def _means(self, step: int) -> dict[str, dict[str, float]]:
+        means = {
+            task: {
+                name: _mean([measured[name] for measured in waiting if name in measured])
+                for name in dict.fromkeys(name for measured in waiting for name in measured)
+            }
+            for task, waiting in self._waiting.items()
+        }
+        if not all(math.isfinite(one) for of_task in means.values() for one in of_task.values()):
+            raise self._first(step)
+        return means
+
+    def _first(self, step: int) -> TrainingError:
+        """Return the error for the first loss that is not finite; only now each step's is read."""
+        faults = [
+            (number, task, name, float(value))
+            for task, waiting in self._waiting.items()
+            for number, measured in enumerate(waiting, step - len(waiting))
+            for name, value in measured.items()
+            if isinstance(value, Tensor) and not math.isfinite(float(value))
+        ]
+        number, task, name, value = min(faults, key=lambda fault: fault[0])
+        what = "The gradient norm" if name == "gradient_norm" else f"The loss {name!r}"
+        return TrainingError(
+            f"{what} of task {task!r} is not finite in step {number}, counted from 0: it is {value}. Lower the "
+            "learning rate, add warm-up steps, clip the gradients with clip_norm, or use precision='float32'.",
+            subject=name,
+        )
 
     def latest(self) -> dict[str, dict[str, float]]:
         """Return the losses of the last row of each task, by task and name."""

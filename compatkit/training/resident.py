@@ -1,66 +1,169 @@
-"""Training images that live on the device as uint8, and the order in which they come."""
+"""Training images that live on the device as bytes: a batch is one gather and one normalisation."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from compatkit.errors import DataError
-from compatkit.training.randomness import generator
+from compatkit.contract import Data
+from compatkit.data.dataset import Split
+from compatkit.evaluation.preprocessing import affine
+from compatkit.training.augmenting import Augmentation, Further, Grid, gather, tables
+from compatkit.training.context import Batch
+from compatkit.training.order import Order
+from compatkit.training.precision import Precision
+
+PIECE = 64 * 2**20
+"""Bytes of images that are sent to the device at once."""
+INT32 = 2**31 - 1
 
 
-class Order:
-    """The mini-batches of one task: a new permutation an epoch, drawn from (seed, task, epoch).
+class Views:
+    """Makes normalised views of images that lie in a store; shared by all sources that keep bytes."""
 
-    An incomplete batch at the end of an epoch is dropped, so that shapes stay fixed.
-    """
+    def __init__(self, grid: Grid, data: Data, precision: Precision) -> None:
+        self.grid, self._last = grid, precision.channels_last
+        self._shape = grid.height, grid.width, len(data.mean)
+        device, width = torch.device(precision.device), grid.width if self._last else 0
+        self._scale, self._shift = affine(data.mean, data.std, device, torch.float32, width)
+        self.arrange(None)
 
-    def __init__(self, count: int, batch_size: int, seed: int, task: str) -> None:
-        if count < batch_size:
-            raise DataError(
-                f"Task {task!r} has {count} training images, fewer than a batch of {batch_size}; "
-                f"set batch_size to {count} or less."
-            )
-        self.count, self.batch_size, self.seed, self.task = count, batch_size, seed, task
-        self.per_epoch = count // batch_size
-        self._epoch = -1
-        self._permutation = torch.empty(0, dtype=torch.int64)
+    def arrange(self, further: Further | None) -> None:
+        """Make these views besides the images themselves from now on."""
+        self.further, self._tables = further, torch.empty(0)
 
-    def at(self, step: int) -> Tensor:
-        """Return the positions of the batch at ``step``, int64 ``(batch,)``."""
-        epoch, place = divmod(step, self.per_epoch)
+    def of(self, pixels: Tensor, starts: Tensor, mirrored: Tensor | None) -> Tensor:
+        """Return normalised views ``(views * batch, channels, height, width)`` of images; see ``gather``."""
+        if not len(self._tables):
+            self._tables = tables(self.grid, self.further).to(starts)
+        return self.normalised(gather(pixels, self._tables, starts, mirrored))
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Return ``(n, channels, height, width)`` of bytes ``(n, height * width * channels)``, laid out as asked."""
+        if not self._last:
+            planes = pixels.view(-1, *self._shape).permute(0, 3, 1, 2).contiguous().float()
+            return torch.addcmul(self._shift, planes, self._scale, out=planes)
+        rows = pixels.view(-1, len(self._scale)).float()
+        torch.addcmul(self._shift, rows, self._scale, out=rows)
+        return rows.view(-1, *self._shape).permute(0, 3, 1, 2)
+
+
+def batch_of(images: Tensor, labels: Tensor, index: Tensor) -> Batch:
+    """Return the batch of all views of some images, the images themselves first."""
+    if len(images) == len(labels):
+        return Batch(images, labels, index)
+    return Batch(images[: len(labels)], labels, index, images)
+
+
+def sent(value: Tensor, precision: Precision) -> Tensor:
+    """Return ``value`` on the run's device without waiting for it."""
+    device = torch.device(precision.device)
+    if device.type == "cuda":
+        value = value.pin_memory()
+    return value.to(device, non_blocking=True)
+
+
+class Resident:
+    """All images on the device; what an epoch draws is there before its first step."""
+
+    def __init__(
+        self, examples: Split, data: Data, order: Order, augmentation: Augmentation, precision: Precision
+    ) -> None:
+        self.per_epoch = order.per_epoch
+        self._order, self._augmentation, self._precision = order, augmentation, precision
+        grid = Grid(*examples.size, augmentation.border)
+        self._views, self._epoch = Views(grid, data, precision), -1
+        self._pixels = _stored(examples, grid, precision.device)
+        self._images = self._pixels[grid.lead :].view(len(examples), -1)
+        self._labels = torch.from_numpy(np.ascontiguousarray(examples.labels)).to(precision.device)
+        self._type = torch.int32 if len(self._pixels) <= INT32 else torch.int64
+        self._index: tuple[Tensor, ...] = ()
+        self._drawn_labels, self._starts = self._index, self._index
+        self._mirrored: tuple[Tensor, ...] | None = None
+        self.arrange(None)
+
+    @staticmethod
+    def needs(examples: Split, augmentation: Augmentation) -> int:
+        """Return how many bytes of the device the images and labels take."""
+        grid = Grid(*examples.size, augmentation.border)
+        return grid.pixels(len(examples)) * examples.images.shape[3] + 8 * len(examples)
+
+    def arrange(self, further: Further | None) -> None:
+        """See ``Source``."""
+        self._views.arrange(further)
+        self._whole = further is None and not self._augmentation.names
+
+    def batch(self, step: int) -> Batch:
+        """See ``Source``; nothing here waits for the device."""
+        epoch, number = divmod(step, self._order.per_epoch)
         if epoch != self._epoch:
-            self._permutation, self._epoch = self.epoch(epoch), epoch
-        return self._permutation[place * self.batch_size : (place + 1) * self.batch_size]
+            self._draw(epoch)
+        index, labels = self._index[number], self._drawn_labels[number]
+        mirrored = None if self._mirrored is None else self._mirrored[number]
+        return batch_of(self.images_at(index, self._starts[number], mirrored), labels, index)
 
-    def epoch(self, number: int) -> Tensor:
-        """Return the positions of all images in the order of an epoch, int64 ``(count,)``."""
-        draw = generator(self.seed, "order", self.task, number)
-        return torch.randperm(self.count, generator=draw)
+    def _draw(self, epoch: int) -> None:
+        index, starts, mirrored = self.drawn(epoch)
+        self._epoch, self._index, self._starts = epoch, self._cut(index), self._cut(starts)
+        self._drawn_labels = self._cut(self.labels_at(index))
+        self._mirrored = None if mirrored is None else self._cut(mirrored)
+
+    def drawn(self, epoch: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return what is drawn for the images of an epoch: positions, where their pixels start, who is mirrored."""
+        order, grid, drawn = self._order.epoch(epoch), self._views.grid, self._augmentation
+        moved, mirrored = drawn.moved(epoch, len(order), grid), drawn.mirrored(epoch, len(order))
+        starts = order * grid.area if moved is None else order * grid.area + moved
+        return (
+            sent(order, self._precision),
+            sent(starts.to(self._type), self._precision),
+            None if mirrored is None else sent(mirrored, self._precision),
+        )
+
+    def share(self, other: Resident) -> None:
+        """Take the images of another source that has the same, so that they are held once."""
+        self._pixels, self._images, self._labels = other._pixels, other._images, other._labels
+
+    def labels_at(self, index: Tensor) -> Tensor:
+        """Return the classes of images, by their positions."""
+        return self._labels.index_select(0, index)
+
+    def images_at(self, index: Tensor, starts: Tensor, mirrored: Tensor | None) -> Tensor:
+        """Return normalised images, and their further views behind them; arguments as ``drawn`` gives them."""
+        if self._whole:
+            return self._views.normalised(self._images.index_select(0, index))
+        return self._views.of(self._pixels, starts, mirrored)
+
+    def _cut(self, drawn: Tensor) -> tuple[Tensor, ...]:
+        """Return what was drawn for an epoch batch by batch."""
+        return drawn.view(-1, self._order.batch_size).unbind()
+
+    def ends_epoch(self, step: int) -> bool:
+        """See ``Source``."""
+        return self._order.ends_epoch(step)
+
+    def go_on_from(self, step: int) -> None:
+        """See ``Source``: a step's batch depends on nothing that came before."""
+
+    def describe(self) -> str:
+        """See ``Source``."""
+        names = ", ".join(self._augmentation.names) or "no augmentation"
+        return (
+            f"{self._order.count:,} images on {self._precision.device} ({self._pixels.numel() / 2**20:,.1f} MiB as "
+            f"bytes), {names}: one gather a batch"
+        )
+
+    def close(self) -> None:
+        """See ``Source``."""
 
 
-def augment(images: Tensor, names: tuple[str, ...], seed: int, padding: int = 4) -> Tensor:
-    """Return ``images`` (uint8, ``(batch, c, h, w)``) cropped and flipped at random, by one gather.
-
-    Args:
-        images: A batch on any device.
-        names: ``"crop"`` moves each image by up to ``padding`` pixels, filling with zeros; ``"flip"``
-            mirrors half of them.
-        seed: Of this batch; it alone decides what is drawn.
-        padding: Largest shift in pixels.
-    """
-    if not names:
-        return images
-    count, _, height, width = images.shape
-    draw = torch.Generator().manual_seed(seed)
-    shift = torch.randint(-padding, padding + 1, (2, count), generator=draw) * int("crop" in names)
-    mirrored = (torch.rand(count, generator=draw) < 0.5) & ("flip" in names)
-    rows = torch.arange(height) + shift[0, :, None]
-    columns = torch.arange(width) + shift[1, :, None]
-    columns = torch.where(mirrored[:, None], columns.flip(1), columns)
-    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
-    device = images.device
-    rows, columns = rows.clamp(0, height - 1).to(device), columns.clamp(0, width - 1).to(device)
-    batch = torch.arange(count, device=device)[:, None, None]
-    moved = images.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]]
-    return (moved * inside.to(device)[..., None]).permute(0, 3, 1, 2)
+def _stored(examples: Split, grid: Grid, device: str) -> Tensor:
+    """Return all pixels ``(pixels, channels)`` on the device, with their borders; sent piece by piece."""
+    count, channels = len(examples), examples.images.shape[3]
+    pixels = torch.zeros(grid.pixels(count), channels, dtype=torch.uint8, device=device)
+    images, step = grid.within(pixels), max(1, PIECE // (grid.area * channels))
+    for begin in range(0, count, step):
+        images[begin : begin + step] = torch.from_numpy(
+            np.ascontiguousarray(examples.images[begin : begin + step])
+        )
+    return pixels

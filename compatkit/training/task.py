@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from typing import Any
 
@@ -32,6 +32,21 @@ def _augmentations(instance: object, attribute: object, value: tuple[str, ...]) 
             raise UsageError(f"Task.augment knows {', '.join(AUGMENTATIONS)}; got {name!r}.")
 
 
+def _loader(instance: Task, attribute: object, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, Iterable) or isinstance(value, Iterator):
+        raise UsageError(
+            f"Task.loader of task {instance.name!r} expects a DataLoader, or something else that can be iterated once "
+            f"a pass; got {type(value).__name__}."
+        )
+    if instance.augment:
+        raise UsageError(
+            f"Task {instance.name!r} has a loader, whose images are not augmented here. Leave out "
+            f"augment={list(instance.augment)}, and let the loader's data set crop and flip."
+        )
+
+
 @attrs.frozen(eq=False)
 class Task:
     """One network to train.
@@ -47,6 +62,13 @@ class Task:
         weights: Where to start from: None (random), ``"pretrained"`` (timm's), the path of a safetensors
             file, or a state dict. The class layer always starts anew.
         augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal).
+        loader: Gives the training batches in place of ``data.train``, for streams and own augmentation: a
+            ``torch.utils.data.DataLoader``, or anything that gives (images, labels) each time it is iterated. Class
+            names, channels, size and normalisation are still those of ``data``.
+
+    Raises:
+        UsageError: An augmentation is unknown, or a loader is given and is to be augmented, or cannot be iterated
+            more than once.
     """
 
     name: str = attrs.field(validator=_segment)
@@ -67,3 +89,4 @@ class Task:
         validator=_augmentations,
         kw_only=True,
     )
+    loader: Iterable[Any] | None = attrs.field(default=None, validator=_loader, kw_only=True)

@@ -2,66 +2,40 @@
 
 from __future__ import annotations
 
-import copy
 import os
-import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal
 
 import attrs
-import torch
 
-from compatkit.contract import Anchor
 from compatkit.errors import UsageError
-from compatkit.plugins import RunPlugins, Use
-from compatkit.registry.canonical import digest, dumps
-from compatkit.training import checkpoints
-from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
-from compatkit.training.determinism import determined
-from compatkit.training.execution import Asked, Execution, check_mode, settle
+from compatkit.plugins import Use
+from compatkit.training import further
+from compatkit.training.beginning import Begun, Frozen, Statistics, begun
+from compatkit.training.evaluating import Evaluator, On
+from compatkit.training.execution import Asked
 from compatkit.training.explanation import Explanation
 from compatkit.training.fit import Fit
-from compatkit.training.loop import Loop
-from compatkit.training.networks import parameters_digest, prepare_task, redraw, start_digest
-from compatkit.training.optimisation import Optimisation, check_owners
-from compatkit.training.precision import Choice, Precision
+from compatkit.training.precision import Choice
 from compatkit.training.profiling import Profile, profile
-from compatkit.training.progress import Bar, Ledger
-from compatkit.training.randomness import preserved, reseed, seed_of
+from compatkit.training.progress import Bar
+from compatkit.training.running import Run
+from compatkit.training.scalars import Scalars
 from compatkit.training.schedules import Schedule
+from compatkit.training.settings import check_settings
+from compatkit.training.sources import Place
+from compatkit.training.stopping import EarlyStopping, Stopper
 from compatkit.training.task import Task
 
-Statistics = Literal["stored", "batch"]
+_optional = attrs.validators.optional
 
 
-@attrs.frozen(eq=False)
-class Begun:
-    """A run before its first step.
-
-    Attributes:
-        run: Everything that decides the result, as JSON values.
-    """
-
-    loop: Loop
-    run: dict[str, Any]
-
-    @property
-    def setup(self) -> SetUp:
-        """Its tasks and modules."""
-        return self.loop.setup
-
-    @property
-    def plugins(self) -> RunPlugins:
-        """Its regularizers."""
-        return self.loop.plugins
-
-    @property
-    def plan(self) -> str:
-        """Digest of ``run``: a checkpoint of another is refused."""
-        return digest(dumps(self.run))
+def _share(instance: object, attribute: attrs.Attribute[float | None], value: float | None) -> None:
+    if value is not None and not 0 < value < 1:
+        raise ValueError(f"'{attribute.name}' must be above 0 and below 1: {value}")
 
 
 @attrs.frozen(kw_only=True)
@@ -88,10 +62,28 @@ class Trainer:
             ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
             ``Fit.run`` says what was done and why; a run that goes on from a checkpoint does the same again.
         deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
+        images: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory with the
+            next batches on their way, ``"auto"`` by size. Batches are bitwise the same.
+        memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
+        passes: In how many passes an extractor sees further views of a batch, such as rotations: ``"fused"`` in one,
+            each view normalised by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Both give the same to
+            rounding; networks that draw random numbers (dropout) draw others.
         checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
         checkpoint_every: Steps between checkpoints, rounded up to whole rows of the history.
         log_every: Steps between rows of the history.
         progress: Whether to show a progress bar on standard error; None asks whether it is a terminal.
+        accumulate: In how many pieces the batch of a step is worked through; ``batch_size`` stays the images of a step.
+        clip_norm: Largest norm of all gradients that a step moves by; None leaves them as they are.
+        ema: Decay of exponential moving averages of all that is trained, between 0 and 1: ``Fit.averaged()``.
+        ema_warmup: Whether that decay rises from 0 in the first steps.
+        validation: Share of the training images that no step sees, the same of every class, drawn from (seed, task).
+        evaluate_every: Steps between evaluations of every task's own network: ``Fit.evaluations``. None makes none.
+        evaluate_on: ``"validation"`` (the share held out) or ``"test"``.
+        stop_early: When to end before the last step, by the images held out.
+        scalars: Folder of TensorBoard's event files; None writes none.
+
+    Raises:
+        UsageError: Settings do not go together.
     """
 
     steps: int = attrs.field(validator=attrs.validators.ge(1))
@@ -108,17 +100,33 @@ class Trainer:
     device: str = "auto"
     execution: Asked = "auto"
     deterministic: bool = False
+    images: Place = "auto"
+    memory_share: float = 0.5
+    passes: further.Asked = attrs.field(default="auto", validator=attrs.validators.in_(further.ASKED))
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = attrs.field(default=500, validator=attrs.validators.ge(1))
     log_every: int = attrs.field(default=50, validator=attrs.validators.ge(1))
     progress: bool | None = None
+    accumulate: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    clip_norm: float | None = attrs.field(default=None, validator=_optional(attrs.validators.gt(0)))
+    ema: float | None = attrs.field(default=None, validator=_share)
+    ema_warmup: bool = False
+    validation: float | None = attrs.field(default=None, validator=_share)
+    evaluate_every: int | None = attrs.field(default=None, validator=_optional(attrs.validators.ge(1)))
+    evaluate_on: On = "validation"
+    stop_early: EarlyStopping | None = None
+    scalars: str | os.PathLike[str] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Check that the settings go together."""
+        check_settings(self)
 
     def fit(
         self,
         tasks: Sequence[Task],
         regularizers: Sequence[str | Use] = (),
         *,
-        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
+        frozen: Frozen = None,
         frozen_statistics: Statistics = "stored",
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Fit:
@@ -135,50 +143,27 @@ class Trainer:
 
         Raises:
             UsageError: Names, settings or data do not fit together.
+            DataError: A data set is of one class, or smaller than a batch.
             PluginError: A regularizer is broken or set up wrongly.
-            TrainingError: A loss is not finite, or the checkpoint belongs to another plan.
-            EnvironmentFailure: The checkpoint cannot be written.
+            TrainingError: A loss or weight is not finite, or the checkpoint belongs to another plan.
+            MissingDependency: ``scalars`` is set, and TensorBoard is not installed.
+            EnvironmentFailure: The memory is too small, or a checkpoint cannot be written.
         """
-        precision, plugins = self._prepared(tasks, regularizers, factories)
-        with preserved(), determined(precision.device, on=self.deterministic):
-            begun = self._begun(self._set_up(tasks, plugins, precision, frozen, frozen_statistics), plugins)
-            return self.finish(begun, self._run(begun.loop, begun.plan))
-
-    def begin(
-        self,
-        tasks: Sequence[Task],
-        regularizers: Sequence[str | Use] = (),
-        *,
-        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
-        frozen_statistics: Statistics = "stored",
-        factories: Mapping[str, Callable[..., Any]] | None = None,
-    ) -> Begun:
-        """Build everything of a run and take no step: what cannot be trained is refused here.
-
-        Arguments and errors as for ``fit``.
-        """
-        precision, plugins = self._prepared(tasks, regularizers, factories)
-        with preserved(), determined(precision.device, on=self.deterministic):
-            return self._begun(self._set_up(tasks, plugins, precision, frozen, frozen_statistics), plugins)
-
-    def finish(self, begun: Begun, history: list[dict[str, Any]]) -> Fit:
-        """Return what a run leaves behind that took all of its steps."""
-        setup = begun.setup
-        for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
-            module.eval()
-        with preserved():
-            for bound in begun.plugins.finish:
-                reseed(setup.precision.device, seed_of(self.seed, "finish", bound.instance))
-                bound.call(setup)
-        _anchor(setup)
-        return Fit(setup.tasks, setup.auxiliary, begun.run, history, begun.plan)
+        arguments: dict[str, Any] = {
+            "frozen": frozen,
+            "frozen_statistics": frozen_statistics,
+            "factories": factories,
+        }
+        with begun(self, tasks, regularizers, **arguments) as start:
+            run = self._run(start)
+            return start.finished(run.facts(), run.ledger.rows, run.evaluations)
 
     def explain(
         self,
         tasks: Sequence[Task],
         regularizers: Sequence[str | Use] = (),
         *,
-        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
+        frozen: Frozen = None,
         frozen_statistics: Statistics = "stored",
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Explanation:
@@ -187,10 +172,13 @@ class Trainer:
         Raises:
             UsageError: As ``fit`` does; and so on for its other errors.
         """
-        precision, plugins = self._prepared(tasks, regularizers, factories)
-        with preserved(), determined(precision.device, on=self.deterministic):
-            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
-            return Explanation.of(self._loop(setup, plugins), self.batch_size)
+        arguments: dict[str, Any] = {
+            "frozen": frozen,
+            "frozen_statistics": frozen_statistics,
+            "factories": factories,
+        }
+        with begun(self, tasks, regularizers, **arguments) as start:
+            return Explanation.of(start.loop)
 
     def profile(
         self,
@@ -198,7 +186,7 @@ class Trainer:
         regularizers: Sequence[str | Use] = (),
         *,
         steps: int = 20,
-        frozen: Fit | Mapping[str, AuxiliaryHead] | None = None,
+        frozen: Frozen = None,
         frozen_statistics: Statistics = "stored",
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Profile:
@@ -207,187 +195,35 @@ class Trainer:
         Raises:
             UsageError: As ``fit`` does; and so on for its other errors.
         """
-        precision, plugins = self._prepared(tasks, regularizers, factories)
         if steps < 1:
             raise UsageError(f"Trainer.profile takes at least one step, got steps={steps}.")
-        with preserved(), determined(precision.device, on=self.deterministic):
-            setup = self._set_up(tasks, plugins, precision, frozen, frozen_statistics)
-            return profile(self._loop(setup, plugins), steps)
-
-    def _prepared(
-        self,
-        tasks: Sequence[Task],
-        regularizers: Sequence[str | Use],
-        factories: Mapping[str, Callable[..., Any]] | None,
-    ) -> tuple[Precision, RunPlugins]:
-        """Check settings and tasks; return what the run computes with, and its plugins."""
-        self._settings()
-        folder = Path(self.checkpoint).absolute().parent if self.checkpoint is not None else None
-        if folder is not None and not folder.is_dir():
-            raise UsageError(f"The folder {folder} of the checkpoint does not exist; make it first.")
-        if not tasks:
-            raise UsageError("Trainer.fit expects at least one task, got none.")
-        names = [task.name for task in tasks]
-        if len(set(names)) != len(names):
-            raise UsageError(f"Task names must differ, got {names}.")
-        precision = Precision.choose(self.device, self.precision, self.channels_last)
-        return precision, RunPlugins.create(regularizers, factories=factories)
-
-    def _begun(self, setup: SetUp, plugins: RunPlugins) -> Begun:
-        loop = self._loop(setup, plugins)
-        return Begun(loop, self._manifest(setup, plugins, loop.execution))
-
-    def _set_up(
-        self,
-        tasks: Sequence[Task],
-        plugins: RunPlugins,
-        precision: Precision,
-        frozen: Fit | Mapping[str, AuxiliaryHead] | None,
-        statistics: Statistics,
-    ) -> SetUp:
-        states = {task.name: prepare_task(task, self.seed, precision) for task in tasks}
-        heads = frozen.auxiliary if isinstance(frozen, Fit) else frozen or {}
-        held = {name: _frozen(head, statistics, precision) for name, head in heads.items()}
-
-        def reset(state: TaskState, stream: tuple[str | int, ...], seed: int | None) -> None:
-            redraw(state, seed_of(self.seed if seed is None else seed, "initial", *stream))
-
-        owners = {
-            f"{name}.{side}": getattr(s, side) for name, s in states.items() for side in ("extractor", "head")
+        arguments: dict[str, Any] = {
+            "frozen": frozen,
+            "frozen_statistics": frozen_statistics,
+            "factories": factories,
         }
-        setup = SetUp(self.seed, precision, states, held, reset, owners=owners)
-        for bound in plugins.set_up:
-            reseed(precision.device, seed_of(self.seed, "set_up", bound.instance))
-            bound.call(setup)
-        for name in held:
-            if name not in setup.auxiliary:
-                raise UsageError(
-                    f"The frozen auxiliary head {name!r} is used by none of the regularizers of this run; name the "
-                    "regularizer that was trained with it, or leave the head out."
-                )
-        check_owners({**setup.owners, **{f"frozen.{name}": head.module for name, head in held.items()}})
-        return setup
+        with begun(self, tasks, regularizers, **arguments) as start:
+            return profile(start.loop, steps)
 
-    def _loop(self, setup: SetUp, plugins: RunPlugins) -> Loop:
-        """Return the loop, which executes steps as the checkpoint says, or as settled now."""
-        schedule, optimisation = self._settings()
-        loop = Loop.create(setup, plugins, optimisation, schedule, self.steps, self.batch_size)
-        loop.train_mode()
+    def _run(self, start: Begun) -> Run:
+        """Take all steps."""
+        loop, tasks = start.loop, start.loop.setup.tasks
         path = Path(self.checkpoint) if self.checkpoint is not None else None
-        kept = checkpoints.execution(path) if path is not None and path.exists() else None
-        if self.execution == "auto" and kept is not None:
-            loop.set_execution(kept)
-        else:
-            loop.set_execution(settle(loop, self.execution, deterministic=self.deterministic))
-        return loop
-
-    def _run(self, loop: Loop, plan: str) -> list[dict[str, Any]]:
-        setup, ledger, start = loop.setup, Ledger(), 0
-        path = Path(self.checkpoint) if self.checkpoint is not None else None
-        if path is not None and path.exists():
-            start, ledger.rows = checkpoints.load(path, loop, plan)
-        # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
-        every = -(-self.checkpoint_every // self.log_every) * self.log_every
+        run = Run(loop, start.manifest, self.steps, self.log_every, self.checkpoint_every, path)
+        if self.evaluate_every is not None:
+            images = self.batch_size // self.accumulate
+            run.evaluator = Evaluator.of(
+                self.evaluate_on, self.evaluate_every, images, loop.setup, start.held
+            )
+        if self.stop_early is not None:
+            run.stopper = Stopper(self.stop_early)
+        done = run.resume()
         shown = sys.stderr.isatty() if self.progress is None else self.progress
-        title = " + ".join(setup.tasks)
-        with Bar(shown, title, self.steps, start, self.batch_size * len(setup.tasks)) as bar:
-            for number in range(start, self.steps):
-                for state in setup.tasks.values():
-                    ledger.add(state.name, loop.step(state, number))
-                done = number + 1
-                if done % self.log_every == 0 or done == self.steps:
-                    ledger.close(done)
-                    bar.at(done, ledger.latest())
-                if path is not None and (done % every == 0 or done == self.steps):
-                    checkpoints.save(path, loop, plan, done, ledger.rows)
-        return ledger.rows
-
-    def _settings(self) -> tuple[Schedule, Optimisation]:
-        """Return schedule and optimiser settings, or say which value cannot be used."""
-        try:
-            schedule = self.schedule
-            if not isinstance(schedule, Schedule):
-                schedule = Schedule(schedule, self.warmup)
-            elif self.warmup:
-                raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
-            check_mode(self.execution)
-            return schedule, Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
-        except ValueError as error:
-            raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
-
-    def _manifest(self, setup: SetUp, plugins: RunPlugins, execution: Execution) -> dict[str, Any]:
-        """Return everything that decides the result, as JSON values; the same for the same run."""
-        hidden = (
-            *("checkpoint", "checkpoint_every", "progress"),
-            *("device", "precision", "channels_last", "execution"),  # settled ones are in the environment
-        )
-        settings = attrs.asdict(self, filter=lambda attribute, _: attribute.name not in hidden)
-        return {
-            "schema": 1,
-            "trainer": {**settings, "scheduling": "alternate", "steps_are": "per task"},
-            "tasks": [_describe(state) for state in setup.tasks.values()],
-            "plugins": plugins.manifest(),
-            "frozen": {
-                name: {
-                    "digest": head.digest,
-                    "state": start_digest(head.module),
-                    "statistics": head.statistics,
-                }
-                for name, head in setup.frozen.items()
-            },
-            "environment": {
-                "compatkit": version("compatkit"),
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-                "device": setup.precision.device,
-                "precision": setup.precision.dtype,
-                "channels_last": setup.precision.channels_last,
-                "execution": {"mode": execution.mode, "reason": execution.reason},
-            },
-        }
-
-
-def _describe(state: TaskState) -> dict[str, Any]:
-    task = state.task
-    return {
-        "name": task.name,
-        "backbone": task.backbone,
-        "builder": task.builder,
-        "split": task.split,
-        "kwargs": dict(state.extractor_blueprint.kwargs),
-        "size": list(state.data.size),
-        "augment": list(task.augment),
-        "data": {"name": task.data.train.name, "digest": task.data.train.digest},
-        "initial": state.initial,
-        "start": start_digest(state.extractor, state.head),
-        "library": state.extractor_blueprint.library,
-    }
-
-
-def _frozen(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -> AuxiliaryHead:
-    if statistics not in ("stored", "batch"):
-        raise UsageError(f"frozen_statistics expects 'stored' or 'batch', got {statistics!r}.")
-    module = copy.deepcopy(head.module).to(precision.device).requires_grad_(False)
-    return attrs.evolve(
-        head,
-        module=module,
-        frozen=True,
-        statistics=statistics,
-        digest=head.digest or parameters_digest(module),
-    )
-
-
-def _anchor(setup: SetUp) -> None:
-    """Write to every task what it was trained against: shared initial weights and auxiliary heads."""
-    for head in setup.auxiliary.values():
-        if not head.frozen:
-            head.digest = parameters_digest(head.module)
-            head.initials = tuple(sorted({state.initial for state in setup.tasks.values()}))
-    for state in setup.tasks.values():
-        state.anchors = [
-            Anchor("initial_weights", state.initial),
-            *(
-                Anchor("auxiliary_head", head.digest, head.name, head.labels)
-                for head in setup.auxiliary.values()
-            ),
-        ]
+        with ExitStack() as stack:
+            scalars = None
+            if self.scalars is not None:
+                scalars = stack.enter_context(closing(Scalars.open(self.scalars, done, self.batch_size)))
+            images = self.batch_size * len(tasks)
+            bar = stack.enter_context(Bar(shown, " + ".join(tasks), self.steps, done, images))
+            run.to_the_end(done, bar, scalars)
+        return run

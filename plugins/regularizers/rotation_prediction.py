@@ -4,12 +4,13 @@ Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by 
     Representations", Sec. 3.2; the task is Gidaris et al. (2018), arXiv:1803.07728.
 Equations: 1/4 of the sum over r in {0, 90, 180, 270} degrees of CE(s(f_t(rot_r x)), r), all four rotations of
     every image; the target head sees upright images only.
-Cost: three more extractor passes and four times the batch through one more head, a step.
+Cost: three more extractor passes, or a pass four times as large (``Trainer.passes``), and four times the batch
+    through one more head, a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import attrs
@@ -89,18 +90,26 @@ class RotationPrediction:
 
     @hookimpl
     @effect("pure")
+    def compatkit_further_views(self, images: Tensor) -> Sequence[Tensor]:
+        """Return the three turned views for ``per_view``; the other ways make passes of their own."""
+        return rotations(images, self.half_turn)[1:] if self.views == "per_view" else []
+
+    @hookimpl
+    @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean cross-entropy over the four views of every image."""
         if self._head is None or step.features is None:
             raise UsageError("rotation_prediction: losses were asked for before the run was set up.")
-        upright, *turned = rotations(step.batch.images, self.half_turn)
+        images = step.batch.images
         if self.views == "mixed":
-            logits = self._head(step.extract(torch.cat([upright, *turned]), write_statistics=True))
+            logits = self._head(
+                step.extract(torch.cat(rotations(images, self.half_turn)), write_statistics=True)
+            )
         elif self.views == "separate":
+            turned = rotations(images, self.half_turn)[1:]
             passes = [step.features, *(step.extract(view, write_statistics=True) for view in turned)]
             logits = torch.cat([self._head(features) for features in passes])
         else:
-            passes = [step.extract(view, write_statistics=False) for view in turned]
-            logits = self._head(torch.cat([step.features, *passes]))
-        wanted = torch.arange(VIEWS, device=logits.device).repeat_interleave(upright.shape[0])
+            logits = self._head(torch.cat([step.features, *step.views]))
+        wanted = torch.arange(VIEWS, device=logits.device).repeat_interleave(len(images))
         return {"loss": F.cross_entropy(logits.float(), wanted)}

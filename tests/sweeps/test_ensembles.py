@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from compatkit.hooks import effect
 from compatkit.sweeps.ensembles import Ensemble, Unsuited, quiet
 from compatkit.sweeps.members import train
 from compatkit.sweeps.results import accuracies
+from compatkit.training.beginning import begun
 
 STEPS = 3
 
@@ -32,6 +34,19 @@ def trainers(**settings: Any) -> list[ck.Trainer]:
     return [quick(**chosen, seed=seed) for seed in range(3)]
 
 
+@pytest.fixture
+def begin() -> Iterator[Any]:
+    """Return what begins runs that differ in the seed; they are left at the end of the test."""
+    with ExitStack() as stack:
+
+        def members(
+            trainers: Sequence[ck.Trainer], given: Sequence[ck.Task], *methods: Any, **more: Any
+        ) -> Any:
+            return [stack.enter_context(begun(one, given, methods, **more)) for one in trainers]
+
+        yield members
+
+
 def states(fit: ck.Fit) -> dict[str, torch.Tensor]:
     parts = {f"{n}.{s}": getattr(t, s) for n, t in fit.tasks.items() for s in ("extractor", "head")}
     parts |= {name: head.module for name, head in fit.auxiliary.items()}
@@ -41,15 +56,17 @@ def states(fit: ck.Fit) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     "methods", [[], ["identical_init", "dcc", "rotation_prediction"]], ids=["none", "all"]
 )
-def test_a_member_is_the_run_alone_within_rounding_buffers_included(methods: Sequence[str]) -> None:
+def test_a_member_is_the_run_alone_within_rounding_buffers_included(
+    methods: Sequence[str], begin: Any
+) -> None:
     """Weights, running statistics and losses agree to 1e-5 a step; crops, flips and order are each member's own."""
     chosen = trainers()
     given = tasks(augment=("crop", "flip"))
-    begun = [one.begin(given, methods) for one in chosen]
-    rows, errors = train(chosen[0], begun)
+    members = begin(chosen, given, *methods)
+    rows, errors = train(chosen[0], members)
     assert not errors
-    for trainer, member, history in zip(chosen, begun, rows, strict=True):
-        alone, together = trainer.fit(given, methods), trainer.finish(member, history)
+    for trainer, member, history in zip(chosen, members, rows, strict=True):
+        alone, together = trainer.fit(given, methods), member.finished(member.manifest, history)
         expected, got = states(alone), states(together)
         assert max(float((expected[key] - got[key]).abs().max()) for key in expected) < 1e-5 * STEPS
         for row, other in zip(alone.history, history, strict=True):
@@ -57,19 +74,19 @@ def test_a_member_is_the_run_alone_within_rounding_buffers_included(methods: Seq
             assert (row["task"], row["step"]) == (other["task"], other["step"])
 
 
-def test_a_member_whose_loss_is_not_finite_is_masked_and_the_others_go_on() -> None:
+def test_a_member_whose_loss_is_not_finite_is_masked_and_the_others_go_on(begin: Any) -> None:
     chosen = trainers()
-    begun = [one.begin(tasks()[:1]) for one in chosen]
-    ensemble = Ensemble.of(begun)
+    members = begin(chosen, tasks()[:1])
+    ensemble = Ensemble.of(members)
     with torch.no_grad():
         next(iter(ensemble.weights.values()))[1].fill_(float("nan"))
     with quiet():
         for number in range(STEPS):
             losses = ensemble.step("left", number)["task"]
             assert losses.isfinite().tolist() == [True, False, True]
-    ensemble.give_back(begun)
+    ensemble.give_back(members)
     alone = states(chosen[2].fit(tasks()[:1]))
-    got = states(chosen[2].finish(begun[2], []))
+    got = states(members[2].finished(members[2].manifest, []))
     assert max(float((alone[key] - got[key]).abs().max()) for key in alone) < 1e-5 * STEPS
 
 
@@ -135,18 +152,18 @@ class Draw:
         ),
     ],
 )
-def test_what_cannot_be_stacked_is_refused_with_the_reason(plugin: type, told: str) -> None:
+def test_what_cannot_be_stacked_is_refused_with_the_reason(plugin: type, told: str, begin: Any) -> None:
     chosen = trainers()
-    begun = [one.begin(tasks()[:1], ["plugin"], factories={"plugin": plugin}) for one in chosen]
+    members = begin(chosen, tasks()[:1], "plugin", factories={"plugin": plugin})
     with pytest.raises(Unsuited, match=told):
-        train(chosen[0], begun)
+        train(chosen[0], members)
 
 
-def test_dropout_is_refused() -> None:
+def test_dropout_is_refused(begin: Any) -> None:
     chosen = trainers()
-    begun = [one.begin(tasks(kwargs={"drop_rate": 0.5})[:1]) for one in chosen]
+    members = begin(chosen, tasks(kwargs={"drop_rate": 0.5})[:1])
     with pytest.raises(Unsuited, match=r"vmap does not take it: .*random"):
-        train(chosen[0], begun)
+        train(chosen[0], members)
 
 
 def test_a_sweep_by_vmap_is_published_and_measured_and_says_so(recipe: Any, tmp_path: Any) -> None:
@@ -189,3 +206,9 @@ def test_vmap_that_was_asked_for_and_cannot_be_is_refused(recipe: Any, tmp_path:
         sweep.run(tmp_path / "parts", backend="vmap")
     outcome = sweep.run(tmp_path / "parts")
     assert outcome.choice["backend"] == "sequential" and not outcome.failed
+
+
+def test_settings_that_a_stacked_step_does_not_know_are_named(begin: Any) -> None:
+    chosen = trainers(clip_norm=1.0)
+    with pytest.raises(Unsuited, match="the trainer's clip_norm is for one run at a time"):
+        train(chosen[0], begin(chosen, tasks()[:1]))

@@ -70,6 +70,20 @@ def test_a_compiled_run_computes_what_an_eager_one_does(traced: CompileCounterWi
     assert compiled.plan != eager.plan
 
 
+@pytest.mark.slow
+def test_one_pass_for_all_views_can_be_compiled(traced: CompileCounterWithBackend) -> None:
+    settings: dict[str, Any] = {
+        "steps": 3,
+        "optimiser": "sgd",
+        "lr": 0.05,
+    }  # Adam follows the sign of rounding
+    eager = quick(passes="separate", **settings).fit(pair(), ALL)
+    compiled = quick(passes="fused", execution="compile", **settings).fit(pair(), ALL)
+    assert how(compiled) == {"mode": "compile", "reason": "asked for"}
+    for name, value in weights(eager).items():
+        torch.testing.assert_close(weights(compiled)[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
 def test_what_is_compiled_serves_the_next_task_and_the_next_seed(traced: CompileCounterWithBackend) -> None:
     quick(steps=2, execution="compile").fit(pair(), ["identical_init"])
     assert traced.frame_count == 1
@@ -181,7 +195,7 @@ def test_a_resumed_run_does_what_the_first_one_settled_on(
 
     resumed: list[bool] = []
     said = Execution("compile", "asked for")
-    monkeypatch.setattr("compatkit.training.trainer.settle", lambda *_, **__: said)
+    monkeypatch.setattr("compatkit.training.beginning.settle", lambda *_, **__: said)
     trainer = quick(steps=4, checkpoint=tmp_path / "run.safetensors", checkpoint_every=1)
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(pair()[:1], ["dcc", "kill"], factories={"kill": Kill})
@@ -207,7 +221,7 @@ def test_a_trial_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, traced: Compil
         return seconds(loop, mode) * (1 if mode == "eager" else 1000)
 
     monkeypatch.setattr(trials, "_seconds", never)
-    monkeypatch.setattr("compatkit.training.trainer.settle", lambda loop, asked, **_: trials.fastest(loop))
+    monkeypatch.setattr("compatkit.training.beginning.settle", lambda loop, asked, **_: trials.fastest(loop))
     tried = quick(steps=3).fit(pair(augment=("crop", "flip"))[:1], ["dcc"])
     assert took == ["eager", "compile"]
     assert how(tried)["mode"] == "eager" and "a trial of 2 steps" in how(tried)["reason"]
@@ -223,7 +237,7 @@ def test_a_trial_does_not_call_plugins_that_do_more_than_they_return(monkeypatch
             Counts.calls += 1
             return batch
 
-    monkeypatch.setattr("compatkit.training.trainer.settle", lambda loop, asked, **_: trials.fastest(loop))
+    monkeypatch.setattr("compatkit.training.beginning.settle", lambda loop, asked, **_: trials.fastest(loop))
     fit = quick(steps=2).fit(pair()[:1], ["counts"], factories={"counts": Counts})
     assert how(fit)["reason"] == "a trial would call the plugin 'counts', whose effect is 'host'"
     assert Counts.calls == 2

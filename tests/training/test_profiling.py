@@ -11,6 +11,7 @@ from torch import nn
 
 import compatkit as ck
 from compatkit.errors import UsageError
+from compatkit.training.beginning import begun
 from compatkit.training.profiling import PARTS, Profile
 from compatkit.training.traffic import Traffic, least_bytes
 
@@ -79,8 +80,8 @@ def test_bytes_are_those_of_what_cannot_be_fused() -> None:
 def test_a_resnet_needs_the_bytes_that_are_counted_by_hand() -> None:
     """In elements of convolutions' outputs: 2 + 3 forward, 4 + 5 backward; pooling and class layer are little."""
     trainer = quick(steps=1, optimiser="sgd", precision="float32")
-    precision, plugins = trainer._prepared(TASKS[:1], (), None)
-    loop = trainer._loop(trainer._set_up(TASKS[:1], plugins, precision, None, "stored"), plugins)
+    with begun(trainer, TASKS[:1]) as start:
+        loop = start.loop
     loop.lanes["left"].resolve(0)
     outputs: list[int] = []
     network = nn.Sequential(loop.setup.tasks["left"].extractor, loop.setup.tasks["left"].head)

@@ -12,8 +12,8 @@ from small import data_set, quick
 import compatkit as ck
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.training.networks import prepare_task
+from compatkit.training.order import Order
 from compatkit.training.precision import Precision
-from compatkit.training.resident import Order
 
 STEPS, RATE, DECAY, WEIGHT = 4, 0.01, 1e-3, 0.5
 CLASSES = {"left": ("0", "1", "2"), "right": ("2", "0", "1")}

@@ -1,0 +1,159 @@
+"""How fast training images come: the resident pipeline against torchvision's transforms in a DataLoader, on one core.
+
+Run ``python benchmarks/trainer_data.py [--rounds 9] [--out docs/results/trainer_data.md]``. Both crop 32x32 colour
+images out of a border of four pixels, flip half of them, and normalise; batches of 128. The DataLoader has no worker,
+or one that is kept between passes; the better one counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from registry_measuring import Contestant, Times, compete, expect, machine
+from torch.utils.data import DataLoader, Dataset
+
+from compatkit.contract import Data
+from compatkit.data.dataset import Split
+from compatkit.training.augmenting import Augmentation
+from compatkit.training.order import Order
+from compatkit.training.precision import Precision
+from compatkit.training.prefetching import Prefetched
+from compatkit.training.resident import Resident
+
+IMAGES, SIDE, BATCH = 4096, 32, 128
+MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
+GATE = 4.0
+
+
+def pictures() -> Split:
+    """Return noise."""
+    draw = np.random.default_rng(0)
+    pixels = draw.integers(0, 256, (IMAGES, SIDE, SIDE, 3), dtype=np.uint8)
+    return Split(pixels, np.arange(IMAGES) % 10, tuple("0123456789"), "noise/train")
+
+
+class Transformed(Dataset[Any]):
+    """What torchvision's data sets do: an array to PIL, transforms, a tensor."""
+
+    def __init__(self, images: Split) -> None:
+        """Hold the images; everything else happens when one is asked for."""
+        from torchvision import transforms
+
+        self.images = images
+        self.transform = transforms.Compose(
+            [
+                transforms.RandomCrop(SIDE, padding=4),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+                transforms.Normalize(MEAN, STD),
+            ]
+        )
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.images)
+
+    def __getitem__(self, place: int) -> tuple[Any, int]:
+        """Return one image and its label."""
+        return self.transform(Image.fromarray(self.images.images[place])), int(self.images.labels[place])
+
+
+def theirs(images: Split, workers: int) -> Callable[[], int]:
+    """Return what takes a pass through a DataLoader and counts images."""
+    loader = DataLoader(
+        Transformed(images),
+        BATCH,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        drop_last=True,
+    )
+    return lambda: sum(len(labels) for _, labels in loader)
+
+
+def ours(kind: type[Resident] | type[Prefetched], images: Split) -> Callable[[], int]:
+    """Return what takes a pass through one of our sources and counts images."""
+    data = Data((SIDE, SIDE), "RGB", MEAN, STD, "bilinear", ())
+    order = Order(IMAGES, BATCH, 0, "noise")
+    source = kind(
+        images, data, order, Augmentation(("crop", "flip"), 0, "noise"), Precision("cpu", "float32", True)
+    )
+    steps = count()
+    return lambda: sum(len(source.batch(next(steps)).labels) for _ in range(order.per_epoch))
+
+
+def table(times: Times) -> list[str]:
+    """Return a line for each contestant, and the verdict."""
+    floors = [name for name in times if "DataLoader" in name]
+    best = min(floors, key=lambda name: median(one.wall for one in times[name]))
+    found: list[str] = []
+    for name, taken in times.items():
+        ratio = median(other.wall / one.wall for one, other in zip(taken, times[best], strict=True))
+        walls = [one.wall for one in taken]
+        found.append(f"| {name} | {IMAGES / min(walls):,.0f} | {IMAGES / median(walls):,.0f} | {ratio:.2f} |")
+    ratio = median(
+        other.wall / one.wall for one, other in zip(times["ours, resident"], times[best], strict=True)
+    )
+    verdict = "pass" if ratio >= GATE else "FAIL"
+    return [
+        *found,
+        "",
+        f"Gate: resident at least {GATE:g} x the better DataLoader: {ratio:.1f} x, {verdict}.",
+    ]
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # workers inherit it
+    torch.set_num_threads(1)
+    images = pictures()
+    works = {
+        "DataLoader, no worker": theirs(images, 0),
+        "DataLoader, no worker, again": theirs(images, 0),
+        "DataLoader, one worker": theirs(images, 1),
+        "ours, resident": ours(Resident, images),
+        "ours, prefetched": ours(Prefetched, images),
+    }
+
+    def whole(came: object) -> None:
+        expect("images of a pass", came, IMAGES)
+
+    contestants = {name: Contestant(work, check=whole) for name, work in works.items()}
+    found = [
+        "# How fast training images come",
+        "",
+        f"    python benchmarks/trainer_data.py --rounds {given.rounds}",
+        "",
+        machine(),
+        "",
+        f"Images a second on one core, {IMAGES} images a turn, {given.rounds} rounds in random order; the last column",
+        "is the median of the rounds' ratios to the better DataLoader.",
+        "",
+        "| source | most | median | ratio |",
+        "|---|---:|---:|---:|",
+        *table(compete(contestants, given.rounds, given.seed)),
+    ]
+    print("\n".join(found))
+    if given.out is not None:
+        given.out.write_text("\n".join(found) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What the trainer adds to a step of a hand-written loop, where a step is as small as steps get; and what others add.
+
+An MLP of 64-32-10, batches of 16 resident images of 8x8, SGD with momentum or Adam, one thread. The bare loop does the
+same work in the shortest code that does it as fast: a gather, a normalisation in one operation, forward, backward, one
+fused optimiser; losses and answers are kept and not read. It runs twice, so that the table shows how far two equal
+programs are apart here. Fabric and Lightning (``trainer_rivals``) do the same work their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from registry_measuring import Contestant, Times, compete
+from trainer_rivals import rivals
+from trainer_tiny import (
+    BATCH,
+    CLASSES,
+    IMAGES,
+    MEAN,
+    MOMENTUM,
+    RATE,
+    SIDE,
+    STD,
+    STEPS,
+    make_optimiser,
+    network,
+    pictures,
+)
+
+import compatkit as ck
+from compatkit.contract import Blueprint, Data
+from compatkit.data.dataset import DataSet, Split
+from compatkit.hooks import effect
+from compatkit.plugins import RunPlugins
+from compatkit.training.context import SetUp, TaskState
+from compatkit.training.loop import Loop
+from compatkit.training.optimisation import Optimisation
+from compatkit.training.precision import Precision
+from compatkit.training.schedules import Schedule
+from compatkit.training.settings import Resolved
+from compatkit.training.sources import Placing
+
+IDLE = ("first", "second", "third")
+OURS, OURS_IDLE = "ours", "ours, 3 idle plugins"
+GATE_US, GATE_SHARE = 8.0, 0.08
+
+
+class Idle:
+    """Implements three events of a step and does nothing in them."""
+
+    @ck.hookimpl
+    @effect("pure")
+    def compatkit_views(self, step: ck.Step, batch: ck.Batch) -> ck.Batch:
+        """Leave the batch as it is."""
+        return batch
+
+    @ck.hookimpl
+    def compatkit_after_backward(self, step: ck.Step) -> None:
+        """Do nothing."""
+
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        """Do nothing."""
+
+
+def bare(kind: str) -> Callable[[], object]:
+    """Return what takes a turn of a hand-written loop."""
+    extractor, head = network()
+    parameters = [*extractor.parameters(), *head.parameters()]
+    optimiser = make_optimiser(kind, parameters)
+    images, labels = pictures()
+    scale, shift, numbers = torch.tensor(1 / (255 * STD)), torch.tensor(-MEAN / STD), count()
+
+    def turn() -> None:
+        order, kept = torch.randperm(IMAGES), []
+        for _ in range(STEPS):
+            place = next(numbers) * BATCH % IMAGES
+            index = order[place : place + BATCH]
+            wanted = labels[index]
+            logits = head(extractor(torch.addcmul(shift, images[index].float(), scale)))
+            loss = F.cross_entropy(logits, wanted)
+            loss.backward()
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+            kept.append((loss.detach(), logits.detach().argmax(1), wanted))
+
+    return turn
+
+
+def ours(kind: str, idle: int) -> Callable[[], object]:
+    """Return what takes a turn of the trainer's loop with some idle plugins."""
+    extractor, head = network()
+    images, labels = pictures()
+    names = tuple(str(number) for number in range(CLASSES))
+    data = Data((SIDE, SIDE), "L", (MEAN,), (STD,), "bilinear", tuple(ck.label(name) for name in names))
+    split = Split(images.permute(0, 2, 3, 1).numpy(), labels.numpy(), names, "made")
+    task = ck.Task("tiny", DataSet("made", split, split), "mlp", "0")
+    print_ = Blueprint("made", "made 1", "mlp", {}, "0", "extractor", "fx", (SIDE, SIDE))
+    state = TaskState(task, print_, print_, (), extractor, head, data, split, (2, 32))
+    owners = {"tiny.extractor": extractor, "tiny.head": head}
+    precision = Precision("cpu", "float32", False)
+    setup = SetUp(0, precision, {"tiny": state}, {}, lambda *given: None, owners=owners)
+    plugins = RunPlugins.create(IDLE[:idle], factories=dict.fromkeys(IDLE, Idle))
+    rule = Optimisation(kind, RATE, MOMENTUM, 0.0)  # type: ignore[arg-type]
+    settings = Resolved(Schedule("constant"), rule, Placing())
+    loop, numbers = Loop.create(setup, plugins, settings, 10**9, BATCH), count()
+    loop.train_mode()
+
+    def turn() -> None:
+        for _ in range(STEPS):
+            loop.step(state, next(numbers))
+
+    return turn
+
+
+def tables(rounds: int, seed: int) -> list[str]:
+    """Return the lines of the page: a table for both optimisers."""
+    found = [
+        "## What the trainer adds to a step",
+        "",
+        f"Microseconds of the processor a step of a tiny network, {STEPS} steps a turn; what is added is the median of",
+        f"the rounds' differences from the bare loop. Gate: at most + {GATE_US:g} us and + {GATE_SHARE:.0%} with three",
+        "idle plugins.",
+        "",
+        "| optimiser | loop | least | median | added | | |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for kind in ("sgd", "adam"):
+        contestants = {
+            "bare": Contestant(bare(kind)),
+            "bare, again": Contestant(bare(kind)),
+            OURS: Contestant(ours(kind, 0)),
+            OURS_IDLE: Contestant(ours(kind, 3)),
+            **rivals(kind),
+        }
+        found += _lines(kind, compete(contestants, rounds, seed))
+    return found
+
+
+def _lines(kind: str, times: Times) -> list[str]:
+    floor = [one.processor / STEPS for one in times["bare"]]
+    found: list[str] = []
+    for label, taken in times.items():
+        steps = [one.processor / STEPS for one in taken]
+        added = median(1e6 * (one - other) for one, other in zip(steps, floor, strict=True))
+        share = median(one / other - 1 for one, other in zip(steps, floor, strict=True))
+        verdict = ""
+        if label == OURS_IDLE:
+            verdict = "pass" if added <= GATE_US and share <= GATE_SHARE else "FAIL"
+        found.append(
+            f"| {kind} | {label} | {1e6 * min(steps):.1f} | {1e6 * median(steps):.1f} | {added:+.1f} | {share:+.1%} "
+            f"| {verdict} |"
+        )
+    return found

@@ -1,0 +1,134 @@
+"""Whole steps at a real size: two tasks against the sum of two loops, and what the defaults of a CPU are worth.
+
+ResNet-20 at 32 x 32 pixels, resident images with crop and flip. A hand-written step does the same as ours: the same
+gather (ours: writing a worse one would flatter us), forward, backward, fused Adam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from itertools import count
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from registry_measuring import Contestant, Times, compete
+from torch import nn
+
+import compatkit as ck
+from compatkit.data.dataset import DataSet, Split
+from compatkit.training.beginning import begun
+from compatkit.training.loop import Loop
+from compatkit.training.precision import has_fast_bf16
+
+BATCH, STEPS = 64, 4
+JOINT, DEFAULTS = 1.02, 1.5
+AUGMENT = ("crop", "flip")
+
+
+def data(name: str) -> DataSet:
+    """Return noise of CIFAR-10's shape."""
+    draw = np.random.default_rng(0)
+    pixels = draw.integers(0, 256, (2048, 32, 32, 3), dtype=np.uint8)
+    split = Split(pixels, np.arange(len(pixels)) % 10, tuple("0123456789"), f"{name}/train")
+    return DataSet(name, split, split.renamed(f"{name}/test"))
+
+
+def loop(stack: ExitStack, names: tuple[str, ...], **settings: Any) -> Loop:
+    """Return the loop of a run of these tasks, before its first step."""
+    tasks = [ck.Task(name, data(name), "resnet20_cifar", "layer2", augment=AUGMENT) for name in names]
+    trainer = ck.Trainer(**{"steps": 10**9, "batch_size": BATCH, "progress": False, **settings})
+    return stack.enter_context(begun(trainer, tasks)).loop
+
+
+def turns(made: Loop) -> Callable[[], object]:
+    """Return what takes some steps of every task of a loop."""
+    numbers = count()
+
+    def turn() -> None:
+        for _ in range(STEPS):
+            number = next(numbers)
+            for state in made.setup.tasks.values():
+                made.step(state, number)
+
+    return turn
+
+
+def by_hand(made: Loop) -> Callable[[], object]:
+    """Return what takes steps of one task in a hand-written loop, with the modules and images of ``made``."""
+    (lane,) = made.lanes.values()
+    network = nn.Sequential(lane.task.extractor, lane.task.head)
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-7, fused=True)
+    numbers, kept, autocast = count(), [], made.setup.precision.autocast
+
+    def turn() -> None:
+        for _ in range(STEPS):
+            batch = lane.source.batch(next(numbers))
+            with autocast():
+                logits = network(batch.images)
+            loss = F.cross_entropy(logits.float(), batch.labels)
+            loss.backward()
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+            kept.append((loss.detach(), logits.detach().argmax(1), batch.labels))
+        kept.clear()
+
+    return turn
+
+
+def tables(rounds: int, seed: int) -> list[str]:
+    """Return the lines of the page."""
+    with ExitStack() as stack:
+        contestants: Mapping[str, Contestant] = {
+            "left, by hand": Contestant(by_hand(loop(stack, ("left",)))),
+            "right, by hand": Contestant(by_hand(loop(stack, ("right",)))),
+            "left, by hand, again": Contestant(by_hand(loop(stack, ("left",)))),
+            "both, ours": Contestant(turns(loop(stack, ("left", "right")))),
+            "left, ours": Contestant(turns(loop(stack, ("left",)))),
+            "left, float32, contiguous": Contestant(
+                turns(loop(stack, ("left",), precision="float32", channels_last=False))
+            ),
+            "left, float32, channels_last": Contestant(
+                turns(loop(stack, ("left",), precision="float32", channels_last=True))
+            ),
+        }
+        times = compete(contestants, rounds, seed)
+    return _lines(times)
+
+
+def _lines(times: Times) -> list[str]:
+    found = [
+        "## Whole steps",
+        "",
+        f"ResNet-20, 32 x 32 pixels, batches of {BATCH}, crop and flip, Adam; ms of the processor a step, median and",
+        "least; ratios are the median of the rounds' ratios.",
+        "",
+        "| step | ms | |",
+        "|---|---:|---:|",
+    ]
+    for label, taken in times.items():
+        steps = [1000 * one.processor / STEPS for one in taken]
+        found.append(f"| {label} | {median(steps):.1f} | {min(steps):.1f} |")
+    zipped = zip(times["both, ours"], times["left, by hand"], times["right, by hand"], strict=True)
+    joint = median(ours.processor / (left.processor + right.processor) for ours, left, right in zipped)
+    noise = _ratio(times, "left, by hand, again", "left, by hand")
+    defaults = _ratio(times, "left, float32, contiguous", "left, ours")
+    fast = has_fast_bf16()
+    least = DEFAULTS if fast else 1.0
+    return [
+        *found,
+        "",
+        f"- Two tasks against the sum of two hand-written steps: {joint:.3f} x (gate at most {JOINT}): "
+        f"{'pass' if joint <= JOINT else 'FAIL'}. Two equal programs: {noise:.3f} x.",
+        f"- The defaults ({'bf16' if fast else 'float32'}, channels_last) against float32 contiguous: "
+        f"{defaults:.2f} x as fast (gate at least {least:g}): {'pass' if defaults >= least else 'FAIL'}.",
+    ]
+
+
+def _ratio(times: Times, label: str, floor: str) -> float:
+    return median(
+        one.processor / other.processor for one, other in zip(times[label], times[floor], strict=True)
+    )

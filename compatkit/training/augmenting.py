@@ -1,0 +1,144 @@
+"""Crop, flip and turn images by choosing which pixel goes where: tables of positions, and what is drawn an epoch.
+
+Images are kept row by row with a border of zeros behind each row and below each image. An image's own border is the
+border of its neighbour on the other side, so that a crop that reaches over an edge finds zeros without being asked
+whether it does. What a pixel of a batch shows is then one sum: where its image begins, how far the crop moved, and
+where the pixel stands in an image that may be mirrored and turned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit.errors import UsageError
+from compatkit.training.randomness import generator
+
+PADDING = 4
+"""Pixels by which a crop moves an image at most."""
+Further = Callable[[Tensor], Sequence[Tensor]]
+"""From images ``(batch, channels, height, width)`` to further views of them, in which pixels have other places."""
+
+
+@attrs.frozen
+class Grid:
+    """Where the pixels of stored images lie.
+
+    Attributes:
+        height: Of an image, in pixels.
+        width: Of an image, in pixels.
+        border: Zeros behind each row, and rows of zeros below each image.
+    """
+
+    height: int
+    width: int
+    border: int = 0
+
+    @property
+    def pitch(self) -> int:
+        """Pixels from a row to the next."""
+        return self.width + self.border
+
+    @property
+    def area(self) -> int:
+        """Pixels from an image to the next."""
+        return (self.height + self.border) * self.pitch
+
+    @property
+    def lead(self) -> int:
+        """Zeros before the first image: the border above and in front of it."""
+        return self.border * self.pitch + self.border
+
+    def pixels(self, count: int) -> int:
+        """Return how many pixels ``count`` images take, borders included."""
+        return self.lead + count * self.area
+
+    def within(self, pixels: Tensor) -> Tensor:
+        """Return the images alone: ``(n, height, width, channels)`` of ``(pixels, channels)``, the same memory."""
+        images = pixels[self.lead :].unflatten(0, (-1, self.height + self.border, self.pitch))
+        return images[:, : self.height, : self.width]
+
+
+@attrs.frozen
+class Augmentation:
+    """What is drawn for each image of an epoch.
+
+    Attributes:
+        names: ``"crop"`` moves each image by up to ``PADDING`` pixels, filling with zeros; ``"flip"`` mirrors half
+            of them.
+        seed: The run's.
+        task: Whose images.
+    """
+
+    names: tuple[str, ...]
+    seed: int
+    task: str
+
+    @property
+    def border(self) -> int:
+        """How wide a border stored images need."""
+        return PADDING if "crop" in self.names else 0
+
+    def moved(self, epoch: int, count: int, grid: Grid) -> Tensor | None:
+        """Return by how many pixels of the store each crop moves, int64 ``(count,)``; None without crops."""
+        if "crop" not in self.names:
+            return None
+        draw = generator(self.seed, "augment", self.task, "crop", epoch)
+        rows, columns = torch.randint(-PADDING, PADDING + 1, (2, count), generator=draw)
+        return rows * grid.pitch + columns
+
+    def mirrored(self, epoch: int, count: int) -> Tensor | None:
+        """Return 1 for images that are mirrored and 0 for others, int64 ``(count,)``; None without flips."""
+        if "flip" not in self.names:
+            return None
+        draw = generator(self.seed, "augment", self.task, "flip", epoch)
+        return torch.randint(0, 2, (count,), generator=draw)
+
+
+def tables(grid: Grid, further: Further | None = None) -> Tensor:
+    """Return where each pixel of a view is found, counted from the first pixel of its image's row of the store.
+
+    Args:
+        grid: How images are stored.
+        further: Views besides the image itself. It is asked once, of positions in the place of pixels.
+
+    Returns:
+        int64 ``(views, 2, height * width)``, the image itself first; ``[:, 1]`` for mirrored images.
+
+    Raises:
+        UsageError: A view has another size than the image, or other values than its pixels.
+    """
+    rows, columns = torch.arange(grid.height), torch.arange(grid.width)
+    plain = (grid.lead + rows[:, None] * grid.pitch + columns)[None, None]
+    both = torch.cat([plain, plain.flip(-1)])
+    views = [both, *(further(both) if further is not None else ())]
+    for number, view in enumerate(views):
+        if view.shape != both.shape or view.dtype != both.dtype or not bool(torch.isin(view, both).all()):
+            raise UsageError(
+                f"Further view {number} of images of {grid.height} x {grid.width} has {tuple(view.shape[-2:])} pixels "
+                f"of type {view.dtype}, or values that are no pixels of the image. Views turn, mirror and move pixels "
+                "and keep the size; compute others from the batch where losses are asked for."
+            )
+    return torch.stack(views).flatten(2).flatten(2)
+
+
+def gather(pixels: Tensor, tables: Tensor, starts: Tensor, mirrored: Tensor | None) -> Tensor:
+    """Return the pixels of all views of some images, by one gather.
+
+    Args:
+        pixels: uint8 ``(pixels, channels)``, as a ``Grid`` says.
+        tables: Of ``tables``, in the type and on the device of ``starts``.
+        starts: What is added to the table for each image, ``(batch,)``.
+        mirrored: 1 for mirrored images, ``(batch,)``; None where none is.
+
+    Returns:
+        uint8 ``(views * batch * height * width, channels)``: all images, then the second view of all, and so on.
+    """
+    if mirrored is None:
+        index = tables[:, :1] + starts[:, None]
+    else:
+        index = tables.index_select(1, mirrored).add_(starts[:, None])
+    return pixels.index_select(0, index.view(-1))

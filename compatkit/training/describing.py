@@ -1,0 +1,124 @@
+"""The manifest of a run: everything that decides its result, as JSON values; the same for the same run."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+
+from compatkit.training.context import TaskState
+from compatkit.training.networks import start_digest
+
+if TYPE_CHECKING:
+    from compatkit.training.loop import Loop
+    from compatkit.training.trainer import Trainer
+
+HIDDEN = (
+    "checkpoint",
+    "checkpoint_every",
+    "progress",
+    "scalars",
+    "device",
+    "precision",
+    "channels_last",
+    "execution",
+    "images",
+    "memory_share",
+    "passes",
+)
+"""Settings that change no result, or that the environment says more of."""
+ABSENT_WHERE_OFF = (
+    "deterministic",
+    "accumulate",
+    "clip_norm",
+    "ema",
+    "ema_warmup",
+    "validation",
+    "stop_early",
+)
+"""Settings that are named only where they do something, so that runs without them keep their plans."""
+ONLY_TO_STOP = ("evaluate_every", "evaluate_on")
+"""Settings that move no weight, unless a run stops by what they measure."""
+
+
+def describe(trainer: Trainer, loop: Loop, statistics: str) -> dict[str, Any]:
+    """Return the manifest of a run that has taken no step."""
+    setup = loop.setup
+    return {
+        "schema": 1,
+        "trainer": {**_settings(trainer), "scheduling": "alternate", "steps_are": "per task"},
+        "tasks": [_task(state) for state in setup.tasks.values()],
+        "plugins": loop.plugins.manifest(),
+        "frozen": {
+            name: {"digest": head.digest, "state": start_digest(head.module), "statistics": statistics}
+            for name, head in setup.frozen.items()
+        },
+        "environment": {
+            "compatkit": version("compatkit"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": setup.precision.device,
+            "precision": setup.precision.dtype,
+            "channels_last": setup.precision.channels_last,
+            "execution": attrs.asdict(loop.execution),
+            "passes": {name: lane.passes.mode for name, lane in loop.lanes.items()},
+        },
+    }
+
+
+def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """Return where two manifests differ, one line a value: its place, what is there, what is here."""
+    mine, theirs = dict(_leaves(here)), dict(_leaves(there))
+    places = dict.fromkeys((*theirs, *mine))
+    said = {place: (_said(theirs, place), _said(mine, place)) for place in places}
+    return [f"{place}: {left} there, {right} here" for place, (left, right) in said.items() if left != right]
+
+
+def _said(leaves: Mapping[str, object], place: str) -> str:
+    return repr(leaves[place]) if place in leaves else "nothing"
+
+
+def _settings(trainer: Trainer) -> dict[str, Any]:
+    settings = attrs.asdict(trainer, filter=lambda attribute, _: attribute.name not in HIDDEN)
+    defaults = {one.name: one.default for one in attrs.fields(type(trainer))}
+    for name in ABSENT_WHERE_OFF:
+        if settings[name] == defaults[name] or settings[name] == math.inf:
+            del settings[name]
+    if trainer.stop_early is None:
+        for name in ONLY_TO_STOP:
+            del settings[name]
+    return settings
+
+
+def _task(state: TaskState) -> dict[str, Any]:
+    task = state.task
+    return {
+        "name": task.name,
+        "backbone": task.backbone,
+        "builder": task.builder,
+        "split": task.split,
+        "kwargs": dict(state.extractor_blueprint.kwargs),
+        "size": list(state.data.size),
+        "augment": list(task.augment),
+        "data": {"name": task.data.train.name, "digest": task.data.train.digest},
+        **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
+        "initial": state.initial,
+        "start": start_digest(state.extractor, state.head),
+        "library": state.extractor_blueprint.library,
+    }
+
+
+def _leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping) and value:
+        for key, one in value.items():
+            yield from _leaves(one, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
+        for number, one in enumerate(value):
+            yield from _leaves(one, f"{place}[{number}]")
+    else:
+        yield place, list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,234 @@
+"""Batches that a user's loader gives one by one, for data that is no array of bytes: streams, own augmentation.
+
+What a loader gives can be repeated as far as its random numbers come from generators that can be seeded: its own, and
+the global ones of torch, numpy and Python. All are seeded before each pass and each batch, and given back after it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from compatkit.contract import Data
+from compatkit.errors import DataError, TrainingError
+from compatkit.evaluation.preprocessing import normalise
+from compatkit.training.augmenting import Further
+from compatkit.training.context import Batch
+from compatkit.training.precision import Precision
+from compatkit.training.randomness import seed_of
+
+Pair = tuple[Tensor, Tensor]
+
+
+def unrepeatable(loader: Iterable[Any]) -> str | None:
+    """Return why a pass through ``loader`` cannot be begun again and skipped through, or None if it can."""
+    if not isinstance(loader, DataLoader):
+        return "it is no torch DataLoader, so that nothing says how to seed it"
+    if isinstance(loader.dataset, IterableDataset):
+        return "its data set is a stream, which need not give the same twice"
+    if loader.num_workers and loader.persistent_workers:
+        return "its workers are kept from pass to pass, with random states that nobody can set"
+    return None
+
+
+class Streamed:
+    """The batches of a loader, in its own order; passes follow each other.
+
+    Images are bytes, normalised here, or floating-point numbers that are normalised already. An incomplete batch
+    ends a pass. The batch after the one that is asked for is fetched with it, to know where a pass ends.
+    """
+
+    def __init__(
+        self, loader: Iterable[Any], data: Data, task: str, seed: int, batch_size: int, precision: Precision
+    ) -> None:
+        self._loader, self._data, self._task, self._precision = loader, data, task, precision
+        self._seed, self._batch_size = seed, batch_size
+        self._passed, self._taken, self._step = -1, 0, 0
+        self._iterator: Iterator[Any] | None = None
+        self._upcoming: Pair | None = None
+
+    def arrange(self, further: Further | None) -> None:
+        """See ``Source``: a loader's images come as they are, so that views are made of them later."""
+
+    def batch(self, step: int) -> Batch:
+        """See ``Source``.
+
+        Raises:
+            DataError: The loader gave something that the task cannot take, or nothing.
+        """
+        if step != self._step:
+            self.go_on_from(step)
+        if self._upcoming is None:
+            self._begin(self._passed + 1)
+        if self._upcoming is None:
+            raise DataError(
+                f"The loader of task {self._task!r} gave no whole batch of {self._batch_size} images in a pass. A "
+                "loader is begun anew for each pass: give one that can be iterated more than once, with batches of "
+                "the trainer's batch_size."
+            )
+        (images, labels), place = self._upcoming, (self._taken - 1) * self._batch_size
+        self._upcoming = self._fetch()
+        self._step = step + 1
+        device = torch.device(self._precision.device)
+        images = images.to(device, non_blocking=True)
+        pixels = normalise(images, self._data) if images.dtype == torch.uint8 else images.to(torch.float32)
+        index = torch.arange(place, place + self._batch_size, device=device)
+        return Batch(
+            pixels.contiguous(memory_format=self._precision.memory_format),
+            labels.to(device, torch.int64, non_blocking=True),
+            index,
+        )
+
+    def ends_epoch(self, step: int) -> bool:
+        """See ``Source``."""
+        return self._upcoming is None
+
+    def go_on_from(self, step: int) -> None:
+        """See ``Source``: begins the pass anew and skips what was seen of it.
+
+        Raises:
+            TrainingError: The loader cannot be repeated, or does not say how long a pass is.
+            DataError: It gives fewer batches than it says.
+        """
+        if step == 0:
+            self.close()
+            return
+        length = self.per_epoch
+        if length is None:
+            raise self._refusal(step, "it has no length, so that nobody knows in which pass step comes")
+        passed, place = divmod(step, length)
+        reason = unrepeatable(self._loader)
+        if place and reason is not None:
+            raise self._refusal(step, reason)
+        self.close()
+        self._passed, self._step = passed - 1, step
+        if not place:
+            return
+        self._begin(passed)
+        for _ in range(place):
+            self._upcoming = self._fetch()
+        if self._upcoming is None:
+            raise DataError(
+                f"The loader of task {self._task!r} says that a pass has {length} batches and gave {place} at most."
+            )
+
+    def _refusal(self, step: int, reason: str) -> TrainingError:
+        return TrainingError(
+            f"The run cannot go on from step {step}: the batches that the loader of task {self._task!r} gave before "
+            f"cannot be told from those that follow, because {reason}. Start anew with another checkpoint file, or "
+            "give a torch DataLoader over a data set with a length, without persistent workers.",
+            subject=self._task,
+        )
+
+    @property
+    def per_epoch(self) -> int | None:
+        """Return how many whole batches a pass has, None where nobody knows."""
+        loader = self._loader
+        try:
+            if isinstance(loader, DataLoader) and loader.batch_size is not None:
+                return len(loader.sampler) // loader.batch_size  # type: ignore[arg-type]
+            return len(loader)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+    def _begin(self, number: int) -> None:
+        self._passed, self._taken = number, 0
+        seed = seed_of(self._seed, "loader", self._task, number)
+        for holder in (self._loader, getattr(self._loader, "sampler", None)):
+            own = getattr(holder, "generator", None)
+            if isinstance(own, torch.Generator):
+                own.manual_seed(seed)
+        with _seeded(seed):
+            self._iterator = iter(self._loader)
+        self._upcoming = self._fetch()
+
+    def _fetch(self) -> Pair | None:
+        """Return the next batch of the pass, None behind its last whole one."""
+        if self._iterator is None:
+            return None
+        with _seeded(seed_of(self._seed, "loader", self._task, self._passed, self._taken)):
+            given = next(self._iterator, None)
+        if given is None:
+            self._iterator = None
+            return None
+        images, labels = self._checked(given)
+        if len(images) < self._batch_size:
+            self._iterator = None
+            return None
+        self._taken += 1
+        return images, labels
+
+    def _checked(self, given: Any) -> Pair:
+        """Return images and labels, if they are such as the task takes; reads labels that are on the host."""
+
+        def wrong(what: str, remedy: str) -> DataError:
+            return DataError(f"The loader of task {self._task!r} gave {what}. {remedy}", subject=self._task)
+
+        pair = isinstance(given, list | tuple) and len(given) == 2
+        if not pair or not all(isinstance(one, Tensor) for one in given):
+            raise wrong(f"a batch that is a {type(given).__name__}", "Give (images, labels), both tensors.")
+        images, labels = given
+        shape = len(self._data.mean), *self._data.size
+        if images.dim() != 4 or tuple(images.shape[1:]) != shape:
+            raise wrong(
+                f"images of shape {tuple(images.shape)}",
+                f"The task takes (batch, {str(shape)[1:]}: set Task.size.",
+            )
+        if images.dtype != torch.uint8 and not images.is_floating_point():
+            raise wrong(f"images of type {images.dtype}", "Give bytes, or normalised floating-point numbers.")
+        if labels.shape != images.shape[:1] or labels.is_floating_point():
+            raise wrong(
+                f"labels of shape {tuple(labels.shape)} and type {labels.dtype} with {len(images)} images",
+                "Give one class index, a whole number, for each image.",
+            )
+        if len(images) > self._batch_size:
+            raise wrong(
+                f"{len(images)} images in a batch",
+                f"The trainer's batch_size is {self._batch_size}; make both the same.",
+            )
+        classes = len(self._data.labels or ())
+        if (
+            labels.device.type == "cpu"
+            and len(labels)
+            and not 0 <= int(labels.min()) <= int(labels.max()) < classes
+        ):
+            raise wrong(
+                f"labels from {int(labels.min())} to {int(labels.max())}",
+                f"The task's data names {classes} classes: labels are 0 to {classes - 1}.",
+            )
+        return images, labels
+
+    def describe(self) -> str:
+        """See ``Source``."""
+        reason = unrepeatable(self._loader)
+        kept = "seeded before each pass, skipped through when a run goes on" if reason is None else None
+        return f"a {type(self._loader).__name__}, batch by batch: " + (
+            kept or f"a run cannot go on in the middle of a pass, because {reason}"
+        )
+
+    def close(self) -> None:
+        """See ``Source``."""
+        self._iterator = self._upcoming = None
+        self._passed, self._taken, self._step = -1, 0, 0
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators that loaders and data sets draw from, and give their states back."""
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])

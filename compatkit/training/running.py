@@ -1,0 +1,159 @@
+"""From the first step to the last: rows of losses, checkpoints, evaluations, and when a run ends early."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compatkit.errors import TrainingError
+from compatkit.training import checkpoints
+from compatkit.training.evaluating import Evaluator
+from compatkit.training.loop import Loop
+from compatkit.training.memory import does_not_fit, ran_out
+from compatkit.training.progress import Bar, Ledger
+from compatkit.training.scalars import Scalars
+from compatkit.training.stopping import Stopper
+
+
+@attrs.define(eq=False)
+class Run:
+    """A run on its way through its steps, and what watches it.
+
+    Attributes:
+        manifest: Of the run; a checkpoint of another one is refused.
+        steps: Of each task; where the run ended, after ``to_the_end``.
+        log_every: Steps between rows of the history.
+        checkpoint: Where the state is kept, every ``checkpoint_every`` steps and at the end.
+        evaluations: Rows of what was measured meanwhile.
+    """
+
+    loop: Loop
+    manifest: Mapping[str, Any]
+    steps: int
+    log_every: int
+    checkpoint_every: int
+    checkpoint: Path | None = None
+    evaluator: Evaluator | None = None
+    stopper: Stopper | None = None
+    ledger: Ledger = attrs.field(factory=Ledger)
+    evaluations: list[dict[str, Any]] = attrs.field(factory=list)
+    _scalars: Scalars | None = None
+    _kept: int | None = None
+
+    def resume(self) -> int:
+        """Take back the checkpoint, where there is one; return the steps that are done."""
+        if self.checkpoint is None or not self.checkpoint.exists():
+            return 0
+        state = checkpoints.load(self.checkpoint, self.loop, self.manifest)
+        self.ledger.rows, self.evaluations, self._kept = state.history, state.evaluations, state.step
+        if self.stopper is not None and state.stopping is not None:
+            self.stopper.take(state.stopping, state.best, self.loop)
+        return state.step
+
+    def to_the_end(self, start: int, bar: Bar, scalars: Scalars | None = None) -> None:
+        """Take the steps from ``start``; afterwards modules are in eval mode.
+
+        Raises:
+            TrainingError: A loss or a weight is not finite.
+            EnvironmentFailure: The memory is too small, or the checkpoint cannot be written.
+        """
+        self._scalars, done = scalars, start
+        self.loop.train_mode()
+        # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
+        every = -(-self.checkpoint_every // self.log_every) * self.log_every
+        while done < self.steps and not self._stopped:
+            self._step(done)
+            done += 1
+            self._evaluate(done)
+            last = done == self.steps or self._stopped
+            if done % self.log_every == 0 or last:
+                self._close(done, bar)
+            if done % every == 0 or last:
+                self._save(done)
+        self.steps = done
+        if self.stopper is not None:
+            self.stopper.restore(self.loop)
+        setup = self.loop.setup
+        for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
+            module.eval()
+
+    def facts(self) -> dict[str, Any]:
+        """Return the run's manifest, and where early stopping ended it."""
+        stopped = {"stopped": self.stopper.outcome(self.steps)} if self.stopper is not None else {}
+        return {**self.manifest, **stopped}
+
+    @property
+    def _stopped(self) -> bool:
+        return self.stopper is not None and self.stopper.stopped
+
+    def _step(self, number: int) -> None:
+        """Take one step of every task."""
+        for task in self.loop.setup.tasks.values():
+            failure: BaseException | None = None
+            try:
+                self.ledger.add(task.name, self.loop.step(task, number))
+            except Exception as error:
+                if not ran_out(error):
+                    raise
+                failure = error
+            if failure is not None:  # outside of the handler, which would hold what the step holds
+                raise does_not_fit(self.loop, task, number, failure) from failure
+
+    def _evaluate(self, done: int) -> None:
+        evaluator = self.evaluator
+        if evaluator is None or (done % evaluator.every and done != self.steps):
+            return
+        began = time.perf_counter()
+        try:
+            self.ledger.check(done)
+            rows = evaluator.measure(self.loop.setup, self.loop.averages, done)
+        except TrainingError as error:
+            raise self._with_checkpoint(error) from error
+        self.evaluations.extend(rows)
+        if self.stopper is not None:
+            self.stopper.see(done, rows, self.loop)
+        if self._scalars is not None:
+            self._scalars.evaluations(rows, time.perf_counter() - began)
+
+    def _close(self, done: int, bar: Bar) -> None:
+        try:
+            rows = self.ledger.close(done)
+        except TrainingError as error:
+            raise self._with_checkpoint(error) from error
+        bar.at(done, self.ledger.latest())
+        if self._scalars is not None:
+            loop = self.loop
+            rate = loop.optimisation.lr * loop.schedule.at(done - 1, loop.steps)
+            self._scalars.losses(rows, rate)
+
+    def _save(self, done: int) -> None:
+        if self.checkpoint is None:
+            return
+        stopper = self.stopper
+        state = checkpoints.State(
+            done,
+            self.ledger.rows,
+            self.evaluations,
+            stopper.values() if stopper is not None else None,
+            stopper.weights if stopper is not None else {},
+        )
+        try:
+            checkpoints.save(self.checkpoint, self.loop, self.manifest, state)
+        except TrainingError as error:
+            raise self._with_checkpoint(error) from error
+        self._kept = done
+        if self._scalars is not None:
+            self._scalars.flush()
+
+    def _with_checkpoint(self, error: TrainingError) -> TrainingError:
+        """Say in an error what is left of the run."""
+        if self._kept is None:
+            return error
+        return TrainingError(
+            f"{error} The last good checkpoint, after {self._kept} steps, is kept: {self.checkpoint}.",
+            subject=error.subject,
+        )

@@ -1,0 +1,105 @@
+"""Where the batches of a task come from: one of three sources, and how one is chosen."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import attrs
+import torch
+
+from compatkit.errors import UsageError
+from compatkit.training.augmenting import Augmentation, Further
+from compatkit.training.context import Batch, TaskState
+from compatkit.training.loaders import Streamed
+from compatkit.training.order import Order
+from compatkit.training.precision import Precision
+from compatkit.training.prefetching import Prefetched
+from compatkit.training.resident import Resident
+
+Place = Literal["auto", "resident", "prefetched"]
+PLACES: tuple[Place, ...] = ("auto", "resident", "prefetched")
+
+
+class Source(Protocol):
+    """Gives a task's batches; a step's batch depends on the seed, the task and the step alone.
+
+    Attributes:
+        per_epoch: Batches of a pass through the data; None where nobody knows.
+    """
+
+    @property
+    def per_epoch(self) -> int | None:
+        """See the class."""
+        ...
+
+    def batch(self, step: int) -> Batch:
+        """Return the batch of a step, on the device of the run."""
+        ...
+
+    def arrange(self, further: Further | None) -> None:
+        """Say which further views batches bring from now on (``Batch.stacked``), where the source can bring them."""
+        ...
+
+    def ends_epoch(self, step: int) -> bool:
+        """Return whether the step's batch is the last of a pass through the data; asked after the batch."""
+        ...
+
+    def go_on_from(self, step: int) -> None:
+        """Get ready for ``step`` in a run that goes on from a checkpoint.
+
+        Raises:
+            TrainingError: The batches from there on cannot be those of an undisturbed run.
+        """
+        ...
+
+    def describe(self) -> str:
+        """Return in words where the images are and how they get to the device."""
+        ...
+
+    def close(self) -> None:
+        """Give back threads and iterators."""
+        ...
+
+
+@attrs.frozen
+class Placing:
+    """Where training images are kept.
+
+    Attributes:
+        where: ``"resident"`` on the device, ``"prefetched"`` in host memory, ``"auto"`` by size.
+        share: Of the device's free memory that the images of one task may take under ``"auto"``.
+    """
+
+    where: Place = attrs.field(default="auto", validator=attrs.validators.in_(PLACES))
+    share: float = attrs.field(default=0.5, validator=[attrs.validators.ge(0), attrs.validators.le(1)])
+
+    def source(self, state: TaskState, seed: int, batch_size: int, precision: Precision) -> Source:
+        """Return the source of a task's batches.
+
+        Raises:
+            DataError: There are fewer images than in a batch.
+            UsageError: The images come from a loader and were asked to be elsewhere.
+        """
+        task, device = state.task, torch.device(precision.device)
+        if task.loader is not None:
+            if self.where != "auto":
+                raise UsageError(
+                    f"Task {task.name!r} has a loader, which gives its batches one by one: its images cannot be "
+                    f"{self.where}. Leave the trainer's images='auto', or the loader out."
+                )
+            return Streamed(task.loader, state.data, task.name, seed, batch_size, precision)
+        order = Order(len(state.examples), batch_size, seed, task.name)
+        drawn = Augmentation(task.augment, seed, task.name)
+        given = state.examples, state.data, order, drawn, precision
+        if self.where != "auto":
+            return Resident(*given) if self.where == "resident" else Prefetched(*given)
+        if device.type != "cuda":
+            return Resident(*given)  # the device's memory is the host's
+        free, _ = torch.cuda.mem_get_info(device)
+        needed = Resident.needs(state.examples, drawn)
+        if needed <= self.share * free:
+            return Resident(*given)
+        return Prefetched(
+            *given,
+            reason=f"{needed / 2**20:,.0f} MiB, more than {self.share:.0%} of {free / 2**20:,.0f} free",
+        )

@@ -1,0 +1,147 @@
+"""Evaluation while a run trains: a share held out, figures against a plain pass, and a run that does not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from small import data_set, quick, same_parts
+
+import compatkit as ck
+from compatkit.errors import TrainingError, UsageError
+from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.training.holdout import hold_out
+
+SETTINGS: dict[str, Any] = {"steps": 4, "validation": 0.25}
+
+
+def tasks(**settings: Any) -> list[ck.Task]:
+    return [
+        ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=16, **settings)
+        for seed, name in enumerate(("left", "right"))
+    ]
+
+
+class TestShare:
+    def test_it_is_of_every_class_and_no_step_sees_it(self) -> None:
+        seen: set[int] = set()
+
+        class Watch:
+            @ck.hookimpl
+            def compatkit_views(self, step: ck.Step, batch: ck.Batch) -> ck.Batch:
+                seen.update(batch.index.tolist())
+                return batch
+
+        fit = quick(**SETTINGS).fit(tasks(), ["watch"], factories={"watch": Watch})
+        (kept, other), held = hold_out(tasks(), 0.25, 0)
+        assert kept.data.train.counts == (12, 12, 12) and held["left"].counts == (4, 4, 4)
+        whole = tasks()[0].data.train
+        both = np.concatenate([kept.data.train.images, held["left"].images])
+        assert sorted(one.tobytes() for one in both) == sorted(one.tobytes() for one in whole.images)
+        assert max(seen) < 36 and kept.data.train.name == whole.name
+        described = fit.run["tasks"][0]["data"]["digest"]
+        assert described == kept.data.train.digest != whole.digest
+        assert fit.run["trainer"]["validation"] == 0.25 and fit.tasks["left"].task.data.test is not None
+        assert len(other.data.train) == 36
+
+    def test_it_depends_on_seed_and_task_alone(self) -> None:
+        first, again, other = (hold_out(tasks(), 0.25, seed)[1] for seed in (0, 0, 1))
+        assert first["left"].digest == again["left"].digest != other["left"].digest
+        alone = hold_out(tasks()[1:], 0.25, 0)[1]
+        assert alone["right"].digest == first["right"].digest
+
+    def test_small_classes_give_one_image_and_keep_one(self) -> None:
+        data = data_set("few", count=48).train
+        few = data.take([0, 1, 2, 3, 4, 6])  # classes 0 1 2 0 1 0
+        task = ck.Task("few", ck.DataSet("few", few, data), "resnet8_cifar", "layer2", size=16)
+        (kept,), held = hold_out([task], 0.9, 0)
+        assert held["few"].counts == (2, 1, 0) and kept.data.train.counts == (1, 1, 1)
+
+
+@pytest.mark.parametrize("on", ["validation", "test"])
+def test_figures_are_those_of_a_plain_pass(on: str) -> None:
+    fit = quick(**SETTINGS, evaluate_every=3, evaluate_on=on, ema=0.5).fit(tasks(), ["dcc"])
+    assert [(row["task"], row["step"], row["weights"]) for row in fit.evaluations] == [
+        (task, step, weights)
+        for step in (3, 4)
+        for task in ("left", "right")
+        for weights in ("trained", "averages")
+    ]
+    held = hold_out(tasks(), 0.25, 0)[1]
+    for row in fit.evaluations[-4:]:
+        state = (fit if row["weights"] == "trained" else fit.averaged()).tasks[row["task"]]
+        examples = prepare(held[row["task"]] if on == "validation" else state.task.data.test, state.data)
+        with torch.no_grad():
+            logits = state.head.eval()(state.extractor.eval()(normalise(examples.images, state.data)))
+        assert row["on"] == on
+        assert row["loss"] == pytest.approx(float(F.cross_entropy(logits, examples.labels)), rel=1e-4)
+        assert row["accuracy"] == float((logits.argmax(1) == examples.labels).double().mean())
+
+
+def test_a_run_does_not_notice_that_it_is_evaluated() -> None:
+    """Bitwise: weights, statistics, history and plan; with dropout and augmentation drawing numbers."""
+    networks = tasks(kwargs={"drop_rate": 0.3}, augment=["crop", "flip"])
+    settings: dict[str, Any] = {**SETTINGS, "ema": 0.5}
+    without = quick(**settings).fit(networks, ["dcc"])
+    evaluated = quick(**settings, evaluate_every=1).fit(networks, ["dcc"])
+    assert same_parts(without, evaluated) and same_parts(without.averaged(), evaluated.averaged())
+    assert without.history == evaluated.history and without.plan == evaluated.plan
+    assert not without.evaluations and len(evaluated.evaluations) == 16
+
+
+def test_modules_are_in_their_modes_after_an_evaluation() -> None:
+    modes: list[list[bool]] = []
+
+    class Watch:
+        @ck.hookimpl
+        def compatkit_after_step(self, step: ck.Step) -> None:
+            modes.append([one.training for one in step.task.extractor.modules()])
+
+    quick(**SETTINGS, evaluate_every=1).fit(tasks()[:1], ["watch"], factories={"watch": Watch})
+    assert len(modes) == 4 and all(mode == modes[0] and all(mode) for mode in modes)
+
+
+def test_a_resumed_run_has_the_same_evaluations(tmp_path: Path, killed: Callable[..., None]) -> None:
+    whole = quick(**SETTINGS, evaluate_every=1).fit(tasks())
+    trainer = quick(**SETTINGS, evaluate_every=1, checkpoint=tmp_path / "run.safetensors", checkpoint_every=2)
+    killed(trainer, tasks(), after=2)
+    resumed = trainer.fit(tasks())
+    assert resumed.evaluations == whole.evaluations and resumed.history == whole.history
+
+
+def test_a_figure_that_is_not_finite_ends_the_run() -> None:
+    class Break:
+        @ck.hookimpl
+        def compatkit_after_step(self, step: ck.Step) -> None:
+            with torch.no_grad():
+                next(step.task.head.parameters()).fill_(float("nan"))
+
+    with pytest.raises(
+        TrainingError, match=r"loss of task 'left' on the validation images after 1 steps is not"
+    ):
+        quick(**SETTINGS, evaluate_every=1, log_every=4).fit(tasks(), ["x"], factories={"x": Break})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"evaluate_every": 1},
+            "evaluate_every=1 has no images to evaluate on: hold out a share.*validation=0.1",
+        ),
+        (
+            {"evaluate_every": 1, "evaluate_on": "train"},
+            "evaluate_on expects 'validation' or 'test', got 'train'",
+        ),
+        ({"validation": 1.5}, "'validation' must be above 0 and below 1: 1.5"),
+        ({"evaluate_every": 0}, "evaluate_every"),
+    ],
+)
+def test_settings_that_cannot_be_used(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises((UsageError, ValueError), match=message):
+        quick(steps=1, **settings)
