@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from compatkit.registry.policies import Policy
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts
+    from compatkit.sweeps.sweep import Sweep
     from compatkit.training.context import AuxiliaryHead, Batch, SetUp, Step, TaskState
     from compatkit.training.fit import Fit
     from compatkit.training.schedules import Schedule
@@ -57,6 +58,7 @@ _HOMES = {
     "SetUp": "compatkit.training.context",
     "Split": "compatkit.data.dataset",
     "Step": "compatkit.training.context",
+    "Sweep": "compatkit.sweeps.sweep",
     "Task": "compatkit.training.task",
     "TaskState": "compatkit.training.context",
     "Trainer": "compatkit.training.trainer",
@@ -106,6 +108,7 @@ __all__ = [
     "SetUp",
     "Split",
     "Step",
+    "Sweep",
     "Task",
     "TaskState",
     "Trainer",

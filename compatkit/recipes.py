@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from compatkit.training.trainer import Trainer
 
 TOP = ("prefix", "regularizers", "trainer", "tasks", "frozen")
+SWEEP = "sweep"
+"""The table that makes many runs of one recipe; see ``compatkit.sweeps``."""
 TASK = ("name", "data", "backbone", "split", "builder", "kwargs", "size", "weights", "augment")
 NEEDED = ("name", "data", "backbone", "split")
 
@@ -57,6 +59,42 @@ class Recipe:
     frozen_statistics: Literal["stored", "batch"] = "stored"
 
 
+@attrs.frozen(eq=False)
+class Written:
+    """A recipe all of whose values are usable; its data sets are not loaded yet.
+
+    Attributes:
+        file: Where it stands; relative paths are tried from its folder first.
+        entries: The tables of the tasks.
+    """
+
+    file: Path
+    prefix: str
+    trainer: Trainer
+    entries: tuple[Mapping[str, Any], ...]
+    regularizers: tuple[Use, ...]
+    frozen: Frozen | None
+
+    def load(self, data: Callable[[Any], DataSet]) -> Recipe:
+        """Return the recipe with its data sets.
+
+        Args:
+            data: Loads what a task names as its data.
+
+        Raises:
+            UsageError: A value does not fit its data set.
+            DataError: A data set cannot be read.
+        """
+        from compatkit.training.task import Task
+
+        tasks = tuple(
+            _made(Task, {**entry, "data": data(entry["data"])}, _called(entry, self.file))
+            for entry in self.entries
+        )
+        heads, statistics = (self.frozen.heads, self.frozen.statistics) if self.frozen else (None, "stored")
+        return Recipe(self.file, self.prefix, self.trainer, tasks, self.regularizers, heads, statistics)
+
+
 def read(
     path: str | Path,
     *,
@@ -83,12 +121,33 @@ def read(
         UnknownName: No plugin or data set of that name is there.
         DataError: A data set cannot be read.
     """
+    file = Path(path)
+    tables = parse(file)
+    if SWEEP in tables:
+        raise UsageError(
+            f"{file} has a table [{SWEEP}]: it is many runs. Train them with `compatkit sweep {file}`, or leave the "
+            "table out."
+        )
+    return check(tables, file, prefix=prefix, **overrides).load(loader(file, root, download))
+
+
+def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, **overrides: Any) -> Written:
+    """Return the recipe that these tables are, once every value is usable; no data set is loaded.
+
+    Args:
+        tables: What ``parse`` returned.
+        file: Where they stand, for messages and relative paths.
+        prefix: Wins over the tables'.
+        **overrides: Trainer settings that win over the tables'; None is no override.
+
+    Raises:
+        UsageError: A key is unknown or missing, or a value cannot be used.
+        InvalidName: Prefix and task names do not make valid component names.
+        UnknownName: No plugin of that name is there.
+    """
     from compatkit.training.stopping import EarlyStopping
-    from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
 
-    file = Path(path)
-    tables = _parse(file)
     only(tables, TOP, f"{file}")
     _needs(tables, ("trainer", "tasks", *(("prefix",) if prefix is None else ())), f"{file}")
     prefix = prefix if prefix is not None else tables["prefix"]
@@ -105,12 +164,15 @@ def read(
     frozen = None
     if "frozen" in tables:
         frozen = _made(Frozen, _table(tables["frozen"], "[frozen]", file), f"{file}: [frozen]")
-    entries = [_with_weights(entry, file) for entry in entries]
-    tasks = tuple(
-        _made(Task, _loaded(entry, file, root, download), _called(entry, file)) for entry in entries
-    )
-    heads, statistics = (frozen.heads, frozen.statistics) if frozen else (None, "stored")
-    return Recipe(file, prefix, trainer, tasks, regularizers, heads, statistics)
+    kept = tuple(_with_weights(entry, file) for entry in entries)
+    return Written(file, prefix, trainer, kept, regularizers, frozen)
+
+
+def loader(file: Path, root: str | None, download: bool) -> Callable[[Any], DataSet]:
+    """Return what loads the data set that a task of the recipe ``file`` names."""
+    from compatkit.data import load_spec
+
+    return partial(load_spec, root=root, download=download, providers=providers(), relative_to=file.parent)
 
 
 def providers() -> dict[str, Callable[..., DataSet]]:
@@ -123,7 +185,13 @@ def providers() -> dict[str, Callable[..., DataSet]]:
     return {name: partial(make, name) for name in plugins.names("data_sets")}
 
 
-def _parse(file: Path) -> dict[str, Any]:
+def parse(file: Path) -> dict[str, Any]:
+    """Return the tables of a recipe, as they stand.
+
+    Raises:
+        UsageError: There is no such file, or it is no TOML.
+        EnvironmentFailure: It cannot be read.
+    """
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
@@ -197,16 +265,6 @@ def check_tensor_file(path: Path, what: str) -> None:
         ) from error
     except OSError as error:
         raise EnvironmentFailure(f"{what} {path} cannot be read: {error.strerror}.", subject=path) from error
-
-
-def _loaded(entry: Mapping[str, Any], file: Path, root: str | None, download: bool) -> dict[str, Any]:
-    """Return the arguments of a task with its data set loaded."""
-    from compatkit.data import load_spec
-
-    data = load_spec(
-        entry["data"], root=root, download=download, providers=providers(), relative_to=file.parent
-    )
-    return {**entry, "data": data}
 
 
 def _regularizers(said: Any, file: Path) -> tuple[Use, ...]:

@@ -26,6 +26,7 @@ ONLY_IN = {
     "cryptography": ("compatkit.registry.signing.ed25519",),
     "fsspec": ("compatkit.registry.remotes.files", "compatkit.registry.remotes.locations"),
     "huggingface_hub": ("compatkit.registry.remotes.hub",),
+    "ray": ("compatkit.sweeps.cluster",),
     "safetensors": ("compatkit.registry.tensors.tensorfile",),
     "timm": ("compatkit.adapters.timm",),
     "torchvision": ("compatkit.adapters.torchvision", "compatkit.data.torchvision"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from compatkit.training.precision import Precision
 from compatkit.training.randomness import reseed
 
 NOTHING = FurtherViews()
+Criterion = Callable[[Tensor, Tensor], Tensor]
 Outcome = tuple[Tensor, dict[str, Tensor], Tensor]
 """The loss, a float32 scalar with its graph; its terms by name, detached; the classes that the head gives."""
 
@@ -29,6 +30,7 @@ class Objective(nn.Module):
         owners: The modules of the run by owner, with ``/`` in the place of the dots.
         losses: Regularizers that add to the loss, in order.
         further: Views that they want besides the batch itself.
+        criterion: Mean cross-entropy of logits and classes, in one of the ways to compute it.
     """
 
     def __init__(
@@ -37,16 +39,18 @@ class Objective(nn.Module):
         losses: tuple[Bound, ...],
         precision: Precision,
         further: FurtherViews = NOTHING,
+        criterion: Criterion = F.cross_entropy,
     ) -> None:
         """See the class."""
         super().__init__()
         self.owners = nn.ModuleDict({owner.replace(".", "/"): one for owner, one in owners.items()})
         self._named, self.losses, self.precision, self.further = owners, losses, precision, further
+        self.criterion = criterion
 
-    def unchecked(self) -> Objective:
-        """Return the same without checks of what plugins give back, for a compiler."""
+    def unchecked(self, criterion: Criterion = F.cross_entropy) -> Objective:
+        """Return the same without checks of what plugins give back, for what does not run it as it stands."""
         losses = tuple(attrs.evolve(one, call=one.function) for one in self.losses)
-        return Objective(self._named, losses, self.precision, self.further.unchecked())
+        return Objective(self._named, losses, self.precision, self.further.unchecked(), criterion)
 
     def forward(self, step: Step, seeds: Sequence[int] = ()) -> Outcome:
         """Compute the loss of ``step``, and note its features and logits there.
@@ -63,7 +67,7 @@ class Objective(nn.Module):
         with self.precision.autocast():
             step.features, seen = self.further.seen(step.task.extractor, step.batch)
             step.logits = logits = step.task.head(step.features)
-        total = F.cross_entropy(logits.float(), step.batch.labels)
+        total = self.criterion(logits.float(), step.batch.labels)
         terms = {"task": total.detach()}
         unseen = self.further.separate(step.batch)
         for place, bound in enumerate(self.losses, 1):

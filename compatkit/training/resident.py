@@ -100,20 +100,39 @@ class Resident:
         if epoch != self._epoch:
             self._draw(epoch)
         index, labels = self._index[number], self._drawn_labels[number]
-        if self._whole:
-            return Batch(self._views.normalised(self._images.index_select(0, index)), labels, index)
         mirrored = None if self._mirrored is None else self._mirrored[number]
-        return batch_of(self._views.of(self._pixels, self._starts[number], mirrored), labels, index)
+        return batch_of(self.images_at(index, self._starts[number], mirrored), labels, index)
 
     def _draw(self, epoch: int) -> None:
+        index, starts, mirrored = self.drawn(epoch)
+        self._epoch, self._index, self._starts = epoch, self._cut(index), self._cut(starts)
+        self._drawn_labels = self._cut(self.labels_at(index))
+        self._mirrored = None if mirrored is None else self._cut(mirrored)
+
+    def drawn(self, epoch: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return what is drawn for the images of an epoch: positions, where their pixels start, who is mirrored."""
         order, grid, drawn = self._order.epoch(epoch), self._views.grid, self._augmentation
         moved, mirrored = drawn.moved(epoch, len(order), grid), drawn.mirrored(epoch, len(order))
         starts = order * grid.area if moved is None else order * grid.area + moved
-        self._epoch, index = epoch, sent(order, self._precision)
-        self._index = self._cut(index)
-        self._drawn_labels = self._cut(self._labels.index_select(0, index))
-        self._starts = self._cut(sent(starts.to(self._type), self._precision))
-        self._mirrored = None if mirrored is None else self._cut(sent(mirrored, self._precision))
+        return (
+            sent(order, self._precision),
+            sent(starts.to(self._type), self._precision),
+            None if mirrored is None else sent(mirrored, self._precision),
+        )
+
+    def share(self, other: Resident) -> None:
+        """Take the images of another source that has the same, so that they are held once."""
+        self._pixels, self._images, self._labels = other._pixels, other._images, other._labels
+
+    def labels_at(self, index: Tensor) -> Tensor:
+        """Return the classes of images, by their positions."""
+        return self._labels.index_select(0, index)
+
+    def images_at(self, index: Tensor, starts: Tensor, mirrored: Tensor | None) -> Tensor:
+        """Return normalised images, and their further views behind them; arguments as ``drawn`` gives them."""
+        if self._whole:
+            return self._views.normalised(self._images.index_select(0, index))
+        return self._views.of(self._pixels, starts, mirrored)
 
     def _cut(self, drawn: Tensor) -> tuple[Tensor, ...]:
         """Return what was drawn for an epoch batch by batch."""

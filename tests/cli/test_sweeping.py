@@ -1,0 +1,127 @@
+"""sweep: a recipe with lists in; parts, figures and a table out; what fails is told with exit code 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swept import TASK, write_recipe
+
+import compatkit as ck
+from compatkit.errors import TrainingError
+
+
+def written(tmp_path: Path, *lines: str, two: bool = False) -> Path:
+    return write_recipe(tmp_path / "recipes", lines, () if two else ((TASK, ""),))
+
+
+def test_a_sweep_becomes_parts_and_a_table_of_means(run: Any, tmp_path: Path) -> None:
+    file = written(
+        tmp_path, "trainer.seed = [0, 1]", 'regularizers = [[], ["identical_init", "dcc"]]', two=True
+    )
+    words = ("--registry", tmp_path / "parts", "sweep", file, "--backend", "sequential")
+    said = run(*words)
+    assert said.code == 0
+    assert "4 runs of small.toml: trainer.seed (2), regularizers (2)" in said.err
+    lines = said.out.splitlines()
+    assert lines[0].split() == ["regularizers", "runs", "as", "trained", "recombined"]
+    assert lines[1].startswith("none") and lines[2].startswith("identical_init, dcc")
+    assert lines[1].count("±") == 2
+    assert f"records are in {tmp_path / 'parts-sweeps' / 'small'}" in said.out
+    assert "digits/seed0-none/left.extractor" in run("--registry", tmp_path / "parts", "ls").out
+    again = run(*words)
+    assert again.code == 2 and "--resume" in again.err
+    found = run(*words, "--resume", "--json").json
+    assert set(found) == {"registry", "folder", "choice", "notes", "runs", "groups", "failed"}
+    assert found["failed"] == {} and [one["runs"] for one in found["groups"]] == [2, 2]
+    assert {one["extractor"] for one in found["runs"]["seed1-none"]["pairs"]} == {"left", "right"}
+
+
+def test_a_failed_run_is_told_at_the_end(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    fit = ck.Trainer.fit
+
+    def burst(self: ck.Trainer, *given: Any, **named: Any) -> ck.Fit:
+        if self.seed == 0:
+            raise TrainingError("The loss is not finite.")
+        return fit(self, *given, **named)
+
+    monkeypatch.setattr(ck.Trainer, "fit", burst)
+    file = written(tmp_path, "trainer.seed = [0, 1]")
+    words = ("sweep", file, "--registry", tmp_path / "parts", "--backend", "sequential")
+    said = run(*words, "--out", tmp_path / "records")
+    assert said.code == 1 and "seed0 failed [training]: The loss is not finite." in said.err
+    assert {path.name for path in (tmp_path / "records").glob("*.json")} >= {"seed0.json", "seed1.json"}
+    found = run(*words, "--out", tmp_path / "records", "--resume", "--json")
+    assert found.code == 1 and found.json["failed"] == {"seed0": "The loss is not finite."}
+
+
+def test_an_interrupted_sweep_says_how_it_goes_on(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    def stop(*given: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ck.Trainer, "fit", stop)
+    said = run("sweep", written(tmp_path, "trainer.seed = [0]"), "--registry", tmp_path / "parts")
+    assert said.code == 130 and "The same command with --resume goes on from here." in said.err
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("", "must be a table of lists"),
+        ("trainer.seed = 3", "'trainer.seed' must be a list of the values that it takes, got 3"),
+        ("trainer.seed = []", "'trainer.seed' is an empty list"),
+        ("trainer.seed = [1, 2, 1]", "'trainer.seed' has the value 1 twice"),
+        ("trainer.lr = [1, 1.0]", "'trainer.lr' has the value 1.0 twice"),
+        ('trainer.seed = [0, "1"]', "seed must be a whole number, got '1'"),
+        ("trainer.seed = [0, true]", "seed must be a whole number, got True"),
+        ("trainer.lr = [0.1, nan]", "has a value that cannot be kept"),
+        ("trainer.sed = [0]", "has the unknown key 'sed'. Did you mean 'seed'?"),
+        ("trainer = [0]", "must name one value"),
+        ("trainers.seed = [0]", "has the unknown key 'trainers'. Did you mean 'trainer'?"),
+        ('trainer.checkpoint = ["a"]', "cannot vary: a sweep keeps the checkpoints"),
+        ('prefix = ["a"]', "has the unknown key 'prefix'"),
+        ('tasks.name = ["a"]', "cannot vary: each run keeps the names of its tasks"),
+        ('tasks.splt = ["a"]', "has the unknown key 'splt'. Did you mean 'split'?"),
+        ('tasks.lft.split = ["a"]', "has the unknown key 'lft'. Did you mean 'left'?"),
+        ("tasks.data.trian = [8]", "has the unknown key 'trian'. Did you mean 'train'?"),
+        ("tasks.size.width = [8]", "leads into a value that has no parts"),
+        ("tasks.split = [3]", "split must be a text, got 3"),
+        ('regularizers = ["dcc"]', "regularizers must be a list of names or tables"),
+        ('regularizers = [["dccc"]]', "Did you mean 'dcc'?"),
+        ("regularizers.dcc.weight = [1]", "a run uses no 'dcc' (no regularizers)"),
+        ("regularizers.dcc = [1]", "name a setting of one, such as"),
+        ('"tasks.split" = ["a"]\n"tasks.left.split" = ["b"]', "set the same value"),
+        ('"trainer.seed" = [0]\ntrainer.seed = [1]', "is written twice"),
+        ("frozen.head = [1]", "has the unknown key 'head'. Did you mean 'heads'?"),
+    ],
+)
+def test_what_is_no_sweep_is_refused_before_any_data_is_loaded(
+    run: Any, tmp_path: Path, monkeypatch: Any, line: str, told: str
+) -> None:
+    def loaded(*given: Any, **named: Any) -> None:
+        raise AssertionError("data was loaded")
+
+    monkeypatch.setattr("compatkit.data.load_spec", loaded)
+    said = run("sweep", written(tmp_path, line), "--registry", tmp_path / "parts")
+    assert said.code == 2 and told in said.err, said.err
+    assert not (tmp_path / "parts").exists() and not (tmp_path / "parts-sweeps").exists()
+
+
+def test_a_prefix_leaves_room_for_the_names_of_runs_and_of_runs_there_are_not_too_many(
+    run: Any, tmp_path: Path
+) -> None:
+    file = written(tmp_path, "trainer.seed = [0]")
+    said = run("sweep", file, "--registry", tmp_path / "parts", "--prefix", "team/digits")
+    assert said.code == 2 and "its prefix is one word without '/'" in said.err
+    many = ", ".join(map(str, range(101)))
+    file = written(tmp_path, f"trainer.seed = [{many}]", f"trainer.warmup = [{many}]")
+    said = run("sweep", file, "--registry", tmp_path / "parts")
+    assert said.code == 2 and "the lists make 10,201 runs" in said.err
+
+
+def test_train_and_sweep_send_to_each_other(run: Any, recipe: Any, tmp_path: Path) -> None:
+    said = run("train", written(tmp_path, "trainer.seed = [0]"), "--registry", tmp_path / "parts")
+    assert said.code == 2 and "it is many runs. Train them with `compatkit sweep" in said.err
+    said = run("sweep", recipe(), "--registry", tmp_path / "parts")
+    assert said.code == 2 and "has no table [sweep], so it is one run" in said.err

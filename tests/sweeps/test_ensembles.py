@@ -1,0 +1,214 @@
+"""Runs at once by vmap: each is the run alone within rounding; what cannot be stacked is refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import torch
+from small import data_set, quick
+from swept import TASK
+
+import compatkit as ck
+from compatkit.errors import UsageError
+from compatkit.hooks import effect
+from compatkit.sweeps.ensembles import Ensemble, Unsuited, quiet
+from compatkit.sweeps.members import train
+from compatkit.sweeps.results import accuracies
+from compatkit.training.beginning import begun
+
+STEPS = 3
+
+
+def tasks(backbone: str = "resnet8_cifar", **settings: Any) -> list[ck.Task]:
+    return [
+        ck.Task(name, data_set(name, seed=seed, size=(8, 8)), backbone, "layer2", size=(8, 8), **settings)
+        for seed, name in enumerate(("left", "right"))
+    ]
+
+
+def trainers(**settings: Any) -> list[ck.Trainer]:
+    chosen = {"steps": STEPS, "optimiser": "sgd", "device": "cpu", **settings}
+    return [quick(**chosen, seed=seed) for seed in range(3)]
+
+
+@pytest.fixture
+def begin() -> Iterator[Any]:
+    """Return what begins runs that differ in the seed; they are left at the end of the test."""
+    with ExitStack() as stack:
+
+        def members(
+            trainers: Sequence[ck.Trainer], given: Sequence[ck.Task], *methods: Any, **more: Any
+        ) -> Any:
+            return [stack.enter_context(begun(one, given, methods, **more)) for one in trainers]
+
+        yield members
+
+
+def states(fit: ck.Fit) -> dict[str, torch.Tensor]:
+    parts = {f"{n}.{s}": getattr(t, s) for n, t in fit.tasks.items() for s in ("extractor", "head")}
+    parts |= {name: head.module for name, head in fit.auxiliary.items()}
+    return {f"{name}.{key}": v for name, one in parts.items() for key, v in one.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "methods", [[], ["identical_init", "dcc", "rotation_prediction"]], ids=["none", "all"]
+)
+def test_a_member_is_the_run_alone_within_rounding_buffers_included(
+    methods: Sequence[str], begin: Any
+) -> None:
+    """Weights, running statistics and losses agree to 1e-5 a step; crops, flips and order are each member's own."""
+    chosen = trainers()
+    given = tasks(augment=("crop", "flip"))
+    members = begin(chosen, given, *methods)
+    rows, errors = train(chosen[0], members)
+    assert not errors
+    for trainer, member, history in zip(chosen, members, rows, strict=True):
+        alone, together = trainer.fit(given, methods), member.finished(member.manifest, history)
+        expected, got = states(alone), states(together)
+        assert max(float((expected[key] - got[key]).abs().max()) for key in expected) < 1e-5 * STEPS
+        for row, other in zip(alone.history, history, strict=True):
+            assert row["losses"] == pytest.approx(other["losses"], abs=1e-5 * STEPS)
+            assert (row["task"], row["step"]) == (other["task"], other["step"])
+
+
+def test_a_member_whose_loss_is_not_finite_is_masked_and_the_others_go_on(begin: Any) -> None:
+    chosen = trainers()
+    members = begin(chosen, tasks()[:1])
+    ensemble = Ensemble.of(members)
+    with torch.no_grad():
+        next(iter(ensemble.weights.values()))[1].fill_(float("nan"))
+    with quiet():
+        for number in range(STEPS):
+            losses = ensemble.step("left", number)["task"]
+            assert losses.isfinite().tolist() == [True, False, True]
+    ensemble.give_back(members)
+    alone = states(chosen[2].fit(tasks()[:1]))
+    got = states(members[2].finished(members[2].manifest, []))
+    assert max(float((alone[key] - got[key]).abs().max()) for key in alone) < 1e-5 * STEPS
+
+
+def test_a_member_that_is_masked_is_a_failed_run_and_the_others_are_published(
+    recipe: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    step = Ensemble.step
+
+    def burst(self: Ensemble, task: str, number: int) -> Any:
+        measured = dict(step(self, task, number))
+        worst = torch.tensor([1.0, float("nan")]) if len(self) == 2 else torch.ones(len(self))
+        return {**measured, "task": measured["task"] * worst}  # type: ignore[operator]
+
+    monkeypatch.setattr(Ensemble, "step", burst)
+    file = recipe('"trainer.seed" = [0, 1]', change=((TASK, ""),))
+    outcome = ck.Sweep.read(file).run(tmp_path / "parts", backend="vmap")
+    assert [one.state for one in outcome.records] == ["done", "failed"]
+    assert "The loss 'task' of task 'left' is not finite between steps 0 and 1" in outcome.failed[0].reason
+
+
+class Watch:
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        """Look at one run."""
+
+
+class Host:
+    @ck.hookimpl
+    def compatkit_losses(self, step: ck.Step) -> Mapping[str, torch.Tensor]:
+        return {"a": step.features.mean()}  # type: ignore[union-attr]
+
+
+class Branch:
+    @ck.hookimpl
+    @effect("pure")
+    def compatkit_losses(self, step: ck.Step) -> Mapping[str, torch.Tensor]:
+        value = step.features.mean()  # type: ignore[union-attr]
+        return {"a": value if value > 0 else -value}
+
+
+class Draw:
+    """Adds a loss that depends on the seed through a number drawn before the first step."""
+
+    @ck.hookimpl
+    def compatkit_set_up(self, setup: ck.SetUp) -> None:
+        self.factor = torch.rand((), generator=setup.rng("draw"))
+
+    @ck.hookimpl
+    @effect("pure")
+    def compatkit_losses(self, step: ck.Step) -> Mapping[str, torch.Tensor]:
+        return {"a": step.features.square().mean() * self.factor}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "told"),
+    [
+        (Watch, "'plugin' takes part in after_step, which is called for one run at a time"),
+        (Host, "'plugin' have side effects in Python"),
+        (Branch, "torch.func.vmap does not take it: .*data-dependent control flow"),
+        (
+            Draw,
+            "the first loss of run 2 of task 'left' is .* depends on the seed in a way that cannot be stacked",
+        ),
+    ],
+)
+def test_what_cannot_be_stacked_is_refused_with_the_reason(plugin: type, told: str, begin: Any) -> None:
+    chosen = trainers()
+    members = begin(chosen, tasks()[:1], "plugin", factories={"plugin": plugin})
+    with pytest.raises(Unsuited, match=told):
+        train(chosen[0], members)
+
+
+def test_dropout_is_refused(begin: Any) -> None:
+    chosen = trainers()
+    members = begin(chosen, tasks(kwargs={"drop_rate": 0.5})[:1])
+    with pytest.raises(Unsuited, match=r"vmap does not take it: .*random"):
+        train(chosen[0], members)
+
+
+def test_a_sweep_by_vmap_is_published_and_measured_and_says_so(recipe: Any, tmp_path: Any) -> None:
+    file = recipe('"trainer.seed" = [0, 1]', change=((TASK, ""),))
+    outcome = ck.Sweep.read(file).run(tmp_path / "parts", backend="vmap")
+    assert [(one.state, one.backend) for one in outcome.records] == [("done", "vmap")] * 2
+    assert set(accuracies(outcome.records[1])) == {("left", "left")}
+    store = ck.Registry.open(tmp_path / "parts").store
+    manifest = store.manifest("digits/seed1/left.head")
+    assert manifest.training["seed"] == 1 and manifest.training["environment"]["together"] == 2
+    assert outcome.choice["trials"]["all runs"]["runs"] == 2
+
+
+def test_auto_takes_what_the_trial_says_and_keeps_it(recipe: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    from compatkit.sweeps import backends
+    from compatkit.sweeps.together import Trial
+
+    said = [Trial(2, 10.0, 2.0), Trial(2, 10.0, 9.9)]
+    monkeypatch.setattr(backends, "attempted", lambda orders, bench: said.pop(0))
+    file = recipe('"trainer.steps" = [1, 2]', '"trainer.seed" = [0, 1]', change=((TASK, ""),))
+    heard: list[str] = []
+    outcome = ck.Sweep.read(file).run(tmp_path / "parts", say=heard.append)
+    assert [one.backend for one in outcome.records] == ["vmap", "vmap", "sequential", "sequential"]
+    assert outcome.choice["backend"] == "vmap+sequential"
+    assert (
+        "a step of 2 runs takes 2.00 ms at once and 10.00 ms one after the other: 5.0 x, so at once"
+        in heard[0]
+    )
+    assert heard[1].startswith("trainer.steps = 2: ") and heard[1].endswith("1.0 x, so sequential")
+    (outcome.folder / "steps1-seed0.json").unlink()
+    (outcome.folder / "steps1-seed1.json").unlink()
+    again = ck.Sweep.read(file).run(tmp_path / "parts", resume=True)  # no trial: said is empty
+    assert [one.backend for one in again.records] == ["vmap", "vmap", "sequential", "sequential"]
+
+
+def test_vmap_that_was_asked_for_and_cannot_be_is_refused(recipe: Any, tmp_path: Any) -> None:
+    change = ((TASK, ""), ('split = "layer2"', 'split = "layer2"\nkwargs = { drop_rate = 0.5 }'))
+    sweep = ck.Sweep.read(recipe('"trainer.seed" = [0, 1]', change=change))
+    with pytest.raises(UsageError, match=r"The back end vmap cannot do these runs \(all runs\): .*random"):
+        sweep.run(tmp_path / "parts", backend="vmap")
+    outcome = sweep.run(tmp_path / "parts")
+    assert outcome.choice["backend"] == "sequential" and not outcome.failed
+
+
+def test_settings_that_a_stacked_step_does_not_know_are_named(begin: Any) -> None:
+    chosen = trainers(clip_norm=1.0)
+    with pytest.raises(Unsuited, match="the trainer's clip_norm is for one run at a time"):
+        train(chosen[0], begin(chosen, tasks()[:1]))

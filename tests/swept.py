@@ -1,0 +1,58 @@
+"""The recipe of a small sweep, and its data, that tests of sweeps and of the command share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from small import data_set
+
+TASK = """
+[[tasks]]
+name = "right"
+data = "right.npz"
+backbone = "resnet8_cifar"
+split = "layer2"
+size = [8, 8]
+"""
+"""The second of two tasks."""
+RECIPE = f"""
+prefix = "digits"
+
+[trainer]
+steps = 3
+batch_size = 8
+precision = "float32"
+log_every = 1
+device = "cpu"
+
+[[tasks]]
+name = "left"
+data = "left.npz"
+backbone = "resnet8_cifar"
+split = "layer2"
+size = [8, 8]
+{TASK}
+[sweep]
+"""
+
+
+def write_recipe(folder: Path, lines: tuple[str, ...], change: tuple[tuple[str, str], ...]) -> Path:
+    """Write packs and the recipe with lines of [sweep] and with pieces replaced."""
+    folder.mkdir(exist_ok=True)
+    for seed, name in enumerate(("left", "right")):
+        data = data_set(name, seed=seed, size=(8, 8))
+        np.savez(
+            folder / f"{name}.npz",
+            x_train=data.train.images,
+            y_train=data.train.labels,
+            x_test=data.test.images,
+            y_test=data.test.labels,
+            classes=np.array(data.classes),
+        )
+    text = RECIPE
+    for old, new in change:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "small.toml").write_text(text + "\n".join(lines) + "\n")
+    return folder / "small.toml"
