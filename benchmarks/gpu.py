@@ -229,7 +229,7 @@ def waiting(size: Size) -> list[str]:
 def views(size: Size) -> list[str]:
     """One extractor pass for the four rotations against four."""
     found = ["| steps | passes | ms, least | ms, median | gain |", "|---|---|---:|---:|---:|"]
-    given = argparse.Namespace(device=size.device, network=size.network, batch=size.batch, steps=size.steps)
+    given = trainer_views.Setting(size.device, size.network, size.batch, size.steps)
     for mode in ("eager", "compile+graph") if size.on_gpu else ("eager",):
         with ExitStack() as stack:
             contestants = {

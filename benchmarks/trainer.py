@@ -12,13 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import trainer_data
+import trainer_ensembles
 import trainer_overhead
 import trainer_steps
+import trainer_views
 from registry_measuring import machine, say
 
 PARTS: dict[str, Callable[[int, int], list[str]]] = {
     "overhead": trainer_overhead.tables,
     "steps": trainer_steps.tables,
+    "data": trainer_data.tables,
+    "ensembles": trainer_ensembles.tables,
+    "views": trainer_views.tables,
 }
 
 

@@ -1,24 +1,21 @@
 """How fast training images come: the resident pipeline against torchvision's transforms in a DataLoader, on one core.
 
-Run ``python benchmarks/trainer_data.py [--rounds 9] [--out docs/results/trainer_data.md]``. Both crop 32x32 colour
-images out of a border of four pixels, flip half of them, and normalise; batches of 128. The DataLoader has no worker,
-or one that is kept between passes; the better one counts.
+Both crop 32x32 colour images out of a border of four pixels, flip half of them, and normalise; batches of 128. The
+DataLoader has no worker, or one that is kept between passes; the better one counts.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
-from registry_measuring import Contestant, Times, compete, expect, machine
+from registry_measuring import Contestant, Times, compete, expect
 from torch.utils.data import DataLoader, Dataset
 
 from compatkit.contract import Data
@@ -111,49 +108,43 @@ def table(times: Times) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Measure and print a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # workers inherit it
-    torch.set_num_threads(1)
+def tables(rounds: int, seed: int) -> list[str]:
+    """Return the lines of the page."""
     images = pictures()
-    works = {
-        "DataLoader, no worker": theirs(images, 0),
-        "DataLoader, no worker, again": theirs(images, 0),
-        "DataLoader, one worker": theirs(images, 1),
-        "ours, resident": ours(Resident, images),
-        "ours, prefetched": ours(Prefetched, images),
-    }
-
-    def whole(came: object) -> None:
-        expect("images of a pass", came, IMAGES)
-
-    contestants = {name: Contestant(work, check=whole) for name, work in works.items()}
-    found = [
-        "# How fast training images come",
+    with one_core():
+        works = {
+            "DataLoader, no worker": theirs(images, 0),
+            "DataLoader, no worker, again": theirs(images, 0),
+            "DataLoader, one worker": theirs(images, 1),
+            "ours, resident": ours(Resident, images),
+            "ours, prefetched": ours(Prefetched, images),
+        }
+        contestants = {name: Contestant(work, check=_whole) for name, work in works.items()}
+        times = compete(contestants, rounds, seed)
+    return [
+        "## How fast training images come",
         "",
-        f"    python benchmarks/trainer_data.py --rounds {given.rounds}",
+        f"Images a second on one core, most and median; crop and flip of 32 x 32 colour images, batches of {BATCH}.",
         "",
-        machine(),
-        "",
-        f"Images a second on one core, {IMAGES} images a turn, {given.rounds} rounds in random order; the last column",
-        "is the median of the rounds' ratios to the better DataLoader.",
-        "",
-        "| source | most | median | ratio |",
+        "| | most | median | of the better DataLoader |",
         "|---|---:|---:|---:|",
-        *table(compete(contestants, given.rounds, given.seed)),
+        *table(times),
     ]
-    print("\n".join(found))
-    if given.out is not None:
-        given.out.write_text("\n".join(found) + "\n", encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main()
+def _whole(came: object) -> None:
+    expect("images of a pass", came, IMAGES)
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keep this process and its workers on one core."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

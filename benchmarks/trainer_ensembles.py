@@ -1,21 +1,18 @@
 """Runs that differ in the seed only: one after the other, and all at once.
 
-Run ``python benchmarks/trainer_ensembles.py [--rounds 9] [--out docs/results/trainer_ensembles.md]``. Two networks: an
-MLP of 64-32-10 on batches of 16 resident images of 8x8, and a residual network of eight layers on 32x32, both with SGD
-and momentum, one thread. A turn is a few steps of every run; the sequential side is the trainer's own loop, and runs
-twice, so that the table shows how far two equal programs are apart here.
+Two networks: an MLP of 64-32-10 on batches of 16 resident images of 8x8, and a residual network of eight layers on
+32x32, both with SGD and momentum, one thread. A turn is a few steps of every run; the sequential side is the trainer's
+own loop, and runs twice, so that the table shows how far two equal programs are apart here.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from itertools import count
-from pathlib import Path
 from statistics import median
 
 import torch
-from registry_measuring import Contestant, Times, compete, machine
+from registry_measuring import Contestant, Times, compete
 from torch import Tensor, nn
 
 import compatkit as ck
@@ -103,47 +100,23 @@ def together(runs: Sequence[Begun], steps: int) -> Callable[[], object]:
     return turn
 
 
-def table(label: str, times: Times, steps: int, runs: int) -> list[str]:
-    """Return a line for each contestant, and how many times as fast as sequential it is, round by round."""
-    floor = [one.processor for one in times["sequential"]]
-    found: list[str] = []
-    for name, taken in times.items():
-        gain = median(other / one.processor for one, other in zip(taken, floor, strict=True))
-        least = 1e3 * min(one.processor for one in taken) / steps
-        middle = 1e3 * median(one.processor for one in taken) / steps
-        found.append(f"| {label}, {runs} runs | {name} | {least:.3f} | {middle:.3f} | {gain:.2f} |")
-    return found
-
-
-def main() -> None:
-    """Measure and print a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+def tables(rounds: int, seed: int) -> list[str]:
+    """Return the lines of the page."""
     found = [
-        "# Runs at once",
+        "## Runs at once",
         "",
-        f"    python benchmarks/trainer_ensembles.py --rounds {given.rounds}",
+        "Milliseconds of the processor for one step of every run; the gain is the median of the rounds' ratios of the",
+        "sequential loop to this. What is slower at once (a gain below 1) is run one after the other: a sweep tries it",
+        "first.",
         "",
-        machine(),
-        "",
-        f"Milliseconds of the processor for one step of every run, {given.rounds} rounds in random order; the gain",
-        f"is the median of the rounds' ratios to the sequential loop. Gate: {GOAL:g} x for 32 runs of the MLP. What is",
-        "slower at once (gain below 1) is run one after the other: a sweep tries it first.",
-        "",
-        "| network | runs are taken | least ms | median ms | gain |",
-        "|---|---|---:|---:|---:|",
+        "| network | runs are taken | least ms | median ms | gain | |",
+        "|---|---|---:|---:|---:|---|",
     ]
     sizes = (
-        ("MLP 64-32-10, batch 16", perceptron, 8, 16, 32, 64),
-        ("resnet8, batch 32", residual, 32, 32, 8, 1),
+        ("MLP 64-32-10, batch 16", perceptron, 8, 16, 32, 20, GOAL),
+        ("resnet8, batch 32", residual, 32, 32, 8, 1, None),
     )
-    for label, build, side, batch, runs, steps in sizes:
+    for label, build, side, batch, runs, steps, goal in sizes:
         members = [[begun(build, side, batch, seed) for seed in range(runs)] for _ in range(3)]
         contestants = {
             "sequential": Contestant(sequential(members[0], steps)),
@@ -151,11 +124,18 @@ def main() -> None:
             "vmap": Contestant(together(members[2], steps)),
         }
         with quiet():
-            found += table(label, compete(contestants, given.rounds, given.seed), steps, runs)
-    print("\n".join(found))
-    if given.out is not None:
-        given.out.write_text("\n".join(found) + "\n", encoding="utf-8")
+            found += _lines(f"{label}, {runs} runs", compete(contestants, rounds, seed), steps, goal)
+    return found
 
 
-if __name__ == "__main__":
-    main()
+def _lines(label: str, times: Times, steps: int, goal: float | None) -> list[str]:
+    floor = [one.processor for one in times["sequential"]]
+    found: list[str] = []
+    for name, taken in times.items():
+        gain = median(other / one.processor for one, other in zip(taken, floor, strict=True))
+        each = [1e3 * one.processor / steps for one in taken]
+        gate = ""
+        if name == "vmap" and goal is not None:
+            gate = f"gate {goal:g}: {'pass' if gain >= goal else 'FAIL'}"
+        found.append(f"| {label} | {name} | {min(each):.3f} | {median(each):.3f} | {gain:.2f} | {gate} |")
+    return found

@@ -1,29 +1,26 @@
 """Rotation prediction with one extractor pass for all four views against a pass for each.
 
-Run ``python benchmarks/trainer_views.py [--device cuda] [--network resnet56_cifar] [--batch 512] [--modes eager
-compile+graph] [--rounds 9] [--out FILE]``. Whole steps of the trainer on resident 32x32 images with crop and flip:
-target loss, rotation prediction, both optimisers. On a CPU this is for information; the gates are for a GPU: four
-passes take at least 1.5 times as long as one in eager steps, and 1.2 times where both are compiled and captured.
+Whole steps of the trainer on resident 32x32 images with crop and flip: target loss, rotation prediction, both
+optimisers. On a CPU this is for information; the gates are for a GPU (``gpu.py``): four passes take at least 1.5 times
+as long as one in eager steps, and 1.2 times where both are compiled and captured.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+import attrs
 import numpy as np
 import torch
-from registry_measuring import Contestant, compete, machine
+from registry_measuring import Contestant, compete
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split
 from compatkit.training.beginning import begun
-from compatkit.training.execution import MODES
 
 CLASSES = tuple("0123456789")
 GATES = {"eager": 1.5, "compile+graph": 1.2}
@@ -37,8 +34,18 @@ def data_set() -> DataSet:
     return DataSet("noise", split, split)
 
 
+@attrs.frozen
+class Setting:
+    """What is trained, and where; ``steps`` a turn."""
+
+    device: str
+    network: str
+    batch: int
+    steps: int
+
+
 def steps(
-    stack: ExitStack, given: argparse.Namespace, passes: Literal["fused", "separate"], mode: Any
+    stack: ExitStack, given: Setting, passes: Literal["fused", "separate"], mode: Any
 ) -> Callable[[], object]:
     """Return what takes some steps of the trainer."""
     task = ck.Task("noise", data_set(), given.network, "layer2", size=32, augment=("crop", "flip"))
@@ -52,7 +59,7 @@ def steps(
     )
     loop, numbers = stack.enter_context(begun(trainer, [task], ["rotation_prediction"])).loop, count()
     if loop.execution.mode != mode:
-        raise SystemExit(f"{mode} is not possible here: {loop.execution.reason}")
+        raise RuntimeError(f"{mode} is not possible here: {loop.execution.reason}")
     setup = loop.setup
     state = setup.tasks["noise"]
 
@@ -65,54 +72,29 @@ def steps(
     return turn
 
 
-def main() -> None:
-    """Measure and print a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--network", default="resnet20_cifar")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=10, help="a turn")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=["eager"])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+def tables(rounds: int, seed: int) -> list[str]:
+    """Return the lines of the page: on a CPU, for information."""
+    given = Setting(device="cpu", network="resnet20_cifar", batch=16, steps=4)
+    with ExitStack() as stack:
+        contestants = {
+            name: Contestant(steps(stack, given, kind, "eager"))
+            for name, kind in (
+                *(("separate", "separate"), ("separate, again", "separate")),
+                ("fused", "fused"),
+            )
+        }
+        times = compete(contestants, rounds, seed)
     found = [
-        "# One pass for four views",
+        "## Rotation prediction in one extractor pass or in four, on a CPU",
         "",
-        f"    python benchmarks/trainer_views.py --device {given.device} --network {given.network} "
-        f"--batch {given.batch} --modes {' '.join(given.modes)} --rounds {given.rounds}",
+        f"Milliseconds a step, {given.network}, batches of {given.batch}; the gain is the median of the rounds' ratios",
+        "of separate passes to this. For information: on a CPU the trainer takes them one by one.",
         "",
-        machine(),
-        torch.cuda.get_device_name() if torch.device(given.device).type == "cuda" else "",
-        f"Milliseconds a step on {given.device}, batches of {given.batch}, {given.steps} steps a turn, {given.rounds}",
-        "rounds in random order; the ratio is the median of the rounds' ratios of separate passes to this.",
-        "",
-        "| steps | passes | least | median | ratio |",
-        "|---|---|---:|---:|---:|",
+        "| passes | least | median | gain |",
+        "|---|---:|---:|---:|",
     ]
-    for mode in given.modes:
-        with ExitStack() as stack:
-            contestants = {
-                "separate": Contestant(steps(stack, given, "separate", mode)),
-                "separate, again": Contestant(steps(stack, given, "separate", mode)),
-                "fused": Contestant(steps(stack, given, "fused", mode)),
-            }
-            times = compete(contestants, given.rounds, given.seed)
-        for name, taken in times.items():
-            each = [1e3 * one.wall / given.steps for one in taken]
-            ratio = median(o.wall / one.wall for one, o in zip(taken, times["separate"], strict=True))
-            gate = ""
-            if name == "fused" and given.device != "cpu" and mode in GATES:
-                gate = f" (gate {GATES[mode]:g}: {'pass' if ratio >= GATES[mode] else 'FAIL'})"
-            found.append(f"| {mode} | {name} | {min(each):.2f} | {median(each):.2f} | {ratio:.2f}{gate} |")
-    print("\n".join(found))
-    if given.out is not None:
-        given.out.write_text("\n".join(found) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    for name, taken in times.items():
+        each = [1e3 * one.processor / given.steps for one in taken]
+        gain = median(o.processor / one.processor for one, o in zip(taken, times["separate"], strict=True))
+        found.append(f"| {name} | {min(each):.2f} | {median(each):.2f} | {gain:.2f} |")
+    return found

@@ -80,7 +80,7 @@ class Order:
 
 
 class Bench:
-    """What one process hands from run to run; a step that was compiled for one seed would have its place here."""
+    """What one process hands from run to run. A compiled step is not in it: torch knows its form again by itself."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
