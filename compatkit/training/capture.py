@@ -33,10 +33,11 @@ class Captured:
         self.steps = [attrs.evolve(one, batch=one.batch.copied()) for one in steps]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with untouched(loop), torch.cuda.stream(stream):  # type: ignore[no-untyped-call]
-            for _ in range(WARM_UP):
-                loop.descend(lane, self.steps)
-        torch.cuda.current_stream().wait_stream(stream)
+        with untouched(loop):
+            with torch.cuda.stream(stream):  # type: ignore[no-untyped-call]
+                for _ in range(WARM_UP):
+                    loop.descend(lane, self.steps)
+            torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):  # type: ignore[no-untyped-call]
             self.measured = loop.descend(lane, self.steps)

@@ -148,6 +148,11 @@ class Loop:
         for lane in self.lanes.values():
             lane.span, lane.captured = range(0), None
 
+    @property
+    def captures(self) -> bool:
+        """Whether steps are replayed as CUDA graphs; those of several processes that go on from one's are not."""
+        return self.execution.captures and self.exchange is None
+
     def step(self, task: TaskState, number: int) -> Measured:
         """Take one step of one task.
 
@@ -171,7 +176,7 @@ class Loop:
             lane.resolve(number, compiles=self.execution.compiles)
         steps = self.prepare(lane, number)
         self._set_rate(number)
-        if not self.execution.captures or self.exchange is not None:
+        if not self.captures:
             return steps[-1], self.descend(lane, steps)
         if lane.captured is None:
             lane.captured = Captured(self, lane, steps)
@@ -222,8 +227,9 @@ class Loop:
 
     def gradients(self, lane: Lane, step: Step) -> Measured:
         """Add the gradients of a step, or of a piece of one, to what is there."""
-        turn = _turn(lane, step)
-        total, terms, answers = lane.forward(step, [one.at(turn) for one in lane.seeds])
+        # A captured step cannot seed; what draws random numbers is not captured (execution.py).
+        seeds = () if self.captures else [one.at(_turn(lane, step)) for one in lane.seeds]
+        total, terms, answers = lane.forward(step, seeds)
         if not total.requires_grad:
             raise UsageError(
                 f"In step {step.number} task {lane.task.name!r} has a loss without any gradient: its network is "
