@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-STEPS = 300
-"""A turn."""
+STEPS = 100
+"""A turn: a short one, of which there are many, tells more on a machine that is not quiet."""
 IMAGES, SIDE, CLASSES, BATCH = 4096, 8, 10, 16
 MEAN, STD, RATE, MOMENTUM = 0.5, 0.25, 0.01, 0.9
 

@@ -44,7 +44,14 @@ def bind(
     instance: str, weight: float, phase: Phase, effect: Effect, hook: str, function: Callable[..., Any]
 ) -> Bound:
     """Return a Bound whose ``call`` guards ``function``, which takes the hook's full arguments."""
-    guards = {"compatkit_losses": _losses, "compatkit_views": _views, "compatkit_further_views": _further}
+    guards = {
+        "compatkit_losses": _losses,
+        "compatkit_views": _views,
+        "compatkit_further_views": _further,
+        **dict.fromkeys(
+            ("compatkit_after_backward", "compatkit_after_step", "compatkit_after_epoch"), _after
+        ),
+    }
     guard = guards.get(hook, _plain)
     return Bound(instance, weight, phase, effect, guard(instance, hook, function), function)
 
@@ -84,6 +91,20 @@ def _plain(instance: str, hook: str, function: Callable[..., Any]) -> Callable[.
     return call
 
 
+def _after(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Guard a hook of every step that takes the step alone: half a microsecond less than packing arguments up."""
+
+    def call(step: Any) -> None:
+        try:
+            function(step)
+        except CompatkitError as error:
+            raise _passed_on(error, instance, hook) from error
+        except (Exception, SystemExit) as error:
+            raise _failed(instance, hook, error) from error
+
+    return call
+
+
 def _passed_on(error: CompatkitError, instance: str, hook: str) -> CompatkitError:
     """Name the plugin in a usage error; keep other errors (integrity, environment) what they are."""
     if isinstance(error, UsageError) and not isinstance(error, PluginError):
@@ -105,11 +126,14 @@ def _losses(instance: str, hook: str, function: Callable[..., Any]) -> Callable[
 
 
 def _views(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    guarded = _plain(instance, hook, function)
-
     def call(step: Any, batch: Batch) -> Batch:
         before = _written(batch)
-        after = guarded(step, batch)
+        try:
+            after = function(step, batch)
+        except CompatkitError as error:
+            raise _passed_on(error, instance, hook) from error
+        except (Exception, SystemExit) as error:
+            raise _failed(instance, hook, error) from error
         if _written(batch) != before:
             raise PluginError(
                 f"Plugin {instance!r}: {hook} wrote into the batch that it was given. Return a new one: "
@@ -117,7 +141,7 @@ def _views(instance: str, hook: str, function: Callable[..., Any]) -> Callable[.
                 plugin=instance,
                 hook=hook,
             )
-        return check_batch(instance, after)
+        return batch if after is batch else check_batch(instance, after)
 
     return call
 
@@ -144,10 +168,12 @@ def _further(instance: str, hook: str, function: Callable[..., Any]) -> Callable
     return call
 
 
-def _written(batch: Batch) -> tuple[int, ...]:
+def _written(batch: Batch) -> tuple[int, int, int]:
     """How often the batch's tensors were written to in place, as autograd counts it."""
-    tensors = (batch.images, batch.labels, batch.index)
-    return tuple(0 if one.is_inference() else one._version for one in tensors)
+    try:
+        return batch.images._version, batch.labels._version, batch.index._version
+    except RuntimeError:  # tensors of inference mode count nothing
+        return 0, 0, 0
 
 
 def check_batch(instance: str, batch: object) -> Batch:

@@ -190,8 +190,9 @@ class Loop:
         else:
             batches = pieces(whole.batch, lane.pieces)
             steps = [attrs.evolve(whole, batch=one, piece=piece) for piece, one in enumerate(batches)]
-        for step in steps:
-            self.view(lane, step)
+        if lane.views:
+            for step in steps:
+                self.view(lane, step)
         return steps
 
     def begin(self, lane: Lane, number: int) -> Step:
@@ -200,8 +201,9 @@ class Loop:
 
     def view(self, lane: Lane, step: Step) -> None:
         """Let plugins put another batch in the place of a step's."""
+        device, turn = self.setup.precision.device, _turn(lane, step)
         for call, stream in lane.views:
-            reseed(self.setup.precision.device, stream.at(_turn(lane, step)))
+            reseed(device, stream.at(turn))
             step.batch = call(step, step.batch)
 
     def descend(self, lane: Lane, steps: Sequence[Step]) -> Measured:
@@ -228,7 +230,8 @@ class Loop:
     def gradients(self, lane: Lane, step: Step) -> Measured:
         """Add the gradients of a step, or of a piece of one, to what is there."""
         # A captured step cannot seed; what draws random numbers is not captured (execution.py).
-        seeds = () if self.captures else [one.at(_turn(lane, step)) for one in lane.seeds]
+        turn = _turn(lane, step)
+        seeds = () if self.captures else [one.at(turn) for one in lane.seeds]
         total, terms, answers = lane.forward(step, seeds)
         if not total.requires_grad:
             raise UsageError(
