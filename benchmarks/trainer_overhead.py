@@ -124,9 +124,9 @@ def tables(rounds: int, seed: int) -> list[str]:
     found = [
         "## What the trainer adds to a step",
         "",
-        f"Microseconds of the processor a step of a tiny network, {STEPS} steps a turn, {TURNS * rounds} turns; added is",
-        f"the median of the turns' differences from the bare loop. Gate: at most + {GATE_US:g} us and + {GATE_SHARE:.0%}",
-        "with three idle plugins, of which each has three hooks in a step.",
+        f"Microseconds of the processor a step of a tiny network, {STEPS} steps a turn, {TURNS * rounds} turns; what",
+        "is added is the median of the turns' differences from the bare loop. Gate: at most",
+        f"+ {GATE_US:g} us and + {GATE_SHARE:.0%} with three idle plugins, of which each has three hooks in a step.",
         "",
         "| optimiser | loop | least | median | added | | |",
         "|---|---|---:|---:|---:|---:|---|",
