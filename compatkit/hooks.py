@@ -57,7 +57,8 @@ class Phase:
 def effect(kind: Effect) -> Callable[[Function], Function]:
     """Declare what a training hook does besides returning its value.
 
-    ``pure``: tensors in, tensors out, no host synchronisation; may be compiled. ``device``: changes device
+    ``pure``: tensors in, tensors out, no host synchronisation; may be compiled. A pure view draws random numbers from
+    ``step.rng`` alone, so that torch's global generators need not be seeded for it. ``device``: changes device
     buffers in place; may be captured, not compiled. ``host`` (assumed without a declaration): Python side
     effects; keeps the run eager.
 

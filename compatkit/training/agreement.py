@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from compatkit.training.randomness import reseed
+from compatkit.training.randomness import reseed, states
 
 if TYPE_CHECKING:
     from compatkit.training.lanes import Lane
@@ -55,16 +55,9 @@ def draws(loop: Loop, lane: Lane) -> bool:
         step = loop.begin(lane, 0)
         device = loop.setup.precision.device
         reseed(device, 0)
-        before = _states(device)
+        before = states(device)
         lane.objective(step)
-        return any(not torch.equal(one, other) for one, other in zip(before, _states(device), strict=True))
-
-
-def _states(device: str) -> list[Tensor]:
-    states = [torch.default_generator.get_state()]
-    if torch.device(device).type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
-    return states
+        return any(not torch.equal(one, other) for one, other in zip(before, states(device), strict=True))
 
 
 def disagreement(loop: Loop, lane: Lane) -> str | None:

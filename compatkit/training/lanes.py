@@ -9,13 +9,14 @@ import attrs
 import torch
 from torch import Tensor
 
+from compatkit.errors import PluginError
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
 from compatkit.training.compilation import Compiled
-from compatkit.training.context import SetUp, TaskState
+from compatkit.training.context import Batch, SetUp, Step, TaskState
 from compatkit.training.further import SEPARATE, FurtherViews, Passes
 from compatkit.training.objective import Objective, Outcome
-from compatkit.training.randomness import Stream
+from compatkit.training.randomness import Stream, states
 from compatkit.training.sources import Source
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Lane:
         movers: The optimisers that its steps move: its network's and every shared module's.
         pieces: In how many the batch of a step is worked through.
         span: The steps for which the tuples below are right: no plugin begins or ends in them.
-        views: What changes a batch, with the seeds of what it draws; the others as their hooks are named.
+        views: What changes a batch, with the seeds of what it draws, None for a pure one, which draws nothing from
+            torch's generators; the others as their hooks are named.
         objective: What the steps minimise.
         forward: The same, or its compiled form.
         captured: The whole step as a CUDA graph, once it has been captured.
@@ -52,7 +54,7 @@ class Lane:
     forward: Callable[..., Outcome]
     captured: Captured | None = None
     span: range = range(0)
-    views: tuple[tuple[Callable[..., Any], Stream], ...] = ()
+    views: tuple[tuple[Callable[..., Any], Stream | None], ...] = ()
     seeds: tuple[Stream, ...] = ()
     after_backward: tuple[Callable[..., Any], ...] = ()
     after_step: tuple[Callable[..., Any], ...] = ()
@@ -95,7 +97,9 @@ class Lane:
         end = min((edge for edge in edges if edge > number), default=2**62)
         self.span = range(begin, end)
         self.views = tuple(
-            (one.call, Stream.of(seed, one.instance, "views", name, *self._key))
+            (_watched(one, self._setup.precision.device), None)
+            if one.effect == "pure"
+            else (one.call, Stream.of(seed, one.instance, "views", name, *self._key))
             for one in _active(plugins.views, number)
         )
         losses = _active(plugins.losses, number)
@@ -115,3 +119,26 @@ class Lane:
 
 def _active(hooks: Iterable[Bound], number: int) -> tuple[Bound, ...]:
     return tuple(one for one in hooks if number in one.phase)
+
+
+def _watched(bound: Bound, device: str) -> Callable[..., Any]:
+    """Return the call of a pure view, which is looked at once: it must draw nothing that nobody seeds for it."""
+    looked_at = False
+
+    def call(step: Step, batch: Batch) -> Batch:
+        nonlocal looked_at
+        if looked_at:
+            return bound.call(step, batch)
+        before = states(device)
+        after = bound.call(step, batch)
+        if any(not torch.equal(one, other) for one, other in zip(before, states(device), strict=True)):
+            raise PluginError(
+                f"Plugin {bound.instance!r}: compatkit_views is declared @effect('pure') and draws from torch's global "
+                "generator, which is not seeded for it. Draw from step.rng(...), or declare @effect('device').",
+                plugin=bound.instance,
+                hook="compatkit_views",
+            )
+        looked_at = True
+        return after
+
+    return call

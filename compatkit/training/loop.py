@@ -203,7 +203,8 @@ class Loop:
         """Let plugins put another batch in the place of a step's."""
         device, turn = self.setup.precision.device, _turn(lane, step)
         for call, stream in lane.views:
-            reseed(device, stream.at(turn))
+            if stream is not None:
+                reseed(device, stream.at(turn))
             step.batch = call(step, step.batch)
 
     def descend(self, lane: Lane, steps: Sequence[Step]) -> Measured:

@@ -63,6 +63,14 @@ def reseed(device: str, seed: int) -> None:
         )
 
 
+def states(device: str) -> list[torch.Tensor]:
+    """Return the states of the global generators that a run on ``device`` draws from; waits for a GPU."""
+    found = [torch.default_generator.get_state()]
+    if torch.device(device).type == "cuda":
+        found.append(torch.cuda.get_rng_state(device))
+    return found
+
+
 @contextmanager
 def preserved() -> Iterator[None]:
     """Give back the global random state (CPU and the current accelerators) on leaving."""

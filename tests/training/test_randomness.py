@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import attrs
+import pytest
 import torch
+from small import data_set, quick
 
+import compatkit as ck
+from compatkit.errors import PluginError
+from compatkit.hooks import effect
 from compatkit.training.randomness import Stream, preserved, seed_of
 
 
@@ -49,3 +55,27 @@ def test_preserved_gives_back_the_global_state() -> None:
         torch.manual_seed(99)
         torch.rand(7)
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_pure_view_that_draws_from_torchs_own_generator_is_refused() -> None:
+    """Nobody seeds it for a pure view, so that a resumed run would see other views."""
+
+    class Noise:
+        @ck.hookimpl
+        @effect("pure")
+        def compatkit_views(self, step: ck.Step, batch: ck.Batch) -> ck.Batch:
+            return attrs.evolve(batch, images=batch.images + torch.randn_like(batch.images))
+
+    class Proper:
+        @ck.hookimpl
+        @effect("pure")
+        def compatkit_views(self, step: ck.Step, batch: ck.Batch) -> ck.Batch:
+            noise = torch.randn(batch.images.shape, generator=step.rng("proper"))
+            return attrs.evolve(batch, images=batch.images + noise)
+
+    task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=(16, 16))
+    with pytest.raises(
+        PluginError, match=r"'noise': compatkit_views is declared @effect\('pure'\) and draws"
+    ):
+        quick(steps=1).fit([task], ["noise"], factories={"noise": Noise})
+    quick(steps=2).fit([task], ["proper"], factories={"proper": Proper})
