@@ -12,6 +12,7 @@ from torch import Tensor
 from compatkit.training.randomness import reseed, states
 
 if TYPE_CHECKING:
+    from compatkit.training.execution import Execution
     from compatkit.training.lanes import Lane
     from compatkit.training.loop import Loop
     from compatkit.training.objective import Outcome
@@ -70,12 +71,46 @@ def disagreement(loop: Loop, lane: Lane) -> str | None:
     except Exception as error:  # whatever a compiler raises: the run goes on without it
         first = str(error).strip().splitlines() or [""]
         return f"torch.compile does not take the step ({type(error).__name__}: {first[0]:.200})"
+    return _apart(loop, expected, found, "compiled gradients")
+
+
+def replay_disagreement(loop: Loop, lane: Lane, execution: Execution) -> str | None:
+    """Return how a replayed step moves otherwise than one that is not, or why it cannot be captured, or None.
+
+    Args:
+        loop: Before its first step.
+        lane: Whose step is tried, on one batch, from the same weights.
+        execution: With the capture that is tried; the step is compiled both times, or neither.
+    """
+    from compatkit.training.capture import Captured
+
+    before = [one.detach().double() for one in lane.moved]
+    settled = loop.execution
+    try:
+        lane.resolve(0, compiles=execution.compiles)
+        with untouched(loop):
+            loop.descend(lane, [loop.begin(lane, 0)])
+            expected = [one.detach().double() - old for one, old in zip(lane.moved, before, strict=True)]
+        loop.set_execution(execution)
+        lane.resolve(0, compiles=execution.compiles)
+        with untouched(loop):
+            steps = [loop.begin(lane, 0)]
+            Captured(loop, lane, steps).replay(steps)
+            found = [one.detach().double() - old for one, old in zip(lane.moved, before, strict=True)]
+    except Exception as error:  # whatever a capture raises: the run goes on without it
+        first = str(error).strip().splitlines() or [""]
+        return f"the step cannot be captured ({type(error).__name__}: {first[0]:.200})"
+    finally:
+        loop.set_execution(settled)
+        lane.resolve(0)
+    return _apart(loop, expected, found, "a replayed step moves weights that")
+
+
+def _apart(loop: Loop, expected: list[Tensor], found: list[Tensor], what: str) -> str | None:
     scale = torch.stack([one.norm() for one in expected]).norm()
     apart = torch.stack([(one - other).norm() for one, other in zip(expected, found, strict=True)]).norm()
     share, most = float(apart / scale.clamp(min=1e-30)), TOLERANCE[loop.setup.precision.dtype]
-    if not share <= most:
-        return f"compiled gradients differ by {share:.1e} of their norm, more than {most:.0e}"
-    return None
+    return None if share <= most else f"{what} differ by {share:.1e} of their norm, more than {most:.0e}"
 
 
 def _gradients(loop: Loop, lane: Lane, forward: Callable[..., Outcome]) -> list[Tensor]:

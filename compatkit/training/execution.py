@@ -9,7 +9,7 @@ import attrs
 import torch
 
 from compatkit.errors import UsageError
-from compatkit.training.agreement import disagreement, draws
+from compatkit.training.agreement import disagreement, draws, replay_disagreement
 
 if TYPE_CHECKING:
     from compatkit.training.loop import Loop
@@ -92,21 +92,13 @@ def possible(loop: Loop, mode: Mode) -> Execution:
     """Return ``mode``, or what is left of it, with what prevents the rest."""
     wanted = Execution(mode, "asked for")
     hindrances: list[str] = []
-    captures = wanted.captures
-    if captures and torch.device(loop.setup.precision.device).type != "cuda":
-        captures = False
-        hindrances.append(
-            f"a CUDA graph needs a CUDA device, and this run is on {loop.setup.precision.device}"
-        )
-    if captures and loop.world.size > 1:
-        captures = False
-        hindrances.append("several processes tell one another in every step which gradients they have")
-    if captures and (found := "; ".join(hinders_capture(loop))):
-        captures = False
-        hindrances.append(found)
     compiles = wanted.compiles
     if compiles and (found := "; ".join(hinders_compilation(loop))):
         compiles = False
+        hindrances.append(found)
+    captures = wanted.captures
+    if captures and (found := "; ".join(hinders_capture(loop, compiles=compiles))):
+        captures = False
         hindrances.append(found)
     left: Mode = "eager"
     for one in MODES:
@@ -144,8 +136,18 @@ def hinders_compilation(loop: Loop) -> Iterator[str]:
             return
 
 
-def hinders_capture(loop: Loop) -> Iterator[str]:
-    """Yield what prevents that a step is captured, with the plugin that does."""
+def hinders_capture(loop: Loop, *, compiles: bool) -> Iterator[str]:
+    """Yield what prevents that a step is captured, with the plugin that does.
+
+    Where nothing is known to, a step of each task is captured and replayed, and the run left as it was.
+    """
+    device = loop.setup.precision.device
+    if torch.device(device).type != "cuda":
+        yield f"a CUDA graph needs a CUDA device, and this run is on {device}"
+        return
+    if loop.world.size > 1:
+        yield "several processes tell one another in every step which gradients they have"
+        return
     for hook, bounds in (("losses", loop.plugins.losses), ("after_backward", loop.plugins.after_backward)):
         for bound in bounds:
             if bound.effect == "host":
@@ -153,9 +155,15 @@ def hinders_capture(loop: Loop) -> Iterator[str]:
                     f"compatkit_{hook} of the plugin {bound.instance!r} falls into the graph and is a host effect; "
                     "declare @effect('device') if it changes nothing but tensors on the device"
                 )
+                return
+    mode = Execution("compile+graph" if compiles else "graph", "on trial")
     for lane in loop.lanes.values():
         if draws(loop, lane):
             yield (
                 f"the network of the task {lane.task.name!r} draws random numbers in training, which are seeded for "
                 "every step"
             )
+            return
+        if (found := replay_disagreement(loop, lane, mode)) is not None:
+            yield f"task {lane.task.name!r}: {found}"
+            return

@@ -15,6 +15,8 @@ import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.hooks import effect
 from compatkit.training import compilation, trials
+from compatkit.training.agreement import replay_disagreement
+from compatkit.training.beginning import begun
 from compatkit.training.context import Batch, Step
 from compatkit.training.execution import Execution
 from compatkit.training.objective import Objective, Outcome
@@ -246,3 +248,46 @@ def test_a_trial_does_not_call_plugins_that_do_more_than_they_return(monkeypatch
 def test_a_mode_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UsageError, match="execution expects one of auto, eager, compile, graph"):
         quick(steps=1, execution="jit").fit(pair()[:1])
+
+
+class Replayed:
+    """Stands for a captured step where there is no GPU: takes the step as it is, times a factor."""
+
+    factor = 1.0
+
+    def __init__(self, loop: Any, lane: Any, steps: Any) -> None:
+        self.loop, self.lane = loop, lane
+
+    def replay(self, steps: Any) -> Any:
+        before = [one.detach().clone() for one in self.lane.moved]
+        measured = self.loop.descend(self.lane, steps)
+        with torch.no_grad():
+            for one, old in zip(self.lane.moved, before, strict=True):
+                one.copy_(old + self.factor * (one - old))
+        return measured
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [(1.0, None), (1.01, "a replayed step moves weights that differ by 1.0e-02 of their norm")],
+)
+def test_a_replayed_step_is_compared_before_the_first(
+    monkeypatch: pytest.MonkeyPatch, factor: float, said: str | None
+) -> None:
+    monkeypatch.setattr("compatkit.training.capture.Captured", Replayed)
+    monkeypatch.setattr(Replayed, "factor", factor)
+    with begun(quick(steps=2), pair()[:1], ["dcc"]) as start:
+        (lane,) = start.loop.lanes.values()
+        before = [one.detach().clone() for one in start.loop.moving]
+        found = replay_disagreement(start.loop, lane, Execution("graph", "on trial"))
+        assert found is None if said is None else said in str(found)
+        assert all(torch.equal(one, old) for one, old in zip(start.loop.moving, before, strict=True))
+        assert start.loop.execution.mode == "eager"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_step_that_cannot_be_captured_says_why() -> None:
+    with begun(quick(steps=2), pair()[:1]) as start:
+        (lane,) = start.loop.lanes.values()
+        found = replay_disagreement(start.loop, lane, Execution("graph", "on trial"))
+    assert str(found).startswith("the step cannot be captured (")
