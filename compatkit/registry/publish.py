@@ -11,20 +11,22 @@ from collections.abc import Callable
 
 import attrs
 
-from compatkit.errors import CompatkitError, IntegrityError, PolicyUndecided, VersionExists, VersionTooSmall
+from compatkit.errors import CompatkitError, PolicyUndecided, VersionExists, VersionTooSmall
 from compatkit.registry.canonical import MAX_BYTES
 from compatkit.registry.canonical import digest as digest_of
 from compatkit.registry.changes.differences import Difference, diff
 from compatkit.registry.holding import Holding
 from compatkit.registry.manifest import Manifest, from_bytes, to_bytes
 from compatkit.registry.names import Reference, Version, check_name
-from compatkit.registry.questions import Asker, Question
+from compatkit.registry.questions import Asker, Question, Vanished
 from compatkit.registry.references import References
 from compatkit.registry.steps import check_step
 
 FIRST = Version(1, 0, 0)
 LONGEST = 2000
 """Characters of the reason with which a version is withdrawn here."""
+LOOKS = 10
+"""How often it is looked again where versions go away while they are read."""
 Decide = Callable[[Question], object]
 """Measures what a question asks for; raises what refuses the version."""
 
@@ -85,26 +87,48 @@ class Publisher:
         digest = digest_of(data)
         self.holding.hold()
         self.holding.check_payload()
-        answered: Question | None = None
+        answered: list[Question] = []
+        vanished = 0
         while True:
-            there = self._already(asked, digest)
-            if there is not None:
-                return Reference(self.name, there, digest=digest)
-            question = self.asks(asked, digest)
-            if question.is_open and question != answered:
-                self._decide(question)
-                answered = question
-                continue  # that may have taken long: look again
-            passed = question.is_open
-            target = asked if asked is not None else self.least(measured=passed)
-            basis = self._basis(target, digest)
-            if basis.question.is_open and basis.question != answered:
-                continue  # something was linked between the two looks
-            if asked is not None and self.references.digest(self.name, asked) is None:
-                self._check_step(basis, passed)
-            if self._link(basis, digest, data, passed):
-                return Reference(self.name, target, digest=digest)
-            # another process was faster: look again
+            try:
+                found = self._attempt(asked, digest, data, answered)
+            except Vanished:
+                vanished += 1
+                if vanished == LOOKS:
+                    raise
+                continue
+            if found is not None:
+                return found
+
+    def _attempt(
+        self, asked: Version | None, digest: str, data: bytes, answered: list[Question]
+    ) -> Reference | None:
+        """Look at what is there and link the version; None where something changed meanwhile: look again.
+
+        Args:
+            asked: The number, or None for the least.
+            digest: Of the manifest.
+            data: The manifest.
+            answered: The question that was decided last; decided ones are put there.
+        """
+        there = self._already(asked, digest)
+        if there is not None:
+            return Reference(self.name, there, digest=digest)
+        question = self.asks(asked, digest)
+        if question.is_open and [question] != answered:
+            self._decide(question)
+            answered[:] = [question]
+            return None  # that may have taken long
+        passed = question.is_open
+        target = asked if asked is not None else self.least(measured=passed)
+        basis = self._basis(target, digest)
+        if basis.question.is_open and [basis.question] != answered:
+            return None  # something was linked between the two looks
+        if asked is not None and self.references.digest(self.name, asked) is None:
+            self._check_step(basis, passed)
+        if self._link(basis, digest, data, passed):
+            return Reference(self.name, target, digest=digest)
+        return None  # another process was faster
 
     def asks(self, asked: Version | None, digest: str) -> Question:
         """Return what the policy of the name asks; see ``Asker.ask``."""
@@ -177,14 +201,8 @@ class Publisher:
 
     def _look_back(self, before: Basis, digest: str, passed: bool) -> None:
         """Decide on what others linked at the very moment of the link; withdraw the version where it does not hold."""
-        after = self._basis(before.target, digest)
         try:
-            if after.below != before.below:
-                self._check_below(after, passed)
-            for above in sorted({*after.above} - {*before.above})[:1]:
-                self._check_above(before.target, above)
-            if not {*after.question.partners} <= {*before.question.partners}:
-                self._decide(after.question)
+            self._decide_again(before, digest, passed)
         except BaseException as error:
             reason = " ".join(
                 f"published at the same moment as something that it does not go with: {error}".split()
@@ -197,6 +215,26 @@ class Publisher:
                 f"moment. {error}",
                 subject=error.subject,
             ) from error
+
+    def _decide_again(self, before: Basis, digest: str, passed: bool) -> None:
+        """Decide on what was not there before the link.
+
+        Raises:
+            CompatkitError: The version does not hold beside it.
+        """
+        for look in range(1, LOOKS + 1):
+            try:
+                after = self._basis(before.target, digest)
+                if after.below != before.below:
+                    self._check_below(after, passed)
+                for above in sorted({*after.above} - {*before.above})[:1]:
+                    self._check_above(before.target, above)
+                if not {*after.question.partners} <= {*before.question.partners}:
+                    self._decide(after.question)
+                return
+            except Vanished:
+                if look == LOOKS:
+                    raise
 
     def _check_step(self, basis: Basis, passed: bool) -> None:
         """Refuse a number that was asked for and that the change does not allow."""
@@ -227,7 +265,7 @@ class Publisher:
     def _manifest(self, version: Version) -> Manifest:
         digest = self.references.digest(self.name, version)
         if digest is None:
-            raise IntegrityError(
+            raise Vanished(
                 f"{self.name}@{version} vanished while it was read; the registry is being changed by hand."
             )
         return from_bytes(

@@ -84,6 +84,10 @@ class Question:
         return f"{', '.join(shown[:SHOWN])}{more}"
 
 
+class Vanished(IntegrityError):
+    """A version went away while it was read: without hard links, its publisher has looked back and given it up."""
+
+
 @attrs.frozen(eq=False)
 class Asker:
     """Finds out what is asked of a candidate; reads manifests, never weights.
@@ -199,7 +203,7 @@ class Asker:
     def _reference(self, name: str, version: Version) -> Reference:
         digest = self.releases.digest(name, version)
         if digest is None:
-            raise IntegrityError(
+            raise Vanished(
                 f"{name}@{version} vanished while it was read; the registry is being changed by hand."
             )
         return Reference(name, version, digest=digest)

@@ -939,3 +939,26 @@ def test_a_file_that_cannot_be_read_is_named(store: Store, publish: Publish, mon
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(EnvironmentFailure, match=r"@versions/1.0.0.*no right to do so"):
         at_once(store)
+
+
+def test_what_is_missing_for_a_moment_only_is_waited_for(
+    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where there are no hard links: the version is there, and its publisher puts the manifest again."""
+    publish(store, "a/b")
+    digest = (store.root / "refs/a/b/@versions/1.0.0").read_text().strip().removeprefix("sha256:")
+    blob = store.root / f"blobs/sha256/{digest[:2]}/{digest}"
+    data, waited = blob.read_bytes(), []
+    blob.unlink()
+
+    def come_back(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            blob.write_bytes(data)
+
+    monkeypatch.setattr("compatkit.registry.gc.marking.time.sleep", come_back)
+    assert plan(store, grace=timedelta(0), alone=True).blobs == ()
+    assert waited == [0.05, 0.05]
+    blob.unlink()
+    with pytest.raises(IntegrityError, match="is missing, from trash/ too"):
+        plan(store, grace=timedelta(0), alone=True)

@@ -6,6 +6,7 @@ Nothing is decided by what kind of bytes a digest is said to be: a digest is kep
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -22,6 +23,11 @@ from compatkit.registry.surroundings import environment
 
 Progress = Callable[[int, int, str], None]
 
+LOOKS = 4
+"""How often everything is looked at where something is missing."""
+PAUSE = 0.05
+"""Seconds between two looks: without hard links a version can be seen before its publisher has looked back, who then
+puts what was collected meanwhile again, or takes the version away."""
 _PEEK = 2**16
 
 
@@ -40,6 +46,10 @@ class Marks:
     spared: frozenset[str]
     versions: int
     empty: tuple[Path, ...]
+
+
+class _Missing(IntegrityError):
+    """What something refers to is not there."""
 
 
 @attrs.define(eq=False)
@@ -77,9 +87,25 @@ class Marker:
             known: What versions refer to, if somebody knows it; None opens their files, which alone is sure.
 
         Raises:
-            IntegrityError: A reference or document is missing or damaged, so that what it refers to is not known.
+            IntegrityError: A reference or document is missing, and stays so, or damaged, so that what it refers to is
+                not known.
             EnvironmentFailure: No right to read, device failed.
         """
+        for _ in range(LOOKS - 1):
+            try:
+                return self._marks(intent, withdrawn, progress, known)
+            except _Missing:
+                time.sleep(PAUSE)
+        return self._marks(intent, withdrawn, progress, known)
+
+    def _marks(
+        self,
+        intent: Callable[[str, os.stat_result], bool],
+        withdrawn: Callable[[os.stat_result], bool] | None,
+        progress: Progress | None,
+        known: Collection[str] | None,
+    ) -> Marks:
+        """Do what ``mark`` says, once."""
         self._shards.clear()
         self._trash = trashed(self.root)
         roots = Roots(self.root, opening=known is None)
@@ -114,7 +140,7 @@ class Marker:
             return known
         found = self._content(digest, peek=how == "named", patient=firm)
         if found is None and firm and digest not in self.lost:
-            raise self._refusal(digest, whose, "is missing, from trash/ too")
+            raise self._refusal(digest, whose, "is missing, from trash/ too", _Missing)
         if found is None or (how == "named" and not found[0].startswith(b"{")):
             return None
         if digest in self.lost:
@@ -156,9 +182,11 @@ class Marker:
                 self._trash = trashed(self.root)
         return found
 
-    def _refusal(self, digest: str, whose: str, what: str) -> IntegrityError:
+    def _refusal(
+        self, digest: str, whose: str, what: str, kind: type[IntegrityError] = IntegrityError
+    ) -> IntegrityError:
         name = digest.removeprefix("sha256:")
-        return IntegrityError(
+        return kind(
             f"{self.root}/blobs/sha256/{name[:2]}/{name} {what}, and {whose} refers to it: what it refers to in turn "
             "is not known, so nothing is collected. `compatkit verify` tells what is damaged and how to mend it. If it "
             f"is lost for good, `compatkit gc --lost {digest}` goes on without it.",
