@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,3 +59,17 @@ def grouped(name: str = "a", **settings: Any) -> ck.Task:
     """Return a task of a network without batch normalisation, whose gradients do not depend on how a batch is cut."""
     kwargs = {"norm_layer": "groupnorm1"}
     return ck.Task(name, data_set(name), "test_resnet", "layer2", size=32, kwargs=kwargs, **settings)
+
+
+def write_packs(folder: Path, **settings: Any) -> None:
+    """Write two small data sets with the same classes, ``left`` and ``right``, as packs; see ``data_set``."""
+    for seed, name in enumerate(("left", "right")):
+        data = data_set(name, seed=seed, **settings)
+        np.savez(
+            folder / f"{name}.npz",
+            x_train=data.train.images,
+            y_train=data.train.labels,
+            x_test=data.test.images,
+            y_test=data.test.labels,
+            classes=np.array(data.classes),
+        )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from small import data_set
+from small import write_packs
 
 TASK = """
 [[tasks]]
@@ -40,16 +39,7 @@ size = [8, 8]
 def write_recipe(folder: Path, lines: tuple[str, ...], change: tuple[tuple[str, str], ...]) -> Path:
     """Write packs and the recipe with lines of [sweep] and with pieces replaced."""
     folder.mkdir(exist_ok=True)
-    for seed, name in enumerate(("left", "right")):
-        data = data_set(name, seed=seed, size=(8, 8))
-        np.savez(
-            folder / f"{name}.npz",
-            x_train=data.train.images,
-            y_train=data.train.labels,
-            x_test=data.test.images,
-            y_test=data.test.labels,
-            classes=np.array(data.classes),
-        )
+    write_packs(folder, size=(8, 8))
     text = RECIPE
     for old, new in change:
         assert old in text

@@ -77,6 +77,9 @@ class Augmentation:
     seed: int
     task: str
 
+    def __str__(self) -> str:
+        return ", ".join(self.names) or "no augmentation"
+
     @property
     def border(self) -> int:
         """How wide a border stored images need."""

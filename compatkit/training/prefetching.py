@@ -128,10 +128,9 @@ class Prefetched:
 
     def describe(self) -> str:
         """See ``Source``."""
-        names = ", ".join(self._augmentation.names) or "no augmentation"
         return (
-            f"{self._order.count:,} images in host memory ({self._reason}), {names}: a thread fetches batches for "
-            f"{self._device} while a step computes"
+            f"{self._order.count:,} images in host memory ({self._reason}), {self._augmentation}: a thread fetches "
+            f"batches for {self._device} while a step computes"
         )
 
     def close(self) -> None:

@@ -147,10 +147,9 @@ class Resident:
 
     def describe(self) -> str:
         """See ``Source``."""
-        names = ", ".join(self._augmentation.names) or "no augmentation"
         return (
             f"{self._order.count:,} images on {self._precision.device} ({self._pixels.numel() / 2**20:,.1f} MiB as "
-            f"bytes), {names}: one gather a batch"
+            f"bytes), {self._augmentation}: one gather a batch"
         )
 
     def close(self) -> None:

@@ -152,12 +152,14 @@ class Trainer:
             MissingDependency: ``scalars`` is set, and TensorBoard is not installed.
             EnvironmentFailure: The memory is too small, or a checkpoint cannot be written.
         """
-        arguments: dict[str, Any] = {
-            "frozen": frozen,
-            "frozen_statistics": frozen_statistics,
-            "factories": factories,
-        }
-        with begun(self, tasks, regularizers, **arguments) as start:
+        with begun(
+            self,
+            tasks,
+            regularizers,
+            frozen=frozen,
+            frozen_statistics=frozen_statistics,
+            factories=factories,
+        ) as start:
             run = self._run(start)
             return start.finished(run.facts(), run.ledger.rows, run.evaluations)
 
@@ -175,12 +177,14 @@ class Trainer:
         Raises:
             UsageError: As ``fit`` does; and so on for its other errors.
         """
-        arguments: dict[str, Any] = {
-            "frozen": frozen,
-            "frozen_statistics": frozen_statistics,
-            "factories": factories,
-        }
-        with begun(self, tasks, regularizers, **arguments) as start:
+        with begun(
+            self,
+            tasks,
+            regularizers,
+            frozen=frozen,
+            frozen_statistics=frozen_statistics,
+            factories=factories,
+        ) as start:
             return Explanation.of(start.loop)
 
     def profile(
@@ -200,12 +204,14 @@ class Trainer:
         """
         if steps < 1:
             raise UsageError(f"Trainer.profile takes at least one step, got steps={steps}.")
-        arguments: dict[str, Any] = {
-            "frozen": frozen,
-            "frozen_statistics": frozen_statistics,
-            "factories": factories,
-        }
-        with begun(self, tasks, regularizers, **arguments) as start:
+        with begun(
+            self,
+            tasks,
+            regularizers,
+            frozen=frozen,
+            frozen_statistics=frozen_statistics,
+            factories=factories,
+        ) as start:
             return profile(start.loop, steps)
 
     def _run(self, start: Begun) -> Run:

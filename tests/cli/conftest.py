@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 import pytest
-from small import data_set, quick
+from small import quick, write_packs
 
 import compatkit as ck
 from compatkit.cli import main
@@ -73,20 +72,6 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return Result(int(end.value.code or 0), out, err)
 
     return call
-
-
-def write_packs(folder: Path) -> None:
-    """Write two small data sets with the same classes, as packs."""
-    for seed, name in enumerate(("left", "right")):
-        data = data_set(name, seed=seed)
-        np.savez(
-            folder / f"{name}.npz",
-            x_train=data.train.images,
-            y_train=data.train.labels,
-            x_test=data.test.images,
-            y_test=data.test.labels,
-            classes=np.array(data.classes),
-        )
 
 
 @pytest.fixture(scope="session")
