@@ -33,6 +33,7 @@ class Lane:
         movers: The optimisers that its steps move: its network's and every shared module's.
         pieces: In how many the batch of a step is worked through.
         span: The steps for which the tuples below are right: no plugin begins or ends in them.
+        settled: Whether a step of the span was taken, and pure views need not be looked at any more.
         views: What changes a batch, with the seeds of what it draws, None for a pure one, which draws nothing from
             torch's generators; the others as their hooks are named.
         objective: What the steps minimise.
@@ -54,6 +55,7 @@ class Lane:
     forward: Callable[..., Outcome]
     captured: Captured | None = None
     span: range = range(0)
+    settled: bool = False
     views: tuple[tuple[Callable[..., Any], Stream | None], ...] = ()
     seeds: tuple[Stream, ...] = ()
     after_backward: tuple[Callable[..., Any], ...] = ()
@@ -81,6 +83,11 @@ class Lane:
         """The parameters that its steps move."""
         return [one for mover in self.movers for group in mover.param_groups for one in group["params"]]
 
+    def settle(self) -> None:
+        """Call pure views as they are from now on: they were looked at in the first step of a span."""
+        self.views = tuple((getattr(call, "settled", call), stream) for call, stream in self.views)
+        self.settled = True
+
     def resolve(self, number: int, *, compiles: bool = False) -> None:
         """Take in which plugins are active at a step, and until when that is so; compile the loss where wanted."""
         plugins, name, seed = self._plugins, self.task.name, self._setup.seed
@@ -95,7 +102,7 @@ class Lane:
         edges = {edge for one in everything for edge in (one.phase.start, one.phase.stop) if edge is not None}
         begin = max((edge for edge in edges if edge <= number), default=0)
         end = min((edge for edge in edges if edge > number), default=2**62)
-        self.span = range(begin, end)
+        self.span, self.settled = range(begin, end), False
         self.views = tuple(
             (_watched(one, self._setup.precision.device), None)
             if one.effect == "pure"
@@ -108,7 +115,8 @@ class Lane:
         # Whatever changes images in a batch would leave views of them as they were.
         self.source.arrange(further.make if len(further) and not self.views else None)
         self.objective = Objective(self._setup.owners, losses, self._setup.precision, further)
-        self.forward = Compiled(self.objective) if compiles else self.objective
+        # Nobody hangs hooks on an objective, so that a module's call would only cost time.
+        self.forward = Compiled(self.objective) if compiles else self.objective.forward
         self.captured = None
         drawing = [(name,), *((one.instance, name) for one in losses)]
         self.seeds = tuple(Stream.of(seed, "network", *key, *self._key) for key in drawing)
@@ -123,12 +131,8 @@ def _active(hooks: Iterable[Bound], number: int) -> tuple[Bound, ...]:
 
 def _watched(bound: Bound, device: str) -> Callable[..., Any]:
     """Return the call of a pure view, which is looked at once: it must draw nothing that nobody seeds for it."""
-    looked_at = False
 
     def call(step: Step, batch: Batch) -> Batch:
-        nonlocal looked_at
-        if looked_at:
-            return bound.call(step, batch)
         before = states(device)
         after = bound.call(step, batch)
         if any(not torch.equal(one, other) for one, other in zip(before, states(device), strict=True)):
@@ -138,7 +142,7 @@ def _watched(bound: Bound, device: str) -> Callable[..., Any]:
                 plugin=bound.instance,
                 hook="compatkit_views",
             )
-        looked_at = True
         return after
 
+    call.settled = bound.call  # type: ignore[attr-defined]
     return call

@@ -193,6 +193,8 @@ class Loop:
         if lane.views:
             for step in steps:
                 self.view(lane, step)
+            if not lane.settled:
+                lane.settle()
         return steps
 
     def begin(self, lane: Lane, number: int) -> Step:
@@ -201,10 +203,9 @@ class Loop:
 
     def view(self, lane: Lane, step: Step) -> None:
         """Let plugins put another batch in the place of a step's."""
-        device, turn = self.setup.precision.device, _turn(lane, step)
         for call, stream in lane.views:
             if stream is not None:
-                reseed(device, stream.at(turn))
+                reseed(self.setup.precision.device, stream.at(_turn(lane, step)))
             step.batch = call(step, step.batch)
 
     def descend(self, lane: Lane, steps: Sequence[Step]) -> Measured:
