@@ -24,7 +24,6 @@ from compatkit.training.context import Batch, Step
 from compatkit.training.lanes import Lane
 from compatkit.training.loop import NETWORK, Loop
 from compatkit.training.objective import Objective
-from compatkit.training.optimisation import set_rate
 from compatkit.training.progress import Measured
 from compatkit.training.resident import Resident
 
@@ -73,7 +72,6 @@ class Ensemble:
     buffers: Stacked
     optimisers: Mapping[str, torch.optim.Optimizer]
     _stacked: dict[str, tuple[Objective, Callable[..., Any]]] = attrs.field(factory=dict)
-    _rate: float = -1.0
 
     @classmethod
     def of(cls, members: Sequence[Begun]) -> Ensemble:
@@ -148,11 +146,7 @@ class Ensemble:
             lane.source.arrange(None)
 
     def _move(self, lane: Lane, number: int) -> None:
-        rate = self.loop.optimisation.lr * self.loop.schedule.at(number, self.loop.steps)
-        if rate != self._rate:
-            self._rate = rate
-            for optimiser in self.optimisers.values():
-                set_rate(optimiser, rate)
+        self.loop.set_rate(number, self.optimisers.values())
         for owner, optimiser in self.optimisers.items():
             if owner == NETWORK + lane.task.name or not owner.startswith(NETWORK):
                 optimiser.step()

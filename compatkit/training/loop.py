@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 import torch
@@ -175,7 +175,7 @@ class Loop:
         if number not in lane.span:
             lane.resolve(number, compiles=self.execution.compiles)
         steps = self.prepare(lane, number)
-        self._set_rate(number)
+        self.set_rate(number, self.optimisers.values())
         if not self.captures:
             return steps[-1], self.descend(lane, steps)
         if lane.captured is None:
@@ -252,11 +252,16 @@ class Loop:
         for one in self.moving:
             one.grad = None
 
-    def _set_rate(self, number: int) -> None:
-        rate = self.optimisation.lr * self.schedule.at(number, self.steps)
+    def rate(self, number: int) -> float:
+        """Return the learning rate of a step."""
+        return self.optimisation.lr * self.schedule.at(number, self.steps)
+
+    def set_rate(self, number: int, optimisers: Iterable[torch.optim.Optimizer]) -> None:
+        """Give optimisers the learning rate of a step, where it is another than that of the step before."""
+        rate = self.rate(number)
         if rate != self._rate:
             self._rate = rate
-            for optimiser in self.optimisers.values():
+            for optimiser in optimisers:
                 set_rate(optimiser, rate)
 
 

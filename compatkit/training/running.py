@@ -132,9 +132,7 @@ class Run:
             raise self._with_checkpoint(error) from error
         bar.at(done, self._shown())
         if self._scalars is not None:
-            loop = self.loop
-            rate = loop.optimisation.lr * loop.schedule.at(done - 1, loop.steps)
-            self._scalars.losses(rows, rate)
+            self._scalars.losses(rows, self.loop.rate(done - 1))
 
     def _shown(self) -> dict[str, dict[str, float]]:
         """Return the last losses of each task, and what was measured last: of the averages where there are any."""
