@@ -14,32 +14,13 @@ from compatkit.errors import EnvironmentFailure
 from compatkit.training.accumulation import first
 from compatkit.training.context import Batch, Step, TaskState
 from compatkit.training.execution import Execution
+from compatkit.training.exhaustion import ran_out
 from compatkit.training.lanes import Lane
 from compatkit.training.loop import Loop
 from compatkit.training.randomness import preserved
 
-SIGNS = (
-    "not enough memory",
-    "can't allocate memory",
-    "CUDA out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-)
-"""What allocators say that have no error of their own: those of the CPU and of CUDA's libraries."""
 LEAST = 2
 """Images that are tried at least: batch normalisation has no statistics of one."""
-
-
-def ran_out(error: BaseException) -> bool:
-    """Return whether memory was what failed, also below a plugin."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, torch.OutOfMemoryError | MemoryError):
-            return True
-        if isinstance(cause, RuntimeError) and any(sign in str(cause) for sign in SIGNS):
-            return True
-        cause = cause.__cause__
-    return False
 
 
 def settled(loop: Loop, settle: Callable[[], Execution]) -> Execution:

@@ -9,11 +9,12 @@ from typing import Any
 
 import attrs
 
-from compatkit.errors import TrainingError
+from compatkit.errors import EnvironmentFailure, TrainingError
 from compatkit.training import checkpoints
 from compatkit.training.evaluating import Evaluator
+from compatkit.training.exhaustion import ran_out
 from compatkit.training.loop import Loop
-from compatkit.training.memory import does_not_fit, ran_out
+from compatkit.training.memory import does_not_fit
 from compatkit.training.progress import Bar, Ledger
 from compatkit.training.replicas import check_replicas, even_statistics
 from compatkit.training.scalars import Scalars
@@ -118,6 +119,15 @@ class Run:
             rows = evaluator.measure(self.loop.setup, self.loop.averages, done)
         except TrainingError as error:
             raise self._with_checkpoint(error) from error
+        except Exception as error:
+            if not ran_out(error):
+                raise
+            device = self.loop.setup.precision.device
+            raise EnvironmentFailure(
+                f"After step {done} the memory of {device} does not hold an evaluation on the {evaluator.on} "
+                f"images, {evaluator.batch_size} in a batch, beside the run: {error}. Use a smaller batch_size, "
+                "or accumulate=2 for the same images a step: evaluations take the images of a piece."
+            ) from error
         self.evaluations.extend(rows)
         if self.stopper is not None:
             self.stopper.see(done, rows, self.loop)

@@ -7,9 +7,10 @@ from typing import Literal, Protocol
 import attrs
 import torch
 
-from compatkit.errors import UsageError
+from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.training.augmenting import Augmentation, Further
 from compatkit.training.context import Batch, TaskState
+from compatkit.training.exhaustion import ran_out
 from compatkit.training.loaders import Streamed
 from compatkit.training.order import Order
 from compatkit.training.precision import Precision
@@ -85,8 +86,28 @@ class Placing:
 
         Raises:
             DataError: There are fewer images than in a batch.
+            EnvironmentFailure: The memory does not hold the images.
             UsageError: The images come from a loader and were asked to be elsewhere.
         """
+        try:
+            return self._source(state, seed, batch_size, precision, share)
+        except Exception as error:
+            if not ran_out(error):
+                raise
+            needed = (
+                Resident.needs(state.examples, Augmentation(state.task.augment, seed, state.name)) / 2**20
+            )
+            raise EnvironmentFailure(
+                f"The memory of {precision.device} does not hold the training images of task {state.name!r} "
+                f"({len(state.examples):,} of {state.examples.size[0]}x{state.examples.size[1]} pixels, {needed:,.0f} "
+                f"MiB as bytes): {error}. Use Trainer(images='prefetched'), which keeps them in host memory, a subset "
+                "of the data set, or a Task.loader.",
+                subject=state.name,
+            ) from error
+
+    def _source(
+        self, state: TaskState, seed: int, batch_size: int, precision: Precision, share: slice
+    ) -> Source:
         task, device = state.task, torch.device(precision.device)
         if task.loader is not None:
             if self.where != "auto":

@@ -174,3 +174,29 @@ def test_a_loader_is_not_asked_again() -> None:
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="another matter"):
         quick(steps=2).fit([task()], ["x"], factories={"x": lambda: Small(1, RuntimeError("another matter"))})
+
+
+def test_images_that_find_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any) -> None:
+        raise ERRORS[0]
+
+    monkeypatch.setattr("compatkit.training.resident._stored", full)
+    with pytest.raises(
+        EnvironmentFailure,
+        match=r"The memory of cpu does not hold the training images of task 'left' \(\d+ of 16x16 pixels, "
+        r".* MiB as bytes\): CUDA out of memory.*Use Trainer\(images='prefetched'\)",
+    ):
+        quick(steps=1).fit([task()])
+
+
+def test_an_evaluation_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any, **named: Any) -> None:
+        raise ERRORS[0]
+
+    monkeypatch.setattr("compatkit.training.evaluating.normalise", full)
+    with pytest.raises(
+        EnvironmentFailure,
+        match=r"After step 1 the memory of cpu does not hold an evaluation on the test images, 8 in a batch, beside "
+        r"the run: CUDA out of memory.*or accumulate=2",
+    ):
+        quick(steps=2, batch_size=8, evaluate_every=1, evaluate_on="test").fit([task()])
