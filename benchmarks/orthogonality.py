@@ -1,8 +1,8 @@
 """What the spectral term costs a step, without the Gram matrix and with it.
 
-Run ``python benchmarks/orthogonality.py [--repeats 20]``. For weights of common shapes: milliseconds of the term and its
-gradient, medians of interleaved repeats; ``dense`` makes W'W - I as the authors' code does, ``matrix-free`` is what the
-regularizer runs. Both take the same random numbers and give the same term.
+Run ``python benchmarks/orthogonality.py [--repeats 20]``. For weights of common shapes: milliseconds of the term and
+its gradient, medians of interleaved repeats; ``dense`` makes W'W - I as the authors' code does, ``matrix-free`` is what
+the regularizer runs. Both take the same random numbers and give the same term.
 """
 
 from __future__ import annotations
