@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compatkit import data, errors, hooks, metrics, signing
+    from compatkit import data, errors, hooks, metrics, pictures, signing
+    from compatkit.checkpoints.reading import read_checkpoint
     from compatkit.compatibility import Finding, Report, check
     from compatkit.contract import Blueprint, Contract, Label
     from compatkit.data.classes import common as match_classes
@@ -74,6 +75,7 @@ _HOMES = {
     "load_exported": "compatkit.exports.reading",
     "label": "compatkit.data.classes",
     "measure": "compatkit.measuring",
+    "read_checkpoint": "compatkit.checkpoints.reading",
     "use": "compatkit.plugins",
 }
 _MODULES = (
@@ -84,6 +86,7 @@ _MODULES = (
     "hooks",
     "metrics",
     "networks",
+    "pictures",
     "plugins",
     "signing",
     "testing",
@@ -133,6 +136,8 @@ __all__ = [
     "match_classes",
     "measure",
     "metrics",
+    "pictures",
+    "read_checkpoint",
     "signing",
     "use",
 ]

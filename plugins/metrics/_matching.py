@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from compatkit.errors import EnvironmentFailure, IntegrityError, MissingDependency, UsageError
+from compatkit import read_checkpoint
+from compatkit.errors import IntegrityError, MissingDependency, UsageError
 
 WINDOW, SIGMA = 11, 1.5
 """Side and deviation of SSIM's Gaussian window (Wang et al. 2004)."""
@@ -72,12 +71,13 @@ def lpips(trunk: str, sha256: str) -> Distance:
     The linear weights are those of the package ``lpips`` (version 0.1); nothing is downloaded.
 
     Args:
-        trunk: State dict of torchvision's AlexNet, as ``alexnet-owt-7be5be79.pth`` holds it.
+        trunk: State dict of torchvision's AlexNet, as ``alexnet-owt-7be5be79.pth`` holds it; no code in it is run.
         sha256: Of that file, 64 hexadecimal digits.
 
     Raises:
         MissingDependency: The package ``lpips`` is not installed.
         EnvironmentFailure: The file cannot be read.
+        FormatError: It holds no weights.
         IntegrityError: It is another file.
     """
     try:
@@ -87,18 +87,14 @@ def lpips(trunk: str, sha256: str) -> Distance:
             "LPIPS needs the package lpips: pip install 'compatkit[lpips]'. Leave lpips_trunk out for the scores that "
             "need no weights."
         ) from error
-    try:
-        found = hashlib.sha256(Path(trunk).read_bytes()).hexdigest()
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"The AlexNet weights for LPIPS cannot be read: {error}", subject=trunk
-        ) from error
+    read = read_checkpoint(trunk)
+    found = read.digest.rpartition(":")[2]
     if found != sha256.lower():
         raise IntegrityError(
             f"{trunk} has the sha256 {found}, and {sha256} was asked for: LPIPS of other weights is another metric.",
             subject=trunk,
         )
-    model = _model(package, torch.load(trunk, map_location="cpu", weights_only=True))
+    model = _model(package, read.tensors)
 
     def distance(one: Tensor, other: Tensor) -> Tensor:
         left, right = (_for_alexnet(value) for value in (one, other))
