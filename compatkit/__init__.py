@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from compatkit.training.context import AuxiliaryHead, Batch, SetUp, Step, TaskState
     from compatkit.training.fit import Fit
     from compatkit.training.pretraining import Pretraining
+    from compatkit.training.recording import LayerCall
     from compatkit.training.schedules import Schedule
     from compatkit.training.stopping import EarlyStopping
     from compatkit.training.task import Task
@@ -49,6 +50,7 @@ _HOMES = {
     "Finding": "compatkit.compatibility",
     "Fit": "compatkit.training.fit",
     "Label": "compatkit.contract",
+    "LayerCall": "compatkit.training.recording",
     "Matrix": "compatkit.reports.matrix",
     "Outcome": "compatkit.outcomes",
     "Policy": "compatkit.registry.policies",
@@ -100,6 +102,7 @@ __all__ = [
     "Finding",
     "Fit",
     "Label",
+    "LayerCall",
     "Matrix",
     "Outcome",
     "Policy",

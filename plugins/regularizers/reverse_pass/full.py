@@ -14,13 +14,14 @@ mean of the pixels that stand in for one where it enlarged, the least-squares in
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from compatkit import LayerCall
 from compatkit.errors import UsageError
 from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
 from compatkit_plugins.regularizers.reverse_pass.stages import (
@@ -36,21 +37,7 @@ from compatkit_plugins.regularizers.reverse_pass.undoing import STATISTICS, Stat
 OUTPUTS = {"relu": F.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
 
 
-class Recorded(Protocol):
-    """What a layer took and gave in one call."""
-
-    @property
-    def input(self) -> Tensor:
-        """What it took."""
-        ...
-
-    @property
-    def output(self) -> Tensor:
-        """What it gave."""
-        ...
-
-
-Records = Mapping[str, Sequence[Recorded]]
+Records = Mapping[str, Sequence[LayerCall]]
 
 
 @attrs.frozen
@@ -163,7 +150,7 @@ def first_only(stages: Sequence[Stage]) -> dict[str, float]:
     return {stages[0].linear: 1.0}
 
 
-def _call(stages: Sequence[Stage], records: Records, place: int, part: str) -> Recorded:
+def _call(stages: Sequence[Stage], records: Records, place: int, part: str) -> LayerCall:
     """Return the record of a part of a stage; a module that several stages share is called in their order."""
     path = getattr(stages[place], part)
     turn = sum(getattr(one, part) == path for one in stages[:place])
@@ -173,15 +160,7 @@ def _call(stages: Sequence[Stage], records: Records, place: int, part: str) -> R
     return calls[turn]
 
 
-@attrs.frozen(eq=False)
-class Seen:
-    """One call of a layer, as ``recorded`` writes it down."""
-
-    input: Tensor
-    output: Tensor
-
-
-def recorded(parts: Parts, paths: Sequence[str], images: Tensor) -> dict[str, list[Seen]]:
+def recorded(parts: Parts, paths: Sequence[str], images: Tensor) -> dict[str, list[LayerCall]]:
     """Run parts once, in the modes that they are in, and return what the layers of ``paths`` took and gave.
 
     Outputs are copies, since an activation that follows may write into them.
@@ -190,7 +169,7 @@ def recorded(parts: Parts, paths: Sequence[str], images: Tensor) -> dict[str, li
     for path in paths:
 
         def note(_: nn.Module, taken: tuple[Any, ...], given: Tensor, path: str = path) -> None:
-            records[path].append(Seen(taken[0].clone(), given.clone()))
+            records[path].append(LayerCall(taken[0].clone(), given.clone()))
 
         handles.append(modules[path].register_forward_hook(note))
     try:
