@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from compatkit.sweeps.sweep import Sweep
     from compatkit.training.context import AuxiliaryHead, Batch, SetUp, Step, TaskState
     from compatkit.training.fit import Fit
+    from compatkit.training.pretraining import Pretraining
+    from compatkit.training.recording import LayerCall
     from compatkit.training.schedules import Schedule
     from compatkit.training.stopping import EarlyStopping
     from compatkit.training.task import Task
@@ -50,10 +52,12 @@ _HOMES = {
     "Finding": "compatkit.compatibility",
     "Fit": "compatkit.training.fit",
     "Label": "compatkit.contract",
+    "LayerCall": "compatkit.training.recording",
     "Matrix": "compatkit.reports.matrix",
     "Measurement": "compatkit.measuring",
     "Outcome": "compatkit.outcomes",
     "Policy": "compatkit.registry.policies",
+    "Pretraining": "compatkit.training.pretraining",
     "Recombination": "compatkit.evaluation.recombination",
     "Registry": "compatkit.workspace",
     "Report": "compatkit.compatibility",
@@ -105,10 +109,12 @@ __all__ = [
     "Finding",
     "Fit",
     "Label",
+    "LayerCall",
     "Matrix",
     "Measurement",
     "Outcome",
     "Policy",
+    "Pretraining",
     "Recombination",
     "Registry",
     "Report",

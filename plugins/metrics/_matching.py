@@ -108,14 +108,14 @@ def lpips(trunk: str, sha256: str) -> Distance:
 
 def _model(package: Any, weights: dict[str, Tensor]) -> Any:
     """Return LPIPS on AlexNet without its download: the trunk is made empty, and filled."""
+    # The package calls torchvision, and torch's reader for its own linear weights, as they were called once.
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # the package calls torchvision, and torch.load, as they were called once
+        warnings.simplefilter("ignore")
         model = package.LPIPS(net="alex", pnet_rand=True, verbose=False).eval()
     trunk = {name: value for name, value in weights.items() if name.startswith("features.")}
     held = [one for one in model.net.modules() if isinstance(one, torch.nn.Conv2d)]
     names = [name.removesuffix(".weight") for name in trunk if name.endswith(".weight")]
+    names.sort(key=lambda name: int(name.removeprefix("features.")))
     shapes = [tuple(trunk[f"{name}.weight"].shape) for name in names]
     if shapes != [tuple(one.weight.shape) for one in held]:
         raise UsageError(
