@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from compatkit.sweeps.sweep import Sweep
     from compatkit.training.context import AuxiliaryHead, Batch, SetUp, Step, TaskState
     from compatkit.training.fit import Fit
+    from compatkit.training.pretraining import Pretraining
     from compatkit.training.recording import LayerCall
     from compatkit.training.schedules import Schedule
     from compatkit.training.stopping import EarlyStopping
@@ -53,6 +54,7 @@ _HOMES = {
     "Matrix": "compatkit.reports.matrix",
     "Outcome": "compatkit.outcomes",
     "Policy": "compatkit.registry.policies",
+    "Pretraining": "compatkit.training.pretraining",
     "Recombination": "compatkit.evaluation.recombination",
     "Registry": "compatkit.workspace",
     "Report": "compatkit.compatibility",
@@ -104,6 +106,7 @@ __all__ = [
     "Matrix",
     "Outcome",
     "Policy",
+    "Pretraining",
     "Recombination",
     "Registry",
     "Report",
