@@ -59,7 +59,9 @@ def _kept(instance: Task, attribute: object, value: bool) -> None:
 def _normalisation(value: object) -> Mapping[str, tuple[float, ...]] | None:
     if value is None:
         return None
-    expected = "Task.normalisation expects {'mean': ..., 'std': ...}, each a number or a list of one a channel"
+    expected = (
+        "Task.normalisation expects {'mean': ..., 'std': ...}, each a number or a list of one a channel"
+    )
     if not isinstance(value, Mapping) or value.keys() != {"mean", "std"}:
         raise UsageError(f"{expected}; got {value!r:.100}.")
     stated: dict[str, tuple[float, ...]] = {}
