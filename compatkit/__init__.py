@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compatkit import data, errors, hooks, signing
+    from compatkit import data, errors, hooks, metrics, signing
     from compatkit.compatibility import Finding, Report, check
     from compatkit.contract import Blueprint, Contract, Label
     from compatkit.data.classes import common as match_classes
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
     from compatkit.exports.reading import load_exported
     from compatkit.hooks import HOOK_API, effect, hookimpl, hookspec
+    from compatkit.measuring import Measurement, measure
     from compatkit.outcomes import Outcome
     from compatkit.plugins import Use, use
     from compatkit.registry.changes.differences import Difference
@@ -49,6 +50,7 @@ _HOMES = {
     "Fit": "compatkit.training.fit",
     "Label": "compatkit.contract",
     "Matrix": "compatkit.reports.matrix",
+    "Measurement": "compatkit.measuring",
     "Outcome": "compatkit.outcomes",
     "Policy": "compatkit.registry.policies",
     "Recombination": "compatkit.evaluation.recombination",
@@ -71,6 +73,7 @@ _HOMES = {
     "hookspec": "compatkit.hooks",
     "load_exported": "compatkit.exports.reading",
     "label": "compatkit.data.classes",
+    "measure": "compatkit.measuring",
     "use": "compatkit.plugins",
 }
 _MODULES = (
@@ -79,6 +82,7 @@ _MODULES = (
     "errors",
     "evaluation",
     "hooks",
+    "metrics",
     "networks",
     "plugins",
     "signing",
@@ -99,6 +103,7 @@ __all__ = [
     "Fit",
     "Label",
     "Matrix",
+    "Measurement",
     "Outcome",
     "Policy",
     "Recombination",
@@ -126,6 +131,8 @@ __all__ = [
     "label",
     "load_exported",
     "match_classes",
+    "measure",
+    "metrics",
     "signing",
     "use",
 ]
