@@ -21,7 +21,7 @@ from compatkit.errors import DataError
 
 PATTERN = "cue_conflict*.npz"
 TEST_SHARE = 8
-"""One image in eight of every class is for testing: 160 of 1,280, as in Xie et al. (2020), appendix C.1."""
+"""One image in eight of every class is for testing: 160 of 1,280, as in "Reviving Autoencoder Pretraining", C.1."""
 FORM = "A file of cue-conflict stimuli holds cue_conflict, edges and silhouettes, each as _x and _shape, and classes"
 
 

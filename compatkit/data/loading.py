@@ -54,10 +54,11 @@ def load(
 ) -> DataSet:
     """Load a data set.
 
-    A name is looked for in this order: sets made in code (``digits``, ``typeset-digits``, ``peaks``,
-    ``sphere-rule``); ``providers``; sets composed of other files (``cue-conflict``, ``cifar10.1``); packs ``<name>.npz`` and ``<name>.webp.npz`` in ``root``, or else in the folder ``COMPATKIT_DATA``;
-    torchvision's own sets in the same folder, then in torchvision's (``$TORCH_HOME/datasets``). Case, hyphens
-    and underscores make no difference.
+    A name is looked for in this order: sets made in code (``digits``, ``typeset-digits``, ``peaks``, ``sphere-
+    rule``); ``providers``; sets composed of other files (``cue-conflict``, ``cifar10.1``); packs ``<name>.npz``
+    and ``<name>.webp.npz`` in ``root``, or else in the folder ``COMPATKIT_DATA``; torchvision's own sets in the
+    same folder, then in torchvision's (``$TORCH_HOME/datasets``). Case, hyphens and underscores make no
+    difference.
 
     Args:
         name_or_path: A name, or the path of an ``.npz`` pack.

@@ -1,11 +1,13 @@
 """Peaks: a bright disc in one of two corners beside a random scribble; what a network should find in them is known.
 
-The data set of Xie et al. (2020), "Reviving Autoencoder Pretraining", figure 12 and appendix A.4, drawn anew from its
+The data set of "Reviving Autoencoder Pretraining", figure 12 and appendix A.4, drawn anew from its
 description: 110 grey images of 28 x 28 pixels, 55 a class, the last 5 of each for testing. The disc is always at the
 same place of its class, the scribble never, so that the mean of a class is its disc.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 
@@ -78,7 +80,7 @@ def _scribble(draw: np.random.Generator, label: int) -> Floats:
 
 def _curve(points: list[Floats]) -> Floats:
     """Return points along the chain: from middle to middle of neighbours, drawn towards the point between."""
-    ends = [points[0], *((a + b) / 2 for a, b in zip(points[1:-2], points[2:-1], strict=True)), points[-1]]
+    ends = [points[0], *((a + b) / 2 for a, b in pairwise(points[1:-1])), points[-1]]
     along = np.linspace(0, 1, 40, dtype=np.float32)[:, None]
     pieces = [
         (1 - along) ** 2 * start + 2 * along * (1 - along) * towards + along**2 * end
