@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compatkit import data, errors, hooks, metrics, signing
+    from compatkit import data, errors, hooks, metrics, pictures, signing
+    from compatkit.checkpoints.reading import read_checkpoint
     from compatkit.compatibility import Finding, Report, check
     from compatkit.contract import Blueprint, Contract, Label
     from compatkit.data.classes import common as match_classes
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from compatkit.sweeps.sweep import Sweep
     from compatkit.training.context import AuxiliaryHead, Batch, SetUp, Step, TaskState
     from compatkit.training.fit import Fit
+    from compatkit.training.pretraining import Pretraining
+    from compatkit.training.recording import LayerCall
     from compatkit.training.schedules import Schedule
     from compatkit.training.stopping import EarlyStopping
     from compatkit.training.task import Task
@@ -49,10 +52,12 @@ _HOMES = {
     "Finding": "compatkit.compatibility",
     "Fit": "compatkit.training.fit",
     "Label": "compatkit.contract",
+    "LayerCall": "compatkit.training.recording",
     "Matrix": "compatkit.reports.matrix",
     "Measurement": "compatkit.measuring",
     "Outcome": "compatkit.outcomes",
     "Policy": "compatkit.registry.policies",
+    "Pretraining": "compatkit.training.pretraining",
     "Recombination": "compatkit.evaluation.recombination",
     "Registry": "compatkit.workspace",
     "Report": "compatkit.compatibility",
@@ -74,6 +79,7 @@ _HOMES = {
     "load_exported": "compatkit.exports.reading",
     "label": "compatkit.data.classes",
     "measure": "compatkit.measuring",
+    "read_checkpoint": "compatkit.checkpoints.reading",
     "use": "compatkit.plugins",
 }
 _MODULES = (
@@ -84,6 +90,7 @@ _MODULES = (
     "hooks",
     "metrics",
     "networks",
+    "pictures",
     "plugins",
     "signing",
     "testing",
@@ -102,10 +109,12 @@ __all__ = [
     "Finding",
     "Fit",
     "Label",
+    "LayerCall",
     "Matrix",
     "Measurement",
     "Outcome",
     "Policy",
+    "Pretraining",
     "Recombination",
     "Registry",
     "Report",
@@ -133,6 +142,8 @@ __all__ = [
     "match_classes",
     "measure",
     "metrics",
+    "pictures",
+    "read_checkpoint",
     "signing",
     "use",
 ]

@@ -84,6 +84,8 @@ def assert_metric(
 ) -> None:
     """Check that a metric streams: the result must not depend on how the examples are cut into batches.
 
+    Without any example a result is undefined, unless it counts none, as one of weights alone does.
+
     Args:
         factory: What the registration hook registers.
         batches: Logits ``(batch, classes)`` and labels ``(batch,)``, or ``compatkit.metrics.Observation`` where the
@@ -117,8 +119,8 @@ def assert_metric(
     _same(whole, results(metric.merge(left, right)), "merging two parts")
     advance(metric, left, parts[1], about)
     _same(before, results(left), "updating or merging a copy; make a new state each time")
-    for empty in results(metric.init()):
-        if any(one.status != "undefined" for one in _cells(empty)):
+    for full, empty in zip(whole, results(metric.init()), strict=True):
+        if full.count and any(one.status != "undefined" for one in _cells(empty)):
             raise PluginError(
                 f"The metric {empty.name!r} gives {[one.value for one in _cells(empty)]} without any example. "
                 "Give None with the status 'undefined' and a reason.",

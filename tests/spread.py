@@ -134,6 +134,28 @@ def batch_normalised() -> ck.Fit:
     return quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05, log_every=2).fit([task])
 
 
+class Pretrains:
+    """Moves weights before the first step, and otherwise in any process but the first."""
+
+    @ck.hookimpl
+    def compatkit_pretrain(self, setup: ck.SetUp, pretraining: ck.Pretraining) -> Mapping[str, float]:
+        said: dict[str, float] = {}
+        for name, task in setup.tasks.items():
+            batches = pretraining.batches(task, "pretrains", name, steps=3, batch_size=6)
+            mean = torch.stack([one.images.std() for one in batches]).mean()
+            said[name] = float(mean) + int(os.environ.get("RANK", "0"))
+            with torch.no_grad():
+                for one in task.extractor.parameters():
+                    one.add_(0.01 * said[name])
+        return said
+
+
+def pretrained() -> ck.Fit:
+    """Plugins train before the first step; averages begin there."""
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05, ema=0.5)
+    return trainer.fit(tasks(), ["pretrains"], factories={"pretrains": Pretrains})
+
+
 class Idle:
     """Takes the place of a plugin that ended a run."""
 
@@ -205,7 +227,7 @@ def drifting() -> ck.Fit:
 RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     one.__name__: one
     for one in (
-        *(sgd, adam, comforts, phases, frozen, batch_normalised, resumed),
+        *(sgd, adam, comforts, phases, frozen, pretrained, batch_normalised, resumed),
         *(failing, other_images, drifting),
     )
 }

@@ -24,10 +24,12 @@ class LayerCall(NamedTuple):
     Attributes:
         input: Its first argument, ``(batch, ...)``.
         output: What it gave, ``(batch, ...)``, also where an in-place activation follows.
+        layer: What was called.
     """
 
     input: Tensor
     output: Tensor
+    layer: nn.Module
 
 
 Layers = Mapping[str, Sequence[LayerCall]]
@@ -61,7 +63,7 @@ class Notes:
         self.copied = (False, False)
         self.rows = (True, True)
 
-    def add(self, given: Any, output: Any) -> None:
+    def add(self, layer: nn.Module, given: Any, output: Any) -> None:
         """Note one call.
 
         Raises:
@@ -84,7 +86,7 @@ class Notes:
             given = given.clone()
         if self.copied[1]:
             output = output.clone()
-        call = LayerCall(given, output)
+        call = LayerCall(given, output, layer)
         if self.calls is None:
             self.calls = [call]
         else:
@@ -95,7 +97,7 @@ def _note(module: nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any
     """Be the hook of every recorded layer: one function for all, which compiled graphs of other tasks share."""
     notes: Notes = module._layer_notes  # type: ignore[assignment]
     if notes.during.open:
-        notes.add(first_of(arguments, named), output)
+        notes.add(module, first_of(arguments, named), output)
 
 
 def first_of(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
@@ -152,7 +154,7 @@ def _first(call: LayerCall, notes: Notes, views: int) -> LayerCall:
         given = given.narrow(0, 0, len(given) // views)
     if notes.rows[1]:
         output = output.narrow(0, 0, len(output) // views)
-    return LayerCall(given, output)
+    return LayerCall(given, output, call.layer)
 
 
 @attrs.define(eq=False)

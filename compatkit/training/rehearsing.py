@@ -61,7 +61,7 @@ def refuses_views(recorder: Recorder, shape: tuple[int, ...]) -> str | None:
         if len(calls) != len(both[name]):
             return f"the layer {name!r} is called more often for more images"
         for call, twice in zip(calls, both[name], strict=True):
-            pairs = [(one, other) for one, other in zip(call, twice, strict=True)]
+            pairs = [(one, other) for one, other in zip(call[:2], twice[:2], strict=True)]
             rows = tuple(one.shape != other.shape for one, other in pairs)
             if not all(_begins(one, other) for one, other in pairs):
                 return f"the rows of what is recorded of the layer {name!r} are not those of the images"

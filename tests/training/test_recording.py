@@ -86,6 +86,7 @@ def test_records_are_what_layers_gave_where_activations_work_in_place(backbone: 
 
     def look(step: ck.Step) -> None:
         for name, (call,) in step.layers.items():
+            assert call.layer is layer(step, name)
             assert torch.equal(layer(step, name)(call.input), call.output), name
             checked.append(name)
         parts = step.task.extractor, step.task.head
@@ -107,7 +108,7 @@ def test_a_pass_of_several_views_gives_records_of_the_batch_alone() -> None:
     for passes, kept in found.items():
         fit(
             small(),
-            lambda step, kept=kept: kept.extend(t.detach() for (c,) in step.layers.values() for t in c),
+            lambda step, kept=kept: kept.extend(t.detach() for (c,) in step.layers.values() for t in c[:2]),
             ["rotation_prediction"],
             passes=passes,
         )
@@ -379,6 +380,7 @@ def test_who_wanted_records_is_named_where_a_loss_cannot_be_compiled() -> None:
     )
 
 
-def test_a_call_is_a_pair() -> None:
-    call = LayerCall(torch.zeros(1), torch.ones(1))
-    assert (call.input, call.output) == tuple(call)
+def test_a_call_knows_its_layer() -> None:
+    layer = nn.Identity()
+    call = LayerCall(torch.zeros(1), torch.ones(1), layer)
+    assert (call.input, call.output, call.layer) == tuple(call)

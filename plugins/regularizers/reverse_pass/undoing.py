@@ -1,0 +1,104 @@
+"""One layer of a chain undone: the transposed map, the size before it, and the layer before applied once more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from compatkit.errors import UsageError
+from compatkit_plugins.regularizers.reverse_pass.adjoint import adjoint, without_bias
+from compatkit_plugins.regularizers.reverse_pass.stages import Stage
+
+Statistics = Literal["batch", "forward_batch", "running"]
+STATISTICS: tuple[Statistics, ...] = ("batch", "forward_batch", "running")
+
+
+def step_back(layer: nn.Module, stage: Stage, back: Tensor, like: Tensor, size: torch.Size) -> Tensor:
+    """Return M'(back - b), brought to the size that the state had before pooling or reshaping.
+
+    Args:
+        layer: The linear layer of ``stage``.
+        stage: Whose layer it is.
+        back: Of the shape of what the layer gives, or reshapes to it.
+        like: What the layer took.
+        size: Of the state that is to be compared.
+    """
+    back = adjoint(layer, like, without_bias(layer, back))
+    if stage.taken is None or stage.pooled is None:
+        return back.reshape(size)
+    wanted = size if len(size) == 1 + len(stage.taken) else torch.Size((size[0], *stage.taken))
+    if back.dim() != len(wanted):
+        shape = (
+            *stage.pooled,
+            *(1,) * (len(stage.taken) - len(stage.pooled)),
+        )  # pooled to a pixel, and flattened
+        back = back.reshape(size[0], *shape)
+    return resized(back, wanted).reshape(size)
+
+
+def resized(value: Tensor, size: torch.Size) -> Tensor:
+    """Return maps at another size: the nearest pixel where they grow, means of pixels where they shrink."""
+    wanted = size[2:]
+    if all(there >= here for there, here in zip(wanted, value.shape[2:], strict=True)):
+        return F.interpolate(value, size=wanted, mode="nearest")
+    shrink = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
+    return shrink[len(wanted)](value, tuple(wanted))  # type: ignore[arg-type]
+
+
+def again(
+    stage: Stage,
+    modules: Mapping[str, nn.Module],
+    back: Tensor,
+    forward: Tensor | None,
+    statistics: Statistics,
+) -> Tensor:
+    """Apply normalisation and activation of a stage once more; no buffer is written.
+
+    Args:
+        stage: The one that made the state which ``back`` stands for.
+        modules: By path.
+        back: ``(batch, channels, ...)``.
+        forward: What the normalisation took on the way forward.
+        statistics: See ``Walk``.
+    """
+    if stage.norm is not None:
+        back = _normalised(stage.norm, modules[stage.norm], back, forward, statistics)
+    if stage.act is None:
+        return back
+    # Not called as a module: hooks are for what happens on the way forward.
+    return modules[stage.act].forward(back)
+
+
+def _normalised(
+    path: str, norm: nn.Module, back: Tensor, forward: Tensor | None, statistics: Statistics
+) -> Tensor:
+    if not isinstance(norm, _BatchNorm):
+        return norm.forward(back)
+    weight, bias, eps = norm.weight, norm.bias, norm.eps
+    if statistics == "batch":
+        return F.batch_norm(back, None, None, weight, bias, True, 0.0, eps)
+    if statistics == "running":
+        if norm.running_mean is None or norm.running_var is None:
+            raise UsageError(
+                f'{path} keeps no running statistics, which bn_reverse="running" asks for. Use "batch" or '
+                '"forward_batch".'
+            )
+        return F.batch_norm(back, norm.running_mean, norm.running_var, weight, bias, False, 0.0, eps)
+    assert forward is not None
+    places = [0, *range(2, forward.dim())]
+    variance, mean = torch.var_mean(wide(forward), places, correction=0, keepdim=True)
+    given = (wide(back) - mean) * torch.rsqrt(variance + eps)
+    shape = (1, -1, *(1,) * (back.dim() - 2))
+    if weight is not None:
+        given = given * weight.view(shape) + bias.view(shape)
+    return given.to(back.dtype)
+
+
+def wide(value: Tensor) -> Tensor:
+    """Return ``value`` in float32 at least: squares of bfloat16 are too coarse to be compared."""
+    return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
