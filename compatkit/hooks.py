@@ -134,6 +134,17 @@ class Registration:
                 register("my-digits", load)
         """
 
+    @hookspec
+    def compatkit_studies(self, register: Register) -> None:
+        """Offer studies: ``factory() -> compatkit.studies.Study``, each under the number that runs ask for.
+
+        Example::
+
+            @compatkit.hookimpl
+            def compatkit_studies(register):
+                register("mine.1", lambda: STUDY)
+        """
+
 
 class Training:
     """Hot hooks: implemented by the objects that a regularizer's factory returns."""

@@ -31,7 +31,7 @@ ONLY_IN = {
     "timm": ("compatkit.adapters.timm",),
     "torchvision": ("compatkit.adapters.torchvision", "compatkit.data.torchvision"),
 }
-PUBLIC_MODULES = {"compatkit.errors", "compatkit.hooks", "compatkit.metrics"}
+PUBLIC_MODULES = {"compatkit.errors", "compatkit.hooks", "compatkit.metrics", "compatkit.studies"}
 """What plugins may import from besides ``compatkit`` itself."""
 UPWARD = {
     ("compatkit.hooks", "compatkit.training.context"),

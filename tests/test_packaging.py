@@ -52,7 +52,17 @@ def test_every_plugin_file_has_an_entry_point_and_the_other_way_round() -> None:
         for path in (REPOSITORY / "plugins").glob("*/*")
         if not path.name.startswith("_") and (path.suffix == ".py" or (path / "__init__.py").exists())
     }
-    assert found == POINTS, "[project.entry-points.compatkit] in pyproject.toml"
+    plugins = {key: value for key, value in POINTS.items() if not key.startswith("studies.")}
+    assert found == plugins, "[project.entry-points.compatkit] in pyproject.toml"
+
+
+def test_every_study_file_has_an_entry_point_by_its_number_and_the_other_way_round() -> None:
+    files = {
+        installed_name(path)
+        for path in (REPOSITORY / "studies").rglob("*.py")
+        if not path.name.startswith("_")
+    }
+    assert files == {value for key, value in POINTS.items() if key.startswith("studies.")}
 
 
 def test_the_installation_knows_the_entry_points() -> None:

@@ -56,6 +56,7 @@ COMMANDS = {
     "sign": ("compatkit.cli.sign", "Sign components with a private key."),
     "signatures": ("compatkit.cli.sign", "Say whose signatures components have, and whether these count."),
     "split": ("compatkit.cli.split", "Cut a model and show both parts."),
+    "study": ("compatkit.cli.study", "List the studies of the papers, and run one by its number."),
     "sweep": ("compatkit.cli.sweep", "Carry out all runs of a recipe with lists, and compare them."),
     "train": ("compatkit.cli.train", "Train the tasks of a recipe and publish their parts."),
     "verify": ("compatkit.cli.verify", "Examine a registry's files, and mend what can be mended."),
