@@ -10,18 +10,21 @@ Cost: as much again as the layers that are reversed, for ``local``; less for est
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import attrs
 from torch import Tensor
 
-from compatkit import SetUp, Step, effect, hookimpl
+from compatkit import SetUp, Step, TaskState, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
-from compatkit_plugins.regularizers.reverse_pass.local import local_loss
+from compatkit_plugins.regularizers.reverse_pass.local import Records, local_loss
 from compatkit_plugins.regularizers.reverse_pass.sampling import drawn_images, drawn_layers
 from compatkit_plugins.regularizers.reverse_pass.selection import Selection, factors
+
+if TYPE_CHECKING:
+    from compatkit_plugins.regularizers.reverse_pass.full import Walk
 
 compatkit_api = 1
 VARIANTS = ("local", "full", "first")
@@ -53,6 +56,21 @@ def reverse_pass(
     settings = dict(locals())
     sampled = sample_images != 1 or sample_layers != 1
     return SampledReversePass(**settings) if sampled else ReversePass(**settings)
+
+
+class Way(Protocol):
+    """How the layers of one task are reversed."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The modules that ``loss`` needs records of."""
+        ...
+
+    def loss(
+        self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
+    ) -> Tensor | None:
+        """Return the loss, None where it would be 0."""
+        ...
 
 
 def _globs(value: Any) -> tuple[str, ...] | None:
@@ -94,6 +112,7 @@ class ReversePass:
     sample_layers: float = 1.0
     reduction: str = "mean"
     selections: dict[str, Selection] = attrs.field(factory=dict, init=False)
+    _ways: dict[str, Way] = attrs.field(factory=dict, init=False)
     _factors: dict[str, float] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -123,17 +142,44 @@ class ReversePass:
             UsageError: A layer has no transpose, or nothing is left to reverse.
         """
         for task in setup.tasks.values():
-            selection = Selection.of(task, self.layers)
-            self.selections[task.name] = selection
-            self._factors |= factors(selection.layers, self.layer_weights)
-            setup.record_layers(task, selection.layers)
+            names = self._whole(task) if self.variant != "local" else self._local(task)
+            setup.record_layers(task, names)
 
     @hookimpl
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the sum over layers of what each is away from giving back what it took."""
-        loss = local_loss(step.layers, self._factors, detach_target=self.detach_target)
+        loss = self._loss(step, step.layers)
         return {} if loss is None else {"loss": loss}
+
+    def _local(self, task: TaskState) -> Iterable[str]:
+        """Choose the layers of a task; return what is recorded."""
+        selection = self.selections[task.name] = Selection.of(task, self.layers)
+        self._factors |= factors(selection.layers, self.layer_weights)
+        if not self.activation:
+            return selection.layers
+        from compatkit_plugins.regularizers.reverse_pass.activated import Activated
+
+        way = self._ways[task.name] = Activated.of(task, selection.layers, self._walk())
+        return way.names
+
+    def _whole(self, task: TaskState) -> Iterable[str]:
+        """Find the chain of a task; return what is recorded."""
+        from compatkit_plugins.regularizers.reverse_pass.full import Whole
+
+        way = self._ways[task.name] = Whole.of(task, self._walk())
+        return way.names
+
+    def _walk(self) -> Walk:
+        from compatkit_plugins.regularizers.reverse_pass.full import Walk
+
+        return Walk(self.bn_reverse, self.output_activation)
+
+    def _loss(self, step: Step, records: Records, names: Iterable[str] | None = None) -> Tensor | None:
+        if not self._ways:
+            return local_loss(records, self._factors, detach_target=self.detach_target, names=names)
+        way, images = self._ways[step.task.name], step.batch.images
+        return way.loss(records, images, self._factors, detach_target=self.detach_target)
 
 
 class SampledReversePass(ReversePass):
@@ -144,10 +190,11 @@ class SampledReversePass(ReversePass):
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return an unbiased estimate of the loss."""
         names, scale = drawn_layers(list(step.layers), self.sample_layers, step.rng("reverse_pass", "layers"))
-        draw = step.rng("reverse_pass", "images")
         kept = {name: step.layers[name] for name in names}
-        records = drawn_images(kept, len(step.batch.images), self.sample_images, draw)
-        loss = local_loss(records, self._factors, detach_target=self.detach_target)
+        if self.sample_images < 1:
+            draw = step.rng("reverse_pass", "images")
+            kept = drawn_images(kept, len(step.batch.images), self.sample_images, draw)
+        loss = self._loss(step, kept)
         return {} if loss is None else {"loss": scale * loss}
 
 
