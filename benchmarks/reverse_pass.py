@@ -69,7 +69,9 @@ def data_set(side: int) -> DataSet:
 def begin(stack: ExitStack, name: str, uses: list[Any]) -> Begun:
     """Return a run of the trainer before its first step."""
     given = NETWORKS[name]
-    task = ck.Task("noise", data_set(given.side), name, given.split, size=given.side, kwargs=dict(given.kwargs))
+    task = ck.Task(
+        "noise", data_set(given.side), name, given.split, size=given.side, kwargs=dict(given.kwargs)
+    )
     trainer = ck.Trainer(
         steps=10**6, batch_size=given.batch, device="cpu", precision="float32", progress=False, lr=1e-5
     )
@@ -141,7 +143,9 @@ def kept_bytes(run: Begun) -> int:
     loop = run.loop
     lane = loop.lanes["noise"]
     lane.resolve(0)
-    own = {one.untyped_storage().data_ptr() for owner in loop.setup.owners.values() for one in owner.parameters()}
+    own = {
+        one.untyped_storage().data_ptr() for owner in loop.setup.owners.values() for one in owner.parameters()
+    }
     found: dict[int, int] = {}
 
     def pack(one: Tensor) -> Tensor:
