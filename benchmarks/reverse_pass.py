@@ -69,7 +69,9 @@ def data_set(side: int) -> DataSet:
 def begin(stack: ExitStack, name: str, uses: list[Any]) -> Begun:
     """Return a run of the trainer before its first step."""
     given = NETWORKS[name]
-    task = ck.Task("noise", data_set(given.side), name, given.split, size=given.side, kwargs=dict(given.kwargs))
+    task = ck.Task(
+        "noise", data_set(given.side), name, given.split, size=given.side, kwargs=dict(given.kwargs)
+    )
     trainer = ck.Trainer(
         steps=10**6, batch_size=given.batch, device="cpu", precision="float32", progress=False, lr=1e-5
     )
@@ -141,7 +143,9 @@ def kept_bytes(run: Begun) -> int:
     loop = run.loop
     lane = loop.lanes["noise"]
     lane.resolve(0)
-    own = {one.untyped_storage().data_ptr() for owner in loop.setup.owners.values() for one in owner.parameters()}
+    own = {
+        one.untyped_storage().data_ptr() for owner in loop.setup.owners.values() for one in owner.parameters()
+    }
     found: dict[int, int] = {}
 
     def pack(one: Tensor) -> Tensor:
@@ -194,10 +198,10 @@ def page(networks: list[str], rounds: int, seed: int) -> list[str]:
         "",
         machine(),
         "",
-        "Milliseconds a step in float32; `more` is the median of the rounds' ratios to the same step without the reverse",
-        f"pass (the paper states +{PAPER} % for its texture-shape network), `to hand` to the hand-written reverse pass",
-        f"(goal: at most {GATE_HAND:.2f}); estimates aim at +{100 * (GATE_ESTIMATE - 1):.0f} %. MiB: kept for the",
-        "backward pass.",
+        "Milliseconds a step in float32. `more` is the median of the rounds' ratios to the same step without the",
+        f"reverse pass (the paper states +{PAPER} % for its texture-shape network); estimates aim at",
+        f"+{100 * (GATE_ESTIMATE - 1):.0f} %. `to hand` is the ratio to the hand-written reverse pass (goal: at most",
+        f"{GATE_HAND:.2f}). MiB: kept for the backward pass.",
         "",
         "| network | step | least | median | more | to hand | MiB |",
         "|---|---|---:|---:|---:|---:|---:|",

@@ -1,7 +1,8 @@
 """The local reverse pass with non-linearities: from what the activation behind a layer gave to what the layer took.
 
-Paper: "Reviving Autoencoder Pretraining", App. A.3: d'_m = act_{m-1}(BN_{m-1}(M_m' (d_{m+1} - b_m))), where d_{m+1} is the
-    state after the activation of layer m on the way forward. The first layer has nothing before it.
+Paper: "Reviving Autoencoder Pretraining", App. A.3.
+Equations: d'_m = act_{m-1}(BN_{m-1}(M_m' (d_{m+1} - b_m))), where d_{m+1} is the state after the activation of layer m
+    on the way forward. The first layer has nothing before it.
 
 Which activation follows a layer and which made its input is read off one pass: two tensors belong together where they
 are the same object. Pooling between an activation and the layer is undone by nearest-neighbour upsampling.
@@ -18,14 +19,23 @@ from torch import Tensor, nn
 
 from compatkit import TaskState
 from compatkit.errors import UsageError
-from compatkit_plugins.regularizers.reverse_pass.finding import ACT, NORM, POOL, POOL_FUNCTIONS, SAME, SAME_FUNCTIONS
+from compatkit_plugins.regularizers.reverse_pass.finding import (
+    ACT,
+    NORM,
+    POOL,
+    POOL_FUNCTIONS,
+    SAME,
+    SAME_FUNCTIONS,
+)
 from compatkit_plugins.regularizers.reverse_pass.full import OUTPUTS, Walk
 from compatkit_plugins.regularizers.reverse_pass.local import Records, wide
 from compatkit_plugins.regularizers.reverse_pass.stages import Stage, evaluating, run
 from compatkit_plugins.regularizers.reverse_pass.tracking import Call, tracked
 from compatkit_plugins.regularizers.reverse_pass.undoing import again, step_back
 
-ACT_FUNCTIONS = frozenset({"relu", "relu_", "relu6", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "hardtanh"})
+ACT_FUNCTIONS = frozenset(
+    {"relu", "relu_", "relu6", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "hardtanh"}
+)
 """Activations that a network calls without a module; what they give cannot be recorded."""
 
 
@@ -64,7 +74,9 @@ class Activated:
             UsageError: That is not possible for some of them; they are named, with the reason.
         """
         parts = (task.extractor, task.head)
-        images = torch.rand(2, len(task.data.mean), *task.data.size, generator=torch.Generator().manual_seed(0))
+        images = torch.rand(
+            2, len(task.data.mean), *task.data.size, generator=torch.Generator().manual_seed(0)
+        )
         first = next(task.extractor.parameters(), images)
         with torch.no_grad(), evaluating(parts):
             calls = tracked(parts, images.to(first.device, first.dtype), run)
@@ -89,7 +101,11 @@ class Activated:
         found = [
             path
             for one in self.layers
-            for path in (one.stage.linear, one.after, *((one.before.norm, one.before.last) if one.before else ()))
+            for path in (
+                one.stage.linear,
+                one.after,
+                *((one.before.norm, one.before.last) if one.before else ()),
+            )
         ]
         return tuple(dict.fromkeys(path for path in found if path is not None))
 
@@ -156,7 +172,8 @@ def _refuse_shared(calls: Sequence[Call], place: int) -> None:
         if name in ACT_FUNCTIONS:
             raise _Unresolved(f"is activated by {name}(), which is no module")
         if len(calls[user].inputs) > 1 and any(
-            isinstance(calls[one].module, ACT) or calls[one].name in ACT_FUNCTIONS for one in _users(calls, user)
+            isinstance(calls[one].module, ACT) or calls[one].name in ACT_FUNCTIONS
+            for one in _users(calls, user)
         ):
             raise _Unresolved(f"is activated together with others, after {name}()")
 
