@@ -88,9 +88,9 @@ def _normalised(norm: nn.Module, back: Tensor, forward: Tensor | None, statistic
                 '"batch" or "forward_batch".'
             )
         return F.batch_norm(back, norm.running_mean, norm.running_var, weight, bias, False, 0.0, eps)
-    assert forward is not None
-    places = [0, *range(2, forward.dim())]
-    variance, mean = torch.var_mean(wide(forward), places, correction=0, keepdim=True)
+    taken = wide(back if forward is None else forward)
+    places = [0, *range(2, taken.dim())]
+    variance, mean = torch.var_mean(taken, places, correction=0, keepdim=True)
     given = (wide(back) - mean) * torch.rsqrt(variance + eps)
     shape = (1, -1, *(1,) * (back.dim() - 2))
     if weight is not None:
