@@ -1,7 +1,8 @@
 """The local reverse pass with non-linearities: from what the activation behind a layer gave to what the layer took.
 
-Paper: "Reviving Autoencoder Pretraining", App. A.3: d'_m = act_{m-1}(BN_{m-1}(M_m' (d_{m+1} - b_m))), where d_{m+1} is the
-    state after the activation of layer m on the way forward. The first layer has nothing before it.
+Paper: "Reviving Autoencoder Pretraining", App. A.3.
+Equations: d'_m = act_{m-1}(BN_{m-1}(M_m' (d_{m+1} - b_m))), where d_{m+1} is the state after the activation of layer m
+    on the way forward. The first layer has nothing before it.
 
 Which activation follows a layer and which made its input is read off one pass: two tensors belong together where they
 are the same object. Pooling between an activation and the layer is undone by nearest-neighbour upsampling.
