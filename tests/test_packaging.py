@@ -46,10 +46,11 @@ def test_no_source_file_lies_outside_a_package() -> None:
 
 
 def test_every_plugin_file_has_an_entry_point_and_the_other_way_round() -> None:
+    """A plugin is a file of the folder of its kind, or a folder in it."""
     found = {
-        ".".join(path.relative_to(REPOSITORY / "plugins").with_suffix("").parts): installed_name(path)
-        for path in (REPOSITORY / "plugins").rglob("*.py")
-        if not path.name.startswith("_")
+        f"{path.parent.name}.{path.stem}": installed_name(path)
+        for path in (REPOSITORY / "plugins").glob("*/*")
+        if not path.name.startswith("_") and (path.suffix == ".py" or (path / "__init__.py").exists())
     }
     assert found == POINTS, "[project.entry-points.compatkit] in pyproject.toml"
 

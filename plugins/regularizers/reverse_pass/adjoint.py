@@ -101,9 +101,9 @@ def refusal(layer: nn.Module) -> str | None:
 
 def _affine(layer: nn.Module) -> str | None:
     one, other = (_noise(layer, seed) for seed in (0, 1))
-    first = layer(torch.zeros_like(one))
+    first = layer.forward(torch.zeros_like(one))  # hooks are for what the network does
     bias = torch.zeros_like(first) - without_bias(layer, torch.zeros_like(first))
-    left, right, both = (layer(x) - first for x in (one, other, one - 2 * other))
+    left, right, both = (layer.forward(x) - first for x in (one, other, one - 2 * other))
     most = CLOSE * max(1.0, float(left.abs().max()), float(right.abs().max()))
     if float((both - (left - 2 * right)).abs().max()) > most:
         return f"a {type(layer).__name__} is not affine in its input"
@@ -187,7 +187,7 @@ def _transposed(layer: Any, like: Tensor, y: Tensor) -> Tensor:
 def _by_jacobian(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
     """Return the layer's vector-Jacobian product, which depends on no input, as the layer is affine."""
     with _standing_still(layer):
-        given, pull = torch.func.vjp(layer, torch.zeros_like(like))
+        given, pull = torch.func.vjp(layer.forward, torch.zeros_like(like))
     return pull(y.to(given.dtype))[0]
 
 
