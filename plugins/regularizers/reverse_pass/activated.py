@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from compatkit import TaskState
 from compatkit.errors import UsageError
-from compatkit_plugins.regularizers.reverse_pass.finding import (
+
+from .finding import (
     ACT,
     NORM,
     POOL,
@@ -27,11 +28,11 @@ from compatkit_plugins.regularizers.reverse_pass.finding import (
     SAME,
     SAME_FUNCTIONS,
 )
-from compatkit_plugins.regularizers.reverse_pass.full import OUTPUTS, Walk
-from compatkit_plugins.regularizers.reverse_pass.local import Records, wide
-from compatkit_plugins.regularizers.reverse_pass.stages import Stage, evaluating, run
-from compatkit_plugins.regularizers.reverse_pass.tracking import Call, tracked
-from compatkit_plugins.regularizers.reverse_pass.undoing import again, step_back
+from .full import OUTPUTS, Walk
+from .local import Records, wide
+from .stages import Stage, evaluating, run
+from .tracking import Call, tracked
+from .undoing import again, step_back
 
 ACT_FUNCTIONS = frozenset(
     {"relu", "relu_", "relu6", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "hardtanh"}

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from compatkit import LayerCall
-from compatkit_plugins.regularizers.reverse_pass.local import Records
+
+from .local import Records
 
 
 def drawn_layers(names: Sequence[str], share: float, draw: torch.Generator) -> tuple[list[str], float]:
