@@ -20,9 +20,9 @@ from compatkit import hookimpl, pictures
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
-from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
-from compatkit_plugins.regularizers.reverse_pass.full import OUTPUTS, reconstruct
-from compatkit_plugins.regularizers.reverse_pass.undoing import STATISTICS
+from ..regularizers.reverse_pass.chain import chain_of
+from ..regularizers.reverse_pass.full import OUTPUTS, reconstruct
+from ..regularizers.reverse_pass.undoing import STATISTICS
 
 compatkit_api = 1
 SCORES = ("relative", "mean square")
