@@ -29,6 +29,7 @@ from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
+
 from ._matching import WINDOW, lpips, pearson, ssim
 from ._singular import (
     Decomposition,
