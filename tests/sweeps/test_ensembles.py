@@ -92,7 +92,9 @@ def test_layers_of_members_are_recorded_as_those_of_the_run_alone(begin: Any) ->
 def test_an_estimate_that_draws_layers_is_refused(begin: Any) -> None:
     chosen = trainers()
     members = begin(chosen, tasks()[:1], ck.use("reverse_pass", sample_layers=0.5))
-    with pytest.raises(Unsuited, match="losses of the regularizer 'reverse_pass' have side effects in Python"):
+    with pytest.raises(
+        Unsuited, match="losses of the regularizer 'reverse_pass' have side effects in Python"
+    ):
         train(chosen[0], members)
 
 
