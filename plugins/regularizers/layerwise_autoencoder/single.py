@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from compatkit_plugins.regularizers.reverse_pass._chains import (
+from ..reverse_pass._chains import (
     OUTPUTS,
     Parts,
     Stage,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
-from compatkit_plugins.regularizers.reverse_pass.full import OUTPUTS, Walk, reconstruct
-from compatkit_plugins.regularizers.reverse_pass.local import wide
-from compatkit_plugins.regularizers.reverse_pass.stages import Parts, Stage, modules_of, run
-from compatkit_plugins.regularizers.reverse_pass.undoing import again, step_back
+from .chain import chain_of
+from .full import OUTPUTS, Walk, reconstruct
+from .local import wide
+from .stages import Parts, Stage, modules_of, run
+from .undoing import again, step_back
 
 __all__ = [
     "OUTPUTS",

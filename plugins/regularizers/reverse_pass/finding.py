@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from compatkit_plugins.regularizers.reverse_pass.stages import Parts, Stage, modules_of, not_a_chain
-from compatkit_plugins.regularizers.reverse_pass.tracking import Call
+from .stages import Parts, Stage, modules_of, not_a_chain
+from .tracking import Call
 
 LINEAR = (nn.Linear, nn.modules.conv._ConvNd)
 NORM = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)

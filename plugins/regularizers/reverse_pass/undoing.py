@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.errors import UsageError
-from compatkit_plugins.regularizers.reverse_pass.adjoint import adjoint, without_bias
-from compatkit_plugins.regularizers.reverse_pass.local import wide
-from compatkit_plugins.regularizers.reverse_pass.stages import Stage
+
+from .adjoint import adjoint, without_bias
+from .local import wide
+from .stages import Stage
 
 Statistics = Literal["batch", "forward_batch", "running"]
 STATISTICS: tuple[Statistics, ...] = ("batch", "forward_batch", "running")
