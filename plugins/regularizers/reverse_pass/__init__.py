@@ -106,7 +106,7 @@ class ReversePass:
     layers: tuple[str, ...] | None = attrs.field(default=None, converter=_globs)
     layer_weights: Mapping[str, float] | None = None
     activation: bool = False
-    bn_reverse: str = "batch"
+    bn_reverse: Literal["batch", "forward_batch", "running"] = "batch"
     output_activation: str | None = None
     detach_target: bool = False
     sample_images: float = 1.0

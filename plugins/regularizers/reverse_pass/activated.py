@@ -150,19 +150,18 @@ def _around(name: str, calls: Sequence[Call]) -> Around:
 
 def _after(calls: Sequence[Call], place: int) -> str:
     """Return the module that gave what a layer's activation gave, or its norm, or the layer itself."""
-    last = calls[place].path
+    last = str(calls[place].path)
     norm = _next(calls, place, NORM)
     if norm is not None:
-        place, last = norm, calls[norm].path
+        place, last = norm, str(calls[norm].path)
         fused = getattr(calls[norm].module, "act", None)
         if fused is not None and not isinstance(fused, nn.Identity):
             return f"{last}.act"
     act = _next(calls, place, ACT)
     if act is not None:
-        last = calls[act].path
+        last = str(calls[act].path)
     else:
         _refuse_shared(calls, place)
-    assert last is not None
     return last
 
 
