@@ -18,7 +18,6 @@ from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageErro
 from compatkit.training import compilation
 from compatkit_plugins.regularizers.reverse_pass import ReversePass, reverse_pass
 from compatkit_plugins.regularizers.reverse_pass.local import local_loss
-from compatkit_plugins.regularizers.reverse_pass.sampling import drawn_images, drawn_layers
 
 
 def calls(network: nn.Module, images: Tensor) -> dict[str, list[ck.LayerCall]]:
@@ -251,49 +250,6 @@ def test_the_manifest_says_how_it_is_reduced() -> None:
     settings = fit.run["plugins"][0]["settings"]
     assert settings["reduction"] == "mean"
     assert (settings["weight"], settings["variant"], settings["layers"]) == (0.1, "local", ["layer1.*"])
-
-
-def test_estimates_are_unbiased() -> None:
-    """The mean over all that can be drawn is the whole loss."""
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
-    records = calls(network, torch.randn(6, 4))
-    ones = dict.fromkeys(records, 1.0)
-    whole = float(local_loss(records, ones).detach())  # type: ignore[union-attr]
-    draw = torch.Generator().manual_seed(1)
-    images = [
-        float(local_loss(drawn_images(records, 6, 0.5, draw), ones).detach())  # type: ignore[union-attr]
-        for _ in range(400)
-    ]
-    assert sum(images) / len(images) == pytest.approx(whole, rel=0.05)
-    layers = []
-    for _ in range(400):
-        names, scale = drawn_layers(list(records), 0.34, draw)
-        assert len(names) == 1 and scale == 3
-        layers.append(scale * float(local_loss(records, ones, names=names).detach()))  # type: ignore[union-attr]
-    assert sum(layers) / len(layers) == pytest.approx(whole, rel=0.05)
-
-
-def test_drawn_images_are_rows_of_the_same_images_in_every_layer() -> None:
-    images, windows = torch.arange(4.0)[:, None], torch.arange(8.0)[:, None]
-    table = torch.zeros(3, 1)
-    layer = nn.Linear(1, 1)
-    records = {"a": [ck.LayerCall(images, windows, layer)], "b": [ck.LayerCall(table, table, layer)]}
-    for seed in range(8):
-        draw = torch.Generator().manual_seed(seed)
-        found = drawn_images(records, 4, 0.5, draw)
-        (one,), (other,) = found["a"], found["b"]
-        chosen = one.input[:, 0].tolist()
-        assert one.output[:, 0].tolist() == [float(2 * place + half) for place in chosen for half in (0, 1)]
-        assert chosen[1] == (chosen[0] + 1) % 4
-        assert other.input is table
-
-
-def test_an_estimate_keeps_steps_eager_and_says_so() -> None:
-    use = ck.use("reverse_pass", sample_images=0.25, sample_layers=0.5)
-    said = quick(steps=1, execution="compile").fit([small()], [use]).run["environment"]["execution"]
-    assert said["mode"] == "eager"
-    assert "'reverse_pass' has the effect 'host'" in said["reason"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from compatkit.errors import UsageError
 from compatkit.hooks import Register
 
 from .local import Records, local_loss
-from .sampling import drawn_images, drawn_layers
+from .sampling import drawn_layers, first_images
 from .selection import Selection, factors, named
 
 if TYPE_CHECKING:
@@ -49,14 +49,13 @@ def reverse_pass(
     sample_layers: float = 1.0,
     reduction: Literal["mean"] = "mean",
 ) -> ReversePass:
-    """Return the regularizer; one that samples is a host effect, as it draws in every step.
+    """Return the regularizer; one that samples layers is a host effect, as it draws in every step.
 
     Raises:
         UsageError: Settings are not usable, or do not go together.
     """
     settings = dict(locals())
-    sampled = sample_images != 1 or sample_layers != 1
-    return SampledReversePass(**settings) if sampled else ReversePass(**settings)
+    return SampledReversePass(**settings) if sample_layers != 1 else ReversePass(**settings)
 
 
 class Way(Protocol):
@@ -94,8 +93,10 @@ class ReversePass:
             forward, or by stored ones. Stored ones never move by it.
         output_activation: What the reconstruction of the images goes through, such as ``"relu"`` for pixels from 0 up.
         detach_target: Whether d_m itself gets no gradient; the paper lets it have one.
-        sample_images: Share of the batch's images that is taken in each step: an unbiased estimate.
+        sample_images: Share of the batch that is taken in each step, its first images: an unbiased estimate, as
+            batches are in random order.
         sample_layers: Share of the layers that is drawn in each step, weighted by its inverse: an unbiased estimate.
+            Where it stands for less than one layer, some steps draw none.
         reduction: ``"mean"``: over batch and elements for each layer, then the sum over layers.
 
     Raises:
@@ -156,8 +157,14 @@ class ReversePass:
             way, weighted = self._ways[step.task.name]
             loss = way.loss(step.layers, step.batch.images, weighted, detach_target=detach)
         else:
-            loss = local_loss(step.layers, self._factors, detach_target=detach)
+            loss = self._estimate(step, step.layers)
         return {} if loss is None else {"loss": loss}
+
+    def _estimate(self, step: Step, records: Records) -> Tensor | None:
+        """Return the loss of what layers did, or of what they did with some images."""
+        if self.sample_images < 1:
+            records = first_images(records, len(step.batch.images), self.sample_images)
+        return local_loss(records, self._factors, detach_target=self.detach_target)
 
     def _local(self, task: TaskState) -> Iterable[str]:
         """Choose the layers of a task; return what is recorded."""
@@ -188,19 +195,18 @@ class ReversePass:
 
 
 class SampledReversePass(ReversePass):
-    """The same, of some images or some layers in each step."""
+    """The same, of some layers in each step."""
 
     @hookimpl
     @effect("host")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
-        """Return an unbiased estimate of the loss."""
-        names, scale = drawn_layers(list(step.layers), self.sample_layers, step.rng("reverse_pass", "layers"))
-        kept = {name: step.layers[name] for name in names}
-        if self.sample_images < 1:
-            draw = step.rng("reverse_pass", "images")
-            kept = drawn_images(kept, len(step.batch.images), self.sample_images, draw)
-        loss = local_loss(kept, self._factors, detach_target=self.detach_target)
-        return {} if loss is None else {"loss": scale * loss}
+        """Return an unbiased estimate of the loss: 0 where no layer is drawn."""
+        names = [name for name in step.layers if self._factors[name] != 0]
+        chosen = drawn_layers(names, self.sample_layers, step.rng("reverse_pass", "layers"))
+        loss = self._estimate(step, {name: step.layers[name] for name in chosen})
+        if loss is None:
+            return {} if step.logits is None else {"loss": 0 * step.logits.sum()}  # counts in means of losses
+        return {"loss": loss / self.sample_layers}
 
 
 def _one_of(word: str, value: object, known: Sequence[str]) -> None:
