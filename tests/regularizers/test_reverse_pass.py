@@ -250,6 +250,16 @@ def test_the_manifest_says_how_it_is_reduced() -> None:
     settings = fit.run["plugins"][0]["settings"]
     assert settings["reduction"] == "mean"
     assert (settings["weight"], settings["variant"], settings["layers"]) == (0.1, "local", ["layer1.*"])
+    chosen = fit.run["plugins"][0]["chosen"]["a"]
+    assert chosen["layers"] == {"layer1.0.conv1": 1.0, "layer1.0.conv2": 1.0}
+    assert (chosen["left_out"]["conv1"], chosen["left_out"]["fc"]) == ("not named in `layers`",) * 2
+
+
+def test_a_plan_lists_the_layers_with_their_factors_and_those_left_out() -> None:
+    use = ck.use("reverse_pass", layer_weights={"layer2.*": 0.5})
+    told = quick(steps=1).explain([small()], [use])
+    assert told.chosen["reverse_pass"]["a"]["layers"]["layer2.0.conv1"] == 0.5
+    assert "fc: class layer" in str(told)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ Cost: as much again as the layers that are reversed, for ``local``; less for est
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import attrs
@@ -145,8 +145,11 @@ class ReversePass:
             UsageError: A layer has no transpose, or nothing is left to reverse.
         """
         for task in setup.tasks.values():
-            names = self._whole(task) if self.variant != "local" else self._local(task)
-            setup.record_layers(task, names)
+            recorded, weighted = self._whole(task) if self.variant != "local" else self._local(task)
+            setup.record_layers(task, recorded)
+            chosen = self.selections.get(task.name)
+            left_out = dict(chosen.left_out) if chosen is not None else {}
+            setup.tell({task.name: {"layers": dict(weighted), "left_out": left_out}})
 
     @hookimpl
     @effect("pure")
@@ -166,27 +169,28 @@ class ReversePass:
             records = first_images(records, len(step.batch.images), self.sample_images)
         return local_loss(records, self._factors, detach_target=self.detach_target)
 
-    def _local(self, task: TaskState) -> Iterable[str]:
-        """Choose the layers of a task; return what is recorded."""
+    def _local(self, task: TaskState) -> tuple[Sequence[str], Mapping[str, float]]:
+        """Choose the layers of a task; return what is recorded, and the factors of the layers."""
         selection = self.selections[task.name] = Selection.of(task, self.layers)
         weighted = factors(selection.layers, self.layer_weights)
         if not self.activation:
             self._factors |= weighted
-            return selection.layers
+            return selection.layers, weighted
         from .activated import Activated
 
         way = Activated.of(task, selection.layers, self._walk())
         self._ways[task.name] = way, weighted
-        return way.names
+        return way.names, weighted
 
-    def _whole(self, task: TaskState) -> Iterable[str]:
-        """Find the chain of a task; return what is recorded. Layers that are left out are walked through."""
+    def _whole(self, task: TaskState) -> tuple[Sequence[str], Mapping[str, float]]:
+        """Find the chain of a task; return the same. Layers that are left out are walked through."""
         from .full import Whole
 
         way = Whole.of(task, self._walk())
         wanted = way.layers[:1] if self.variant == "first" else named(way.layers, self.layers, task.name)
-        self._ways[task.name] = way, factors(wanted, self.layer_weights)
-        return way.names
+        weighted = factors(wanted, self.layer_weights)
+        self._ways[task.name] = way, weighted
+        return way.names, weighted
 
     def _walk(self) -> Walk:
         from .full import Walk
