@@ -11,11 +11,9 @@ import torch
 import torch.nn.functional as F
 from small import data_set, grouped, quick, same_parts
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 import compatkit as ck
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError
-from compatkit.training import compilation
 from compatkit_plugins.regularizers.reverse_pass import ReversePass, reverse_pass
 from compatkit_plugins.regularizers.reverse_pass.local import local_loss
 
@@ -222,27 +220,6 @@ def test_residuals_are_float32_under_bf16() -> None:
     ]
     full, half = (fit.history[0]["losses"]["reverse_pass/loss"] for fit in fits)
     assert half == pytest.approx(full, rel=0.02)
-
-
-def test_it_is_compiled_and_serves_the_next_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = CompileCounterWithBackend("eager")
-    compilation._compiled.cache_clear()
-    torch._dynamo.reset()
-    monkeypatch.setattr(compilation, "BACKEND", counter)
-    try:
-        fits = [
-            quick(steps=2, optimiser="sgd", lr=0.001, execution=how).fit(
-                [small("a"), small("b")], ["reverse_pass"]
-            )
-            for how in ("eager", "compile")
-        ]
-    finally:
-        compilation._compiled.cache_clear()
-        torch._dynamo.reset()
-    assert fits[1].run["environment"]["execution"] == {"mode": "compile", "reason": "asked for"}
-    assert counter.frame_count == 1
-    for key, value in fits[0].weights("b").items():
-        torch.testing.assert_close(fits[1].weights("b")[key], value, rtol=1e-4, atol=1e-6, msg=key)
 
 
 def test_the_manifest_says_how_it_is_reduced() -> None:

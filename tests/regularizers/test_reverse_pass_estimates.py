@@ -10,11 +10,9 @@ import pytest
 import torch
 from small import data_set, quick, same_parts
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 import compatkit as ck
 from compatkit.errors import CompatkitError
-from compatkit.training import compilation
 from compatkit_plugins.regularizers.reverse_pass import reverse_pass
 from compatkit_plugins.regularizers.reverse_pass.local import Records, local_loss
 from compatkit_plugins.regularizers.reverse_pass.sampling import drawn_layers, first_images
@@ -119,26 +117,6 @@ def test_rows_are_no_copies_and_gradients_keep_the_layout(layout: torch.memory_f
 def small() -> ck.Task:
     kwargs = {"filters": 4, "convolutions": 2, "units": 8}
     return ck.Task("a", data_set("a"), "simple_cnn", "blocks", size=12, kwargs=kwargs)
-
-
-def test_first_images_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = CompileCounterWithBackend("eager")
-    compilation._compiled.cache_clear()
-    torch._dynamo.reset()
-    monkeypatch.setattr(compilation, "BACKEND", counter)
-    use = ck.use("reverse_pass", sample_images=0.25)
-    try:
-        fits = [
-            quick(steps=2, optimiser="sgd", lr=0.001, execution=how).fit([small()], [use])
-            for how in ("eager", "compile")
-        ]
-    finally:
-        compilation._compiled.cache_clear()
-        torch._dynamo.reset()
-    assert fits[1].run["environment"]["execution"]["mode"] == "compile"
-    assert counter.frame_count == 1
-    for key, value in fits[0].weights("a").items():
-        torch.testing.assert_close(fits[1].weights("a")[key], value, rtol=1e-4, atol=1e-6, msg=key)
 
 
 def test_first_images_are_stacked_by_vmap() -> None:
