@@ -23,6 +23,7 @@ from compatkit.hooks import Register
 from .local import Records, local_loss
 from .sampling import drawn_layers, first_images
 from .selection import Selection, factors, named
+from .undoing import STATISTICS, Statistics
 
 if TYPE_CHECKING:
     from .full import Walk
@@ -107,7 +108,7 @@ class ReversePass:
     layers: tuple[str, ...] | None = attrs.field(default=None, converter=_globs)
     layer_weights: Mapping[str, float] | None = None
     activation: bool = False
-    bn_reverse: Literal["batch", "forward_batch", "running"] = "batch"
+    bn_reverse: Statistics = "batch"
     output_activation: str | None = None
     detach_target: bool = False
     sample_images: float = 1.0
@@ -120,7 +121,7 @@ class ReversePass:
     def __attrs_post_init__(self) -> None:
         """Check that settings go together."""
         _one_of("variant", self.variant, VARIANTS)
-        _one_of("bn_reverse", self.bn_reverse, ("batch", "forward_batch", "running"))
+        _one_of("bn_reverse", self.bn_reverse, STATISTICS)
         _one_of("reduction", self.reduction, ("mean",))
         _check_variant(self)
         for word in ("sample_images", "sample_layers"):
@@ -226,7 +227,13 @@ def _check_variant(one: ReversePass) -> None:
         )
     if one.variant == "first" and one.layers is not None:
         raise UsageError("layers are of no use with variant='first', which compares images alone.")
-    if (one.variant != "local" or one.activation) and (one.sample_images != 1 or one.sample_layers != 1):
+    linear = one.variant == "local" and not one.activation
+    if linear and (one.bn_reverse != "batch" or one.output_activation is not None):
+        raise UsageError(
+            "bn_reverse and output_activation are of no use with variant='local' without activation, which goes back "
+            "through each layer's linear part alone; set activation=True, or take variant='full'."
+        )
+    if not linear and (one.sample_images != 1 or one.sample_layers != 1):
         raise UsageError(
             "sample_images and sample_layers are for variant='local' without activation, where each layer and each "
             f"image stands alone; got variant={one.variant!r}, activation={one.activation!r}."
