@@ -245,8 +245,6 @@ def test_a_plan_lists_the_layers_with_their_factors_and_those_left_out() -> None
         ({"variant": "global"}, "variant is one of local, full, first; got 'global'"),
         ({"bn_reverse": "none"}, "bn_reverse is one of batch, forward_batch, running"),
         ({"reduction": "sum"}, "reduction is one of mean; got 'sum'"),
-        ({"sample_images": 0}, "sample_images is a share above 0 and up to 1; got 0"),
-        ({"sample_layers": 1.5}, "sample_layers is a share above 0 and up to 1; got 1.5"),
         ({"layer_weights": {"conv1": -1}}, "'conv1' has -1, which is no finite number from 0 up"),
     ],
 )
