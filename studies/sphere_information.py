@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 import compatkit as ck
 from compatkit.errors import TrainingError
 from compatkit.hooks import Register
@@ -37,16 +39,11 @@ def plane(fit: ck.Fit, split: ck.Split) -> Plane:
         TrainingError: A layer's information cannot be told.
     """
     (state,) = fit.tasks.values()
-    table = ck.measure(state, split, ["mutual_information_plane"], layers=LAYERS, batch_size=4096).results[
-        "mutual_information_plane"
-    ]
-    found: Plane = []
-    for layer in LAYERS:
-        if not isinstance(table, Table):
-            raise TrainingError("mutual_information_plane gave no table; install the plugin of this release.")
-        cells = [table.at(layer=layer, quantity=one).value for one in ("I(X;T)", "I(T;Y)")]
-        found.append([float(one) for one in cells if one is not None])
-    return found
+    measured = ck.measure(state, split, ["mutual_information_plane"], layers=LAYERS, batch_size=4096)
+    table = measured["mutual_information_plane/information"]
+    if not isinstance(table, Table) or np.isnan(table.values).any():
+        raise TrainingError(f"The information of a layer of {state.name} cannot be told: {table!r:.300}.")
+    return table.values.tolist()
 
 
 def run(run: Run) -> Outcome:

@@ -44,6 +44,7 @@ COMMANDS = {
     "log": ("compatkit.cli.log", "Show what happened to a component's versions and aliases."),
     "ls": ("compatkit.cli.ls", "List components with their versions."),
     "matrix": ("compatkit.cli.measure", "Measure extractors with heads and report the matrix."),
+    "metric": ("compatkit.cli.metric", "Let metrics look at a network: its answers, layers, weights."),
     "policy": ("compatkit.cli.policy", "Set, show and test what new versions must keep working with."),
     "oci": ("compatkit.cli.oci", "Write and read OCI image layouts, which container registries carry."),
     "plugins": ("compatkit.cli.plugins", "List plugins with status, distribution, version and hooks."),

@@ -4,7 +4,7 @@ Paper: "Reviving Autoencoder Pretraining", Sec. 2 and App. A.3: d'_1, what the r
     gave; a network that was trained with it recovers its input, a regular one does not.
 Equations: for each image e = ||d_1 - d'_1||^2 / ||d_1||^2 (relative: 0 recovered, 1 as good as nothing), and the mean
     square over its values. Images are as the network takes them, after normalisation.
-Cost: one more pass there and one back a batch; the chain is found at the first batch. Two vectors of one number an image.
+Cost: one more pass there and one back a batch; the chain is found at the first batch. Two numbers an image are kept.
 """
 
 from __future__ import annotations
@@ -130,7 +130,6 @@ class Reconstruction:
 
         Raises:
             UsageError: The network is no chain; the message says where.
-            DataError: What comes back is not finite.
         """
         stages = state.stages if state.stages is not None else chain_of(network, images)
         again = reconstruct(
@@ -195,7 +194,10 @@ class Reconstruction:
                 **words,
             ),
             Table(
-                name="reconstruction/images", axes={"score": SCORES, "image": names}, cells=tuple(images), **words
+                name="reconstruction/images",
+                axes={"score": SCORES, "image": names},
+                cells=tuple(images),
+                **words,
             ),
         )
 

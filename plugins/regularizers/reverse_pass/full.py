@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from compatkit import LayerCall
 from compatkit.errors import UsageError
 from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
+from compatkit_plugins.regularizers.reverse_pass.local import Records, wide
 from compatkit_plugins.regularizers.reverse_pass.stages import (
     Parts,
     Stage,
@@ -32,12 +33,9 @@ from compatkit_plugins.regularizers.reverse_pass.stages import (
     not_a_chain,
     run,
 )
-from compatkit_plugins.regularizers.reverse_pass.undoing import STATISTICS, Statistics, again, step_back, wide
+from compatkit_plugins.regularizers.reverse_pass.undoing import STATISTICS, Statistics, again, step_back
 
 OUTPUTS = {"relu": F.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
-
-
-Records = Mapping[str, Sequence[LayerCall]]
 
 
 @attrs.frozen
@@ -66,6 +64,9 @@ class Walk:
             )
 
 
+USUAL = Walk()
+
+
 def names_of(stages: Sequence[Stage]) -> tuple[str, ...]:
     """Return the modules that ``pairs`` needs records of."""
     return tuple(
@@ -74,75 +75,77 @@ def names_of(stages: Sequence[Stage]) -> tuple[str, ...]:
 
 
 def pairs(
-    stages: Sequence[Stage],
-    modules: Mapping[str, nn.Module],
-    records: Records,
-    images: Tensor,
-    walk: Walk = Walk(),
+    stages: Sequence[Stage], records: Records, images: Tensor, walk: Walk = USUAL
 ) -> Iterator[tuple[Stage, Tensor, Tensor]]:
     """Walk back, and give (stage, d_m, d'_m) for each layer, the last one first.
 
     Args:
         stages: Of the chain.
-        modules: By path in the whole network.
-        records: One call each of ``names_of(stages)`` in one forward pass; gradients flow through them.
+        records: What ``names_of(stages)`` took and gave in one forward pass; gradients flow through them.
         images: What the network was given, ``(batch, ...)``.
         walk: Settings.
 
     Raises:
-        UsageError: ``bn_reverse="running"`` for a layer that keeps no statistics.
+        UsageError: ``bn_reverse="running"`` for a layer that keeps no statistics; or the records are of another chain.
     """
     back = _call(stages, records, len(stages) - 1, "last").output
     for place in range(len(stages) - 1, -1, -1):
-        stage = stages[place]
         state = images if place == 0 else _call(stages, records, place - 1, "last").output
-        like = _call(stages, records, place, "linear").input
-        back = step_back(modules[stage.linear], stage, back, like, state.shape)
-        if place == 0:
-            if walk.output_activation is not None:
-                back = OUTPUTS[walk.output_activation](back)
-        else:
-            before = stages[place - 1]
-            forward = None if before.norm is None else _call(stages, records, place - 1, "norm").input
-            back = again(before, modules, back, forward, walk.bn_reverse)
-        yield stage, state, back
+        linear = _call(stages, records, place, "linear")
+        back = step_back(linear.layer, stages[place], back, linear.input, state.shape)
+        if place > 0:
+            back = _again(stages, records, place - 1, back, walk.bn_reverse)
+        elif walk.output_activation is not None:
+            back = OUTPUTS[walk.output_activation](back)
+        yield stages[place], state, back
+
+
+def _again(
+    stages: Sequence[Stage], records: Records, place: int, back: Tensor, statistics: Statistics
+) -> Tensor:
+    """Apply normalisation and activation of a stage once more."""
+    stage = stages[place]
+    norm = None if stage.norm is None else _call(stages, records, place, "norm")
+    act = None if stage.act is None else _call(stages, records, place, "act").layer
+    return again(
+        None if norm is None else norm.layer, act, back, None if norm is None else norm.input, statistics
+    )
 
 
 def full_loss(
     stages: Sequence[Stage],
-    modules: Mapping[str, nn.Module],
     records: Records,
     images: Tensor,
     *,
-    walk: Walk = Walk(),
+    walk: Walk = USUAL,
     factors: Mapping[str, float] | None = None,
     detach_target: bool = False,
-) -> Tensor:
-    """Return the sum over layers of factor times the mean square of d_m - d'_m: a float32 scalar.
+) -> Tensor | None:
+    """Return the sum over layers of factor times the mean square of d_m - d'_m.
 
     Args:
-        stages: See ``pairs``; and so on.
-        modules: See ``pairs``.
+        stages: See ``pairs``.
         records: See ``pairs``.
         images: See ``pairs``.
         walk: See ``pairs``.
         factors: lambda_m by the path of the linear layer; None gives 1 to all. Layers that are not named, or have 0,
-            add nothing, but the walk passes through them.
+            add nothing, but the walk passes through them; it ends at the first layer that adds something.
         detach_target: Whether d_m gets no gradient from the comparison.
+
+    Returns:
+        A float32 scalar; None where no layer has a factor.
     """
-    total: Tensor | None = None
-    for stage, state, back in pairs(stages, modules, records, images, walk):
-        factor = 1.0 if factors is None else factors.get(stage.linear, 0.0)
-        if factor == 0:
-            continue
-        target = state.detach() if detach_target else state
-        loss = factor * (wide(target) - wide(back)).square().mean()
-        total = loss if total is None else total + loss
-    if total is None:
-        raise UsageError(
-            f"No layer of the chain has a factor above 0: {', '.join(one.linear for one in stages)}. Name at least one."
-        )
-    return total
+    wanted = {one.linear: 1.0 if factors is None else factors.get(one.linear, 0.0) for one in stages}
+    left = sum(factor != 0 for factor in wanted.values())
+    terms: list[Tensor] = []
+    for stage, state, back in pairs(stages, records, images, walk) if left else ():
+        factor = wanted[stage.linear]
+        if factor != 0:
+            loss = F.mse_loss(wide(back), wide(state.detach() if detach_target else state))
+            terms.append(loss if factor == 1 else factor * loss)
+        if len(terms) == left:
+            break
+    return torch.stack(terms).sum() if terms else None
 
 
 def first_only(stages: Sequence[Stage]) -> dict[str, float]:
@@ -168,8 +171,8 @@ def recorded(parts: Parts, paths: Sequence[str], images: Tensor) -> dict[str, li
     modules, records, handles = modules_of(parts), {path: [] for path in paths}, []
     for path in paths:
 
-        def note(_: nn.Module, taken: tuple[Any, ...], given: Tensor, path: str = path) -> None:
-            records[path].append(LayerCall(taken[0].clone(), given.clone()))
+        def note(layer: nn.Module, taken: tuple[Any, ...], given: Tensor, path: str = path) -> None:
+            records[path].append(LayerCall(taken[0].clone(), given.clone(), layer))
 
         handles.append(modules[path].register_forward_hook(note))
     try:
@@ -206,5 +209,5 @@ def reconstruct(
     found = chain_of(parts, images) if stages is None else tuple(stages)
     with evaluating(parts):
         records = recorded(parts, names_of(found), images)
-        *_, (_, _, back) = pairs(found, modules_of(parts), records, images, walk)
+        *_, (_, _, back) = pairs(found, records, images, walk)
     return back

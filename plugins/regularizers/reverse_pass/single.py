@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit_plugins.regularizers.reverse_pass.full import OUTPUTS
+from compatkit_plugins.regularizers.reverse_pass.local import wide
 from compatkit_plugins.regularizers.reverse_pass.stages import Parts, Stage, modules_of, run
-from compatkit_plugins.regularizers.reverse_pass.undoing import again, step_back, wide
+from compatkit_plugins.regularizers.reverse_pass.undoing import again, step_back
 
 
 class _Reached(Exception):
@@ -106,16 +107,16 @@ class Single:
             code = modules[stage.act](code)
         back = step_back(self.decoder, stage, code, like, state.shape)
         if self.before is not None:
-            back = again(self.before, modules, back, None, self._statistics())
+            norm, act = (
+                None if path is None else modules[path] for path in (self.before.norm, self.before.act)
+            )
+            kept = not isinstance(norm, _BatchNorm) or norm.running_mean is not None
+            back = again(
+                norm, act, back, None, "running" if kept else "batch"
+            )  # fixed, as all that lies below
         elif self.output_activation is not None:
             back = OUTPUTS[self.output_activation](back)
         return (wide(state) - wide(back)).square().mean()
-
-    def _statistics(self) -> Any:
-        """The layer below is fixed, and so are its statistics, where it has some."""
-        assert self.before is not None
-        norm = None if self.before.norm is None else self.modules[self.before.norm]
-        return "batch" if isinstance(norm, _BatchNorm) and norm.running_mean is None else "running"
 
     def _below(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the state that is to be given back, and what the layer takes: the network is run up to there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -12,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.errors import UsageError
 from compatkit_plugins.regularizers.reverse_pass.adjoint import adjoint, without_bias
+from compatkit_plugins.regularizers.reverse_pass.local import wide
 from compatkit_plugins.regularizers.reverse_pass.stages import Stage
 
 Statistics = Literal["batch", "forward_batch", "running"]
@@ -51,32 +51,31 @@ def resized(value: Tensor, size: torch.Size) -> Tensor:
 
 
 def again(
-    stage: Stage,
-    modules: Mapping[str, nn.Module],
+    norm: nn.Module | None,
+    act: nn.Module | None,
     back: Tensor,
     forward: Tensor | None,
     statistics: Statistics,
 ) -> Tensor:
-    """Apply normalisation and activation of a stage once more; no buffer is written.
+    """Apply normalisation and activation once more; no buffer is written.
 
     Args:
-        stage: The one that made the state which ``back`` stands for.
-        modules: By path.
+        norm: Of the layer that made the state which ``back`` stands for.
+        act: Its activation.
         back: ``(batch, channels, ...)``.
         forward: What the normalisation took on the way forward.
-        statistics: See ``Walk``.
+        statistics: See ``full.Walk``.
+
+    Raises:
+        UsageError: There are no such statistics.
     """
-    if stage.norm is not None:
-        back = _normalised(stage.norm, modules[stage.norm], back, forward, statistics)
-    if stage.act is None:
-        return back
+    if norm is not None:
+        back = _normalised(norm, back, forward, statistics)
     # Not called as a module: hooks are for what happens on the way forward.
-    return modules[stage.act].forward(back)
+    return back if act is None else act.forward(back)
 
 
-def _normalised(
-    path: str, norm: nn.Module, back: Tensor, forward: Tensor | None, statistics: Statistics
-) -> Tensor:
+def _normalised(norm: nn.Module, back: Tensor, forward: Tensor | None, statistics: Statistics) -> Tensor:
     if not isinstance(norm, _BatchNorm):
         return norm.forward(back)
     weight, bias, eps = norm.weight, norm.bias, norm.eps
@@ -85,8 +84,8 @@ def _normalised(
     if statistics == "running":
         if norm.running_mean is None or norm.running_var is None:
             raise UsageError(
-                f'{path} keeps no running statistics, which bn_reverse="running" asks for. Use "batch" or '
-                '"forward_batch".'
+                f'A {type(norm).__name__} keeps no running statistics, which bn_reverse="running" asks for. Use '
+                '"batch" or "forward_batch".'
             )
         return F.batch_norm(back, norm.running_mean, norm.running_var, weight, bias, False, 0.0, eps)
     assert forward is not None
@@ -97,8 +96,3 @@ def _normalised(
     if weight is not None:
         given = given * weight.view(shape) + bias.view(shape)
     return given.to(back.dtype)
-
-
-def wide(value: Tensor) -> Tensor:
-    """Return ``value`` in float32 at least: squares of bfloat16 are too coarse to be compared."""
-    return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
