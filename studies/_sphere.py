@@ -13,6 +13,7 @@ from ._arms import regularizers, trainer
 WIDTHS = (10, 7, 5, 4, 3)
 LAYERS = (*(f"blocks.{place}" for place in range(len(WIDTHS))), "fc")
 """What each of the six layers gives, activation included: D_2 to D_7 of the paper."""
+LINEAR = (*(f"blocks.{place}.linear" for place in range(len(WIDTHS))), "fc")
 SETTINGS: dict[str, dict[str, Any]] = {
     "cpu": {
         "steps": 1000,
@@ -42,9 +43,9 @@ def first_stage(run: Run) -> ck.Fit:
     """Train on task A with the arm's regularizer."""
     settings = run.settings
     task = _task(run.load("sphere-rule"))
-    return trainer(run, settings["steps"], settings["lr"], settings["batch_size"]).fit(
-        [task], regularizers(run.arm, settings)
-    )
+    # All six layers, also where the local variant would leave out the class layer.
+    used = regularizers(run.arm, settings, layers=list(LINEAR))
+    return trainer(run, settings["steps"], settings["lr"], settings["batch_size"]).fit([task], used)
 
 
 def second_stage(run: Run, first: ck.Fit | None, task: str, *, short: bool = False) -> ck.Fit:

@@ -9,21 +9,17 @@ Here: the energy of the images in the span of as many right singular vectors as 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import torch
 
 import compatkit as ck
 from compatkit.hooks import Register
 from compatkit.studies import Measure, Outcome, Results, Run, Study
 
 from ._arms import REFERENCE, half_sum, regularizers, trainer
-from ._pictures import grid, kept
-from .peak import features
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ._features import energies, kept, rows, singular
 
 SIDE = 28
 COUNTS = (2, 10)
@@ -56,29 +52,28 @@ def run(run: Run) -> Outcome:
         weights = half_sum(settings["half_sum_weight"], count, {"fc": SIDE * SIDE})
         used = regularizers(run.arm, {**settings, "rr": 1.0, "batch_size": count}, layer_weights=weights)
         fit = trainer(run, settings["steps"], settings["lr"], count).fit([task], used)
-        images = torch.from_numpy(data.train.images.reshape(count, -1).astype(np.float64))
-        energies, _, vectors = features(fit.weights(data.name)["fc.weight"], images)
-        values |= {f"energy-{count}": sum(energies) / count, f"energy-least-{count}": min(energies)}
-        pictures[f"images-{count}"] = [kept(one, (SIDE, SIDE)) for one in images]
+        shares = energies(fit, data.train, "fc", count)
+        _, vectors = singular(fit.weights(data.name)["fc.weight"], count)
+        values |= {f"energy-{count}": sum(shares) / len(shares), f"energy-least-{count}": min(shares)}
+        pictures[f"images-{count}"] = [kept(one, (SIDE, SIDE)) for one in data.train.images]
         pictures[f"vectors-{count}"] = [kept(one, (SIDE, SIDE)) for one in vectors]
     return Outcome(values=values, kept=pictures)
 
 
-def draw(results: Results) -> dict[str, Figure]:
+def draw(results: Results) -> dict[str, bytes]:
     """Draw images and right singular vectors: two images of every seed up to five, ten of the first."""
-    seeds = min(5, len(results.seeds))
-
-    def rows(name: str, many: int) -> dict[str, Any]:
-        first = results.kept(results.arms[0])[:many]
-        found = {"images": [one for held in first for one in held[f"images-{name}"]]}
-        for arm in results.arms:
-            found[arm] = [one for held in results.kept(arm)[:many] for one in held[f"vectors-{name}"]]
-        return found
-
     return {
-        "two-digits": grid(f"Right singular vectors, two images, {seeds} seeds", rows("2", seeds), ()),
-        "ten-digits": grid("Right singular vectors, ten images, seed 0", rows("10", 1), ()),
+        "two-digits": _drawn(results, "2", results.seeds[:5]),
+        "ten-digits": _drawn(results, "10", results.seeds[:1]),
     }
+
+
+def _drawn(results: Results, count: str, seeds: Sequence[int]) -> bytes:
+    def of(arm: str, what: str) -> list[Any]:
+        return [one for held in results.kept(arm)[: len(seeds)] for one in held[f"{what}-{count}"]]
+
+    found = {"images": of(results.arms[0], "images"), **{arm: of(arm, "vectors") for arm in results.arms}}
+    return rows(found, [f"seed {seed}, v{number}" for seed in seeds for number in range(1, int(count) + 1)])
 
 
 _AUTHORS = {"half_sum_weight": 1e-5, "ort": 0.1, "steps": 1000, "lr": 1e-4, "pre_steps": 1000, "pre_lr": 1e-4}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,23 +25,21 @@ def draw(results: Results, folder: Path) -> list[str]:
     Raises:
         EnvironmentFailure: The folder cannot be written.
     """
-    found: dict[str, Figure] = {"figure": _bars(results)}
+    pictures: dict[str, bytes] = {"figure": _png(_bars(results))}
     if results.found.study.draw is not None:
-        found |= results.found.study.draw(results)
-    return _written(found, folder)
+        pictures |= results.found.study.draw(results)
+    for name, content in pictures.items():
+        write(folder / f"{name}.png", content)
+    return [f"{name}.png" for name in pictures]
 
 
-def _written(figures: Mapping[str, Figure], folder: Path) -> list[str]:
+def _png(figure: Figure) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    names: list[str] = []
-    for name, figure in figures.items():
-        out = io.BytesIO()
-        figure.set_dpi(DPI)
-        FigureCanvasAgg(figure).print_png(out, metadata={"Software": "compatkit"})
-        write(folder / f"{name}.png", out.getvalue())
-        names.append(f"{name}.png")
-    return names
+    out = io.BytesIO()
+    figure.set_dpi(DPI)
+    FigureCanvasAgg(figure).print_png(out, metadata={"Software": "compatkit"})
+    return out.getvalue()
 
 
 def _bars(results: Results) -> Figure:
