@@ -10,18 +10,21 @@ Cost: as much again as the layers that are reversed, for ``local``; less for est
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import attrs
 from torch import Tensor
 
-from compatkit import SetUp, Step, effect, hookimpl
+from compatkit import SetUp, Step, TaskState, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
-from compatkit_plugins.regularizers.reverse_pass.local import local_loss
+from compatkit_plugins.regularizers.reverse_pass.local import Records, local_loss
 from compatkit_plugins.regularizers.reverse_pass.sampling import drawn_images, drawn_layers
-from compatkit_plugins.regularizers.reverse_pass.selection import Selection, factors
+from compatkit_plugins.regularizers.reverse_pass.selection import Selection, factors, named
+
+if TYPE_CHECKING:
+    from compatkit_plugins.regularizers.reverse_pass.full import Walk
 
 compatkit_api = 1
 VARIANTS = ("local", "full", "first")
@@ -53,6 +56,21 @@ def reverse_pass(
     settings = dict(locals())
     sampled = sample_images != 1 or sample_layers != 1
     return SampledReversePass(**settings) if sampled else ReversePass(**settings)
+
+
+class Way(Protocol):
+    """How the layers of one task are reversed."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The modules that ``loss`` needs records of."""
+        ...
+
+    def loss(
+        self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
+    ) -> Tensor | None:
+        """Return the loss, None where it would be 0."""
+        ...
 
 
 def _globs(value: Any) -> tuple[str, ...] | None:
@@ -94,6 +112,7 @@ class ReversePass:
     sample_layers: float = 1.0
     reduction: str = "mean"
     selections: dict[str, Selection] = attrs.field(factory=dict, init=False)
+    _ways: dict[str, tuple[Way, dict[str, float]]] = attrs.field(factory=dict, init=False)
     _factors: dict[str, float] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -101,6 +120,7 @@ class ReversePass:
         _one_of("variant", self.variant, VARIANTS)
         _one_of("bn_reverse", self.bn_reverse, ("batch", "forward_batch", "running"))
         _one_of("reduction", self.reduction, ("mean",))
+        _check_variant(self)
         for word in ("sample_images", "sample_layers"):
             share = getattr(self, word)
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
@@ -123,17 +143,47 @@ class ReversePass:
             UsageError: A layer has no transpose, or nothing is left to reverse.
         """
         for task in setup.tasks.values():
-            selection = Selection.of(task, self.layers)
-            self.selections[task.name] = selection
-            self._factors |= factors(selection.layers, self.layer_weights)
-            setup.record_layers(task, selection.layers)
+            names = self._whole(task) if self.variant != "local" else self._local(task)
+            setup.record_layers(task, names)
 
     @hookimpl
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the sum over layers of what each is away from giving back what it took."""
-        loss = local_loss(step.layers, self._factors, detach_target=self.detach_target)
+        detach = self.detach_target
+        if self._ways:
+            way, weighted = self._ways[step.task.name]
+            loss = way.loss(step.layers, step.batch.images, weighted, detach_target=detach)
+        else:
+            loss = local_loss(step.layers, self._factors, detach_target=detach)
         return {} if loss is None else {"loss": loss}
+
+    def _local(self, task: TaskState) -> Iterable[str]:
+        """Choose the layers of a task; return what is recorded."""
+        selection = self.selections[task.name] = Selection.of(task, self.layers)
+        weighted = factors(selection.layers, self.layer_weights)
+        if not self.activation:
+            self._factors |= weighted
+            return selection.layers
+        from compatkit_plugins.regularizers.reverse_pass.activated import Activated
+
+        way = Activated.of(task, selection.layers, self._walk())
+        self._ways[task.name] = way, weighted
+        return way.names
+
+    def _whole(self, task: TaskState) -> Iterable[str]:
+        """Find the chain of a task; return what is recorded. Layers that are left out are walked through."""
+        from compatkit_plugins.regularizers.reverse_pass.full import Whole
+
+        way = Whole.of(task, self._walk())
+        wanted = way.layers[:1] if self.variant == "first" else named(way.layers, self.layers, task.name)
+        self._ways[task.name] = way, factors(wanted, self.layer_weights)
+        return way.names
+
+    def _walk(self) -> Walk:
+        from compatkit_plugins.regularizers.reverse_pass.full import Walk
+
+        return Walk(self.bn_reverse, self.output_activation)
 
 
 class SampledReversePass(ReversePass):
@@ -144,13 +194,29 @@ class SampledReversePass(ReversePass):
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return an unbiased estimate of the loss."""
         names, scale = drawn_layers(list(step.layers), self.sample_layers, step.rng("reverse_pass", "layers"))
-        draw = step.rng("reverse_pass", "images")
         kept = {name: step.layers[name] for name in names}
-        records = drawn_images(kept, len(step.batch.images), self.sample_images, draw)
-        loss = local_loss(records, self._factors, detach_target=self.detach_target)
+        if self.sample_images < 1:
+            draw = step.rng("reverse_pass", "images")
+            kept = drawn_images(kept, len(step.batch.images), self.sample_images, draw)
+        loss = local_loss(kept, self._factors, detach_target=self.detach_target)
         return {} if loss is None else {"loss": scale * loss}
 
 
 def _one_of(word: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
         raise UsageError(f"{word} is one of {', '.join(known)}; got {value!r}.")
+
+
+def _check_variant(one: ReversePass) -> None:
+    """Refuse settings that the variant would not heed."""
+    if one.variant != "local" and one.activation:
+        raise UsageError(
+            f"activation is a setting of variant='local'; {one.variant!r} always has activations."
+        )
+    if one.variant == "first" and one.layers is not None:
+        raise UsageError("layers are of no use with variant='first', which compares images alone.")
+    if (one.variant != "local" or one.activation) and (one.sample_images != 1 or one.sample_layers != 1):
+        raise UsageError(
+            "sample_images and sample_layers are for variant='local' without activation, where each layer and each "
+            f"image stands alone; got variant={one.variant!r}, activation={one.activation!r}."
+        )

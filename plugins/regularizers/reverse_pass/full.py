@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from compatkit import LayerCall
+from compatkit import LayerCall, TaskState
 from compatkit.errors import UsageError
 from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
 from compatkit_plugins.regularizers.reverse_pass.local import Records, wide
@@ -211,3 +211,45 @@ def reconstruct(
         records = recorded(parts, names_of(found), images)
         *_, (_, _, back) = pairs(found, records, images, walk)
     return back
+
+
+@attrs.frozen(eq=False)
+class Whole:
+    """The whole reverse pass of one task.
+
+    Attributes:
+        stages: Of its chain.
+        walk: Settings.
+    """
+
+    stages: tuple[Stage, ...]
+    walk: Walk
+
+    @classmethod
+    def of(cls, task: TaskState, walk: Walk) -> Whole:
+        """Find the chain of a task's network, which is left as it was.
+
+        Raises:
+            UsageError: It is none; says where, and why.
+        """
+        first = next(task.extractor.parameters(), torch.empty(0))
+        images = torch.zeros(2, len(task.data.mean), *task.data.size, device=first.device, dtype=first.dtype)
+        return cls(chain_of((task.extractor, task.head), images), walk)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The linear layers, from the images on."""
+        return tuple(one.linear for one in self.stages)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The modules that ``loss`` needs records of."""
+        return names_of(self.stages)
+
+    def loss(
+        self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
+    ) -> Tensor | None:
+        """Return the loss, see ``full_loss``."""
+        return full_loss(
+            self.stages, records, images, walk=self.walk, factors=factors, detach_target=detach_target
+        )

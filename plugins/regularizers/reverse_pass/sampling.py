@@ -9,6 +9,7 @@ s l sqrt((l - k) / (k (l - 1))) to their sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +53,23 @@ def _rows(value: Tensor, images: int, start: int, count: int) -> Tensor:
     if len(value) % images:
         return value  # what knows no images is taken whole
     each = len(value) // images
-    tail = value.narrow(0, start * each, min(count, images - start) * each)
+    tail: Tensor = _Narrow.apply(value, start * each, min(count, images - start) * each)  # type: ignore[assignment]
     if start + count <= images:
         return tail
-    return torch.cat([tail, value.narrow(0, 0, (start + count - images) * each)])
+    return torch.cat([tail, _Narrow.apply(value, 0, (start + count - images) * each)])  # type: ignore[list-item]
+
+
+class _Narrow(torch.autograd.Function):
+    """Some rows; the gradient keeps the memory format, where torch's own comes back as NCHW and is converted."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, start: int, count: int) -> Tensor:
+        ctx.place = start, count
+        ctx.empty = torch.empty_like(value, device="meta")
+        return value.narrow(0, start, count)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        whole = torch.zeros_like(ctx.empty, device=gradient.device, dtype=gradient.dtype)
+        whole.narrow(0, *ctx.place).copy_(gradient)
+        return whole, None, None

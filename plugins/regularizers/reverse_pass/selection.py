@@ -95,6 +95,31 @@ def factors(layers: Iterable[str], weights: Mapping[str, float] | None) -> dict[
     return found
 
 
+def named(layers: Sequence[str], globs: Sequence[str] | None, task: str) -> tuple[str, ...]:
+    """Return the layers of a chain that patterns fit, all where none is given; ``!`` leaves out.
+
+    Raises:
+        UnknownName: A pattern fits none.
+        UsageError: Nothing is left.
+    """
+    wanted = [one for one in globs or () if not one.startswith("!")] or ["*"]
+    unwanted = [one[1:] for one in globs or () if one.startswith("!")]
+    for glob in (*wanted, *unwanted):
+        if not any(fnmatchcase(name, glob) for name in layers):
+            raise UnknownName(
+                f"layers: {glob!r} fits no layer of the chain of task {task!r}{_hint(glob, layers)}."
+            )
+    kept = tuple(
+        name
+        for name in layers
+        if any(fnmatchcase(name, one) for one in wanted)
+        and not any(fnmatchcase(name, one) for one in unwanted)
+    )
+    if not kept:
+        raise UsageError(f"layers: nothing is left of the chain of task {task!r}: {', '.join(layers)}.")
+    return kept
+
+
 def linear_layers(task: TaskState) -> dict[str, nn.Module]:
     """Return all layers of a task's network that have a linear part, by their paths in the whole network."""
     return {
