@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -204,10 +204,10 @@ def _halved(parts: Sequence[Observation]) -> list[Observation]:
 
 def _rows(batch: Observation, rows: slice) -> Observation:
     def taken(value: Any) -> Any:
-        return {name: one[rows] for name, one in value.items()} if isinstance(value, dict) else value[rows]
+        return {name: one[rows] for name, one in value.items()} if isinstance(value, Mapping) else value[rows]
 
-    held = {one.name: getattr(batch, one.name) for one in attrs.fields(Observation)}
-    return Observation(**{name: None if one is None else taken(one) for name, one in held.items()})
+    held: dict[str, Any] = {one.name: getattr(batch, one.name) for one in attrs.fields(Observation)}
+    return attrs.evolve(batch, **{name: taken(one) for name, one in held.items() if one is not None})
 
 
 def _pass(metric: Metric, parts: Sequence[Observation], about: Subject) -> Any:

@@ -14,12 +14,15 @@ Cost: one SVD a layer; a matrix of in x in where that is at most 4096.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from compatkit import hookimpl
@@ -47,6 +50,34 @@ MATCHES = {"pearson": "|correlation|", "ssim": "1 - SSIM", "lpips": "LPIPS (Alex
 def compatkit_metrics(register: Register) -> None:
     """Offer ``singular_features``."""
     register("singular_features", SingularFeatures)
+
+
+def singular_pictures(
+    layer: nn.Module, shape: Sequence[int], top: int = 10
+) -> tuple[NDArray[np.float64], list[str]]:
+    """Return the first right singular vectors of a layer as pictures, and their singular values as titles.
+
+    Args:
+        layer: A linear layer, or a convolution without groups.
+        shape: Channels, height and width of what the layer takes; of a convolution's patch.
+        top: How many at most.
+
+    Returns:
+        ``(n, channels, height, width)`` for ``compatkit.pictures.signed``, each with the sign that makes its sum
+        positive, since the sign says nothing; and the titles.
+
+    Raises:
+        UsageError: The layer has no matrix, or its rows have another length.
+    """
+    known = decompose(layer)
+    if math.prod(shape) != known.vectors.shape[1]:
+        raise UsageError(
+            f"A row of the matrix has {known.vectors.shape[1]} values, which are no picture of shape {tuple(shape)}."
+        )
+    vectors = known.vectors[:top]
+    signs = torch.where(vectors.sum(1, keepdim=True) < 0, -1.0, 1.0)
+    titles = [f"{one:.3g}" for one in known.values[:top].tolist()]
+    return (vectors * signs).reshape(-1, *shape).cpu().numpy(), titles
 
 
 @attrs.frozen(eq=False)

@@ -19,7 +19,7 @@ from compatkit.metrics import Observation, Subject, Table
 from compatkit.testing import assert_metric
 from compatkit_plugins.metrics._matching import lpips, pearson, ssim
 from compatkit_plugins.metrics._singular import angles, as_pictures, decompose, given_to
-from compatkit_plugins.metrics.singular_features import SingularFeatures
+from compatkit_plugins.metrics.singular_features import SingularFeatures, singular_pictures
 
 
 def linear(weight: Tensor) -> nn.Sequential:
@@ -296,3 +296,13 @@ def test_decompose_is_the_svd_in_float64() -> None:
     )
     assert np.allclose(found.values.numpy(), values) and found.vectors.dtype == torch.float64
     assert np.allclose(np.abs((found.vectors.numpy() * vectors).sum(1)), 1)
+
+
+def test_vectors_become_pictures_with_their_values() -> None:
+    images, titles = singular_pictures(
+        linear(torch.diag(torch.tensor([3.0, -2.0, 0.5, 0])))[1], (1, 2, 2), top=2
+    )
+    assert titles == ["3", "2"] and np.allclose(images, [[[[1, 0], [0, 0]]], [[[0, 1], [0, 0]]]])
+    assert ck.pictures.signed(images, titles).startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match=r"has 4 values, which are no picture of shape \(1, 3, 3\)"):
+        singular_pictures(linear(torch.eye(4))[1], (1, 3, 3))
