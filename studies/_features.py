@@ -17,7 +17,7 @@ Picture = Sequence[Sequence[int]]
 DEEPEST = 127
 
 
-def energies(fit: ck.Fit, split: ck.Split, layer: str, top: int) -> list[float]:
+def energies(fit: ck.Fit, split: ck.Split, layer: str, top: int, *, subspace: str = "top") -> list[float]:
     """Return the share of each class's mean image that lies in the span of a layer's first right singular vectors.
 
     Args:
@@ -25,11 +25,12 @@ def energies(fit: ck.Fit, split: ck.Split, layer: str, top: int) -> list[float]:
         split: Images; classes without any are left out.
         layer: That takes them.
         top: How many vectors.
+        subspace: ``"active"`` takes all whose singular value is not zero.
     """
     (state,) = fit.tasks.values()
     measured = ck.measure(state, split, [make_metric("singular_features", top=top)], layers=[layer])
     table = measured["singular_features/energy"]
-    cells = [one for (*_, subspace), one in table if subspace == "top"] if isinstance(table, Table) else []
+    cells = [one for (*_, which), one in table if which == subspace] if isinstance(table, Table) else []
     return [one.value for one in cells if one.value is not None]
 
 
@@ -55,8 +56,12 @@ def rows(pictures: Mapping[str, Sequence[Picture]], titles: Sequence[str]) -> by
     """Return rows of pictures below each other as PNG; zero is grey.
 
     Args:
-        pictures: By the name of their row, as many in each.
+        pictures: By the name of their row; one with less than others has grey ones behind.
         titles: One above each column.
     """
-    arrays = {name: np.asarray(row)[:, None] for name, row in pictures.items()}
+    most = max(len(row) for row in pictures.values())
+    arrays = {}
+    for name, row in pictures.items():
+        array = np.asarray(row)[:, None]
+        arrays[name] = np.pad(array, [(0, most - len(array)), (0, 0), (0, 0), (0, 0)])
     return beside(arrays, low=-DEEPEST, high=DEEPEST, titles=titles)

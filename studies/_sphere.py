@@ -43,8 +43,9 @@ def first_stage(run: Run) -> ck.Fit:
     """Train on task A with the arm's regularizer."""
     settings = run.settings
     task = _task(run.load("sphere-rule"))
-    # All six layers, also where the local variant would leave out the class layer.
-    used = regularizers(run.arm, settings, layers=list(LINEAR))
+    # Each layer alone, too, takes all six, and goes through the non-linearities, as the paper's does.
+    local = {"layers": list(LINEAR), "activation": True} if run.arm == "rr-local" else {}
+    used = regularizers(run.arm, settings, **local)
     return trainer(run, settings["steps"], settings["lr"], settings["batch_size"]).fit([task], used)
 
 

@@ -1,7 +1,7 @@
 """Peaks: does a reverse pass put what images have in common into the first layer's weights?
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 2, Fig. 3 and 13, A.4: two classes of images, a disc in one of two
-    corners beside a random scribble; the right singular vectors of the first layer are compared with the images by LPIPS.
+    corners beside a random scribble; the right singular vectors of the first layer are compared with them by LPIPS.
 Here: the energy of the classes' mean images in the span of the first two right singular vectors, ``|V m|^2 / |m|^2``,
     which does not depend on how equal singular values turn the vectors, and needs no other network.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 130
+LETTERS = 12
+"""Of a title, in an inch."""
 COLOURS = ("#8a8f98", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 """Of the arms, in their order: told apart by those who see no red or no green."""
 
@@ -58,13 +61,14 @@ def _bars(results: Results) -> Figure:
         axes.set_xticks(range(len(results.arms)), results.arms, rotation=30, ha="right", fontsize=8)
         axes.set_xlim(-0.6, len(results.arms) - 0.4)
         unit = "" if one.unit == "1" else f" ({one.unit})"
-        axes.set_title(f"{one.title}{unit}", fontsize=9)
+        axes.set_title(textwrap.fill(f"{one.title}{unit}", int(LETTERS * wide)), fontsize=9)
         axes.tick_params(axis="y", labelsize=8)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
     count = len(results.seeds)
     seeds = "one seed" if count == 1 else f"{count} seeds; bars are means, lines standard deviations"
-    figure.suptitle(f"Study {results.found.number}, {results.found.study.title}: {seeds}", fontsize=9)
+    title = f"Study {results.found.number}, {results.found.study.title}: {seeds}"
+    figure.suptitle(textwrap.fill(title, int(LETTERS * wide * columns)), fontsize=9)
     return figure
 
 
