@@ -62,8 +62,8 @@ def _reported(arm: str, metric: str, value: float, where: str) -> Reported:
 _SGD = {"lr": 0.1, "weight_decay": 5e-4, "ort": 0.1, "rr": 0.1}
 STUDY = Study(
     title="CIFAR-10 with residual networks",
-    question="Does reversing each layer of a residual network by itself, beside orthogonality and plain training, raise "
-    "accuracy on CIFAR-10 and on CIFAR-10.1?",
+    question="Does reversing each layer of a residual network by itself, beside orthogonality and plain training, "
+    "raise accuracy on CIFAR-10 and on CIFAR-10.1?",
     reference=f"{REFERENCE}, Sec. 4, Fig. 7",
     arms=("std", "ort", "rr-local"),
     measures=(

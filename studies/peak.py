@@ -28,6 +28,10 @@ from ._arms import REFERENCE, accuracy, half_sum, regularizers, trainer
 from ._features import energies, kept, rows, singular
 
 SIDE = 28
+NO_PRE = (
+    "pre has no figures in a network of one layer: that is the class layer, which layer-wise pretraining leaves as it "
+    "was drawn."
+)
 ACTIVE = 2
 """Directions that are looked at: as many as classes."""
 
@@ -62,6 +66,8 @@ def run(run: Run) -> Outcome:
     """Train on images from 0 to 255, as the authors do: their weight of the loss belongs to these numbers."""
     data, settings = run.load("peaks"), run.settings
     widths, batch = list(settings["widths"]), settings["batch_size"]
+    if run.arm == "pre" and not widths:
+        return Outcome(values={}, notes=(NO_PRE,))
     layers = [f"blocks.{place}.linear" for place in range(len(widths))] + ["fc"]
     elements = dict(zip(layers, [SIDE * SIDE, *widths], strict=True))
     task = ck.Task(
@@ -128,9 +134,13 @@ def _drawn(seed: int, shapes: Mapping[str, tuple[int, int]], scale: float) -> di
 def draw(results: Results) -> dict[str, bytes]:
     """Draw the mean images, and the first two right singular vectors of up to five seeds."""
     seeds = results.seeds[:5]
-    found: dict[str, Any] = {"class means": results.kept(results.arms[0])[0]["means"] * len(seeds)}
+    means = next((one["means"] for arm in results.arms for one in results.kept(arm) if "means" in one), [])
+    if not means:
+        return {}
+    found: dict[str, Any] = {"class means": means * len(seeds)}
     for arm in results.arms:
-        found[arm] = [one for held in results.kept(arm)[: len(seeds)] for one in held["vectors"]]
+        if results.known(arm, "energy"):
+            found[arm] = [one for held in results.kept(arm)[: len(seeds)] for one in held.get("vectors", ())]
     titles = [f"seed {seed}, v{number}" for seed in seeds for number in range(1, ACTIVE + 1)]
     return {"singular-vectors": rows(found, titles)}
 

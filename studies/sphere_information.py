@@ -8,8 +8,6 @@ Paper: "Reviving Autoencoder Pretraining", Sec. 3, Fig. 4 and 15, B.1: mutual-in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 import compatkit as ck
@@ -78,13 +76,18 @@ def draw(results: Results) -> dict[str, bytes]:
 
 def _measures() -> tuple[Measure, ...]:
     numbers = range(2, 2 + len(LAYERS))
-    bits: Mapping[str, str] = {"unit": "bits"}
     return (
-        Measure(name="input-2-4", title="I(X;D), mean of D2 to D4", better="none", **bits),
-        Measure(name="label-range", title="I(D;Y), range over the layers", better="none", **bits),
+        Measure(name="input-2-4", title="I(X;D), mean of D2 to D4", better="none", unit="bits"),
+        Measure(name="label-range", title="I(D;Y), range over the layers", better="none", unit="bits"),
         Measure(name="a", title="test accuracy on A"),
-        *(Measure(name=f"i-x-d{n}", title=f"I(X;D{n})", better="none", drawn=False, **bits) for n in numbers),
-        *(Measure(name=f"i-d{n}-y", title=f"I(D{n};Y)", better="none", drawn=False, **bits) for n in numbers),
+        *(
+            Measure(name=f"i-x-d{n}", title=f"I(X;D{n})", better="none", drawn=False, unit="bits")
+            for n in numbers
+        ),
+        *(
+            Measure(name=f"i-d{n}-y", title=f"I(D{n};Y)", better="none", drawn=False, unit="bits")
+            for n in numbers
+        ),
     )
 
 
