@@ -118,6 +118,13 @@ def phases() -> ck.Fit:
     return first.fit(tasks(), given, factories={"sometimes": Sometimes})
 
 
+def reversing() -> ck.Fit:
+    """A loss on what layers took and gave; in the last steps only some of them."""
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
+    some = ck.use("reverse_pass", as_="some", weight=0.05, sample_layers=0.5, start=2)
+    return trainer.fit(tasks("left"), [ck.use("reverse_pass", weight=0.1), some])
+
+
 def frozen() -> ck.Fit:
     """One task after another, against heads that do not move."""
     trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
@@ -227,7 +234,7 @@ def drifting() -> ck.Fit:
 RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     one.__name__: one
     for one in (
-        *(sgd, adam, comforts, phases, frozen, pretrained, batch_normalised, resumed),
+        *(sgd, adam, comforts, phases, reversing, frozen, pretrained, batch_normalised, resumed),
         *(failing, other_images, drifting),
     )
 }

@@ -42,6 +42,7 @@ PUBLIC_MODULES = {
 """What plugins may import from besides ``compatkit`` itself."""
 UPWARD = {
     ("compatkit.hooks", "compatkit.training.context"),
+    ("compatkit.hooks", "compatkit.training.pretraining"),
     ("compatkit.plugins.calls", "compatkit.training.context"),
 }
 """Hooks hand training's values to plugins: as annotations, and to check what a plugin gives back."""

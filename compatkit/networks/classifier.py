@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 
@@ -108,16 +108,16 @@ class Classifier(nn.Module):
 
 def _he(layer: nn.Module, *, rectified: bool = True) -> None:
     """Normal of deviation ``sqrt(2 / fan_in)`` where a ReLU follows (He et al. 2015, equation 10), else 1 for 2."""
-    assert isinstance(layer.weight, Tensor)
     # torch reads the weight of a transposed convolution, (in, out, k, k), as that of a convolution from out to in.
     mode = "fan_out" if isinstance(layer, nn.ConvTranspose2d) else "fan_in"
-    nn.init.kaiming_normal_(layer.weight, mode=mode, nonlinearity="relu" if rectified else "linear")
+    nn.init.kaiming_normal_(
+        cast(Tensor, layer.weight), mode=mode, nonlinearity="relu" if rectified else "linear"
+    )
 
 
 def _glorot(layer: nn.Module, *, rectified: bool = True) -> None:
     """Uniform within ``sqrt(6 / (fan_in + fan_out))`` (Glorot and Bengio 2010, equation 16), whatever follows."""
-    assert isinstance(layer.weight, Tensor)
-    nn.init.xavier_uniform_(layer.weight)
+    nn.init.xavier_uniform_(cast(Tensor, layer.weight))
 
 
 INITIAL = {"he": _he, "glorot": _glorot}

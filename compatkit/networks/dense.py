@@ -68,7 +68,7 @@ class FullyConnected(Classifier):
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """See ``Classifier``; a normalisation of the class layer starts anew with it."""
         super().reset_classifier(num_classes, global_pool)
-        layer, kind = self.fc, self.kind
+        layer, kind = self.get_classifier(), self.kind
         normed = self.last_norm_on and isinstance(layer, nn.Linear) and kind.norm != "none"
         self.last_norm = kind.normalisation(layer) if normed else nn.Identity()
         on = self.last_act_on and isinstance(layer, nn.Linear)
@@ -82,7 +82,7 @@ class FullyConnected(Classifier):
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Features to logits (N, num_classes), or to themselves."""
         x = self.head_drop(x)
-        return x if pre_logits else self.last_act(self.last_norm(self.fc(x)))
+        return x if pre_logits else self.last_act(self.last_norm(self.get_classifier()(x)))
 
     def reverse_plan(self) -> list[dict[str, str | None]]:
         """Return linear map, normalisation, activation and pooling of each layer, by path and in order."""

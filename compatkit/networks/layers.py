@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import attrs
 from torch import Tensor, nn
@@ -68,8 +69,7 @@ class Kind:
             return nn.Identity()
         if isinstance(linear, nn.Linear):
             return nn.BatchNorm1d(linear.out_features, self.norm_eps)
-        assert isinstance(linear, nn.Conv2d | nn.ConvTranspose2d)
-        return nn.BatchNorm2d(linear.out_channels, self.norm_eps)
+        return nn.BatchNorm2d(cast(nn.Conv2d, linear).out_channels, self.norm_eps)
 
 
 def activation(owner: str, name: str) -> nn.Module:

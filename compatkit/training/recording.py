@@ -60,8 +60,8 @@ class Notes:
         """See the class."""
         self.name, self.during = name, during
         self.calls: list[LayerCall] | None = None
-        self.copied = (False, False)
-        self.rows = (True, True)
+        self.copied: tuple[bool, bool] = (False, False)
+        self.rows: tuple[bool, bool] = (True, True)
 
     def add(self, layer: nn.Module, given: Any, output: Any) -> None:
         """Note one call.

@@ -18,7 +18,7 @@ from compatkit.errors import UsageError
 from compatkit.evaluation.normalisation import batch_statistics
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import preserved
-from compatkit.training.recording import Layers, Recorder, first_of
+from compatkit.training.recording import Layers, Notes, Recorder, first_of
 from compatkit.training.viewwise import CLOSE, Viewwise
 
 IMAGES = 4
@@ -169,7 +169,8 @@ def _overwritten(recorder: Recorder, images: Tensor) -> dict[str, tuple[bool, bo
 
     def after(module: nn.Module, arguments: Any, output: Any) -> None:
         given, version = entered.pop()
-        name = module._layer_notes.name  # type: ignore[union-attr]
+        notes: Notes = module._layer_notes  # type: ignore[assignment]
+        name = notes.name
         if isinstance(given, Tensor) and given._version != version:
             raise UsageError(
                 f"The layer {name!r} cannot be recorded: it writes into its own input. Ask for layers inside of it.",

@@ -41,7 +41,7 @@ TORCHRUN = (
     *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(PROCESSES)),
     *("--local-addr", "127.0.0.1"),
 )
-EQUAL = ("sgd", "adam", "comforts", "phases", "frozen", "pretrained")
+EQUAL = ("sgd", "adam", "comforts", "phases", "reversing", "frozen", "pretrained")
 REFUSED = ("other_images", "failing", "drifting")
 
 

@@ -19,12 +19,13 @@ from torch import Tensor
 from compatkit import SetUp, Step, TaskState, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
-from compatkit_plugins.regularizers.reverse_pass.local import Records, local_loss
-from compatkit_plugins.regularizers.reverse_pass.sampling import drawn_images, drawn_layers
-from compatkit_plugins.regularizers.reverse_pass.selection import Selection, factors, named
+
+from .local import Records, local_loss
+from .sampling import drawn_images, drawn_layers
+from .selection import Selection, factors, named
 
 if TYPE_CHECKING:
-    from compatkit_plugins.regularizers.reverse_pass.full import Walk
+    from .full import Walk
 
 compatkit_api = 1
 VARIANTS = ("local", "full", "first")
@@ -105,7 +106,7 @@ class ReversePass:
     layers: tuple[str, ...] | None = attrs.field(default=None, converter=_globs)
     layer_weights: Mapping[str, float] | None = None
     activation: bool = False
-    bn_reverse: str = "batch"
+    bn_reverse: Literal["batch", "forward_batch", "running"] = "batch"
     output_activation: str | None = None
     detach_target: bool = False
     sample_images: float = 1.0
@@ -165,7 +166,7 @@ class ReversePass:
         if not self.activation:
             self._factors |= weighted
             return selection.layers
-        from compatkit_plugins.regularizers.reverse_pass.activated import Activated
+        from .activated import Activated
 
         way = Activated.of(task, selection.layers, self._walk())
         self._ways[task.name] = way, weighted
@@ -173,7 +174,7 @@ class ReversePass:
 
     def _whole(self, task: TaskState) -> Iterable[str]:
         """Find the chain of a task; return what is recorded. Layers that are left out are walked through."""
-        from compatkit_plugins.regularizers.reverse_pass.full import Whole
+        from .full import Whole
 
         way = Whole.of(task, self._walk())
         wanted = way.layers[:1] if self.variant == "first" else named(way.layers, self.layers, task.name)
@@ -181,7 +182,7 @@ class ReversePass:
         return way.names
 
     def _walk(self) -> Walk:
-        from compatkit_plugins.regularizers.reverse_pass.full import Walk
+        from .full import Walk
 
         return Walk(self.bn_reverse, self.output_activation)
 

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from compatkit import TaskState
 from compatkit.errors import UsageError
-from compatkit_plugins.regularizers.reverse_pass.finding import (
+
+from .finding import (
     ACT,
     NORM,
     POOL,
@@ -27,11 +28,11 @@ from compatkit_plugins.regularizers.reverse_pass.finding import (
     SAME,
     SAME_FUNCTIONS,
 )
-from compatkit_plugins.regularizers.reverse_pass.full import OUTPUTS, Walk
-from compatkit_plugins.regularizers.reverse_pass.local import Records, wide
-from compatkit_plugins.regularizers.reverse_pass.stages import Stage, evaluating, run
-from compatkit_plugins.regularizers.reverse_pass.tracking import Call, tracked
-from compatkit_plugins.regularizers.reverse_pass.undoing import again, step_back
+from .full import OUTPUTS, Walk
+from .local import Records, wide
+from .stages import Stage, evaluating, run
+from .tracking import Call, tracked
+from .undoing import again, step_back
 
 ACT_FUNCTIONS = frozenset(
     {"relu", "relu_", "relu6", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "hardtanh"}
@@ -149,19 +150,18 @@ def _around(name: str, calls: Sequence[Call]) -> Around:
 
 def _after(calls: Sequence[Call], place: int) -> str:
     """Return the module that gave what a layer's activation gave, or its norm, or the layer itself."""
-    last = calls[place].path
+    last = str(calls[place].path)
     norm = _next(calls, place, NORM)
     if norm is not None:
-        place, last = norm, calls[norm].path
+        place, last = norm, str(calls[norm].path)
         fused = getattr(calls[norm].module, "act", None)
         if fused is not None and not isinstance(fused, nn.Identity):
             return f"{last}.act"
     act = _next(calls, place, ACT)
     if act is not None:
-        last = calls[act].path
+        last = str(calls[act].path)
     else:
         _refuse_shared(calls, place)
-    assert last is not None
     return last
 
 

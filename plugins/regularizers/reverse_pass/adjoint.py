@@ -187,7 +187,7 @@ def _transposed(layer: Any, like: Tensor, y: Tensor) -> Tensor:
 def _by_jacobian(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
     """Return the layer's vector-Jacobian product, which depends on no input, as the layer is affine."""
     with _standing_still(layer):
-        given, pull = torch.func.vjp(layer.forward, torch.zeros_like(like))
+        given, pull, *_ = torch.func.vjp(layer.forward, torch.zeros_like(like))
     return pull(y.to(given.dtype))[0]
 
 

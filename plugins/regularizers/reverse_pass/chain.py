@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.errors import UsageError
-from compatkit_plugins.regularizers.reverse_pass.finding import Between, Step, found
-from compatkit_plugins.regularizers.reverse_pass.stages import (
+
+from .finding import Between, Step, found
+from .stages import (
     Parts,
     Stage,
     evaluating,
@@ -26,7 +27,7 @@ from compatkit_plugins.regularizers.reverse_pass.stages import (
     not_a_chain,
     run,
 )
-from compatkit_plugins.regularizers.reverse_pass.tracking import Call, tracked
+from .tracking import Call, tracked
 
 __all__ = ["Stage", "chain_of"]
 

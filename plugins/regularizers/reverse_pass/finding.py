@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from compatkit_plugins.regularizers.reverse_pass.stages import Parts, Stage, modules_of, not_a_chain
-from compatkit_plugins.regularizers.reverse_pass.tracking import Call
+from .stages import Parts, Stage, modules_of, not_a_chain
+from .tracking import Call
 
 LINEAR = (nn.Linear, nn.modules.conv._ConvNd)
 NORM = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
@@ -120,10 +120,9 @@ class _Building:
             raise not_a_chain(call.where, f"{call.what} has no place in a chain")
 
     def _linear(self, call: Call) -> None:
-        assert call.path is not None
         if any(one.linear == call.path for one in self.stages):
             raise not_a_chain(call.where, "is called twice")
-        stage = Stage(call.path)
+        stage = Stage(call.name)
         if self.pools:
             first, last = self.pools[0].inputs[0], self.pools[-1]
             taken, pooled = tuple(first.shape[1:]), tuple(last.output.shape[1:])

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from compatkit import LayerCall, TaskState
 from compatkit.errors import UsageError
-from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
-from compatkit_plugins.regularizers.reverse_pass.local import Records, wide
-from compatkit_plugins.regularizers.reverse_pass.stages import (
+
+from .chain import chain_of
+from .local import Records, wide
+from .stages import (
     Parts,
     Stage,
     evaluating,
@@ -33,7 +34,7 @@ from compatkit_plugins.regularizers.reverse_pass.stages import (
     not_a_chain,
     run,
 )
-from compatkit_plugins.regularizers.reverse_pass.undoing import STATISTICS, Statistics, again, step_back
+from .undoing import STATISTICS, Statistics, again, step_back
 
 OUTPUTS = {"relu": F.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
 

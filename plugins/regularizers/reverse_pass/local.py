@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from compatkit import LayerCall
-from compatkit_plugins.regularizers.reverse_pass.adjoint import adjoint, without_bias
+
+from .adjoint import adjoint, without_bias
 
 Records = Mapping[str, Sequence[LayerCall]]
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from compatkit import LayerCall
-from compatkit_plugins.regularizers.reverse_pass.local import Records
+
+from .local import Records
 
 
 def drawn_layers(names: Sequence[str], share: float, draw: torch.Generator) -> tuple[list[str], float]:
@@ -23,7 +24,7 @@ def drawn_layers(names: Sequence[str], share: float, draw: torch.Generator) -> t
     count = max(1, round(share * len(names)))
     if count >= len(names):
         return list(names), 1.0
-    chosen = sorted(torch.randperm(len(names), generator=draw)[:count].tolist())
+    chosen: list[int] = sorted(torch.randperm(len(names), generator=draw)[:count].tolist())
     return [names[place] for place in chosen], len(names) / count
 
 
@@ -40,12 +41,12 @@ def drawn_images(records: Records, images: int, share: float, draw: torch.Genera
     if count >= images:
         return records
     start = int(torch.randint(images, (), generator=draw))
-    return {
-        name: [
-            LayerCall(*(_rows(one, images, start, count) for one in call[:2]), call.layer) for call in calls
-        ]
-        for name, calls in records.items()
-    }
+    return {name: [_call(one, images, start, count) for one in calls] for name, calls in records.items()}
+
+
+def _call(call: LayerCall, images: int, start: int, count: int) -> LayerCall:
+    taken, given = (_rows(one, images, start, count) for one in (call.input, call.output))
+    return LayerCall(taken, given, call.layer)
 
 
 def _rows(value: Tensor, images: int, start: int, count: int) -> Tensor:

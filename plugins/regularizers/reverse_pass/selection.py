@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from compatkit import TaskState
 from compatkit.errors import UnknownName, UsageError
-from compatkit_plugins.regularizers.reverse_pass.adjoint import LINEAR, refusal
+
+from .adjoint import LINEAR, refusal
 
 
 @attrs.frozen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import torch
@@ -47,10 +47,9 @@ class Call:
         """Return what the same call gives for another tensor."""
         if self.module is not None:
             return self.module(value)
-        assert self.function is not None
         places, names = self.arguments
         own = self.inputs[0]
-        return self.function(
+        return cast(Callable[..., Tensor], self.function)(
             *(value if one is own else one for one in places),
             **{name: value if one is own else one for name, one in names.items()},
         )

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.errors import UsageError
-from compatkit_plugins.regularizers.reverse_pass.adjoint import adjoint, without_bias
-from compatkit_plugins.regularizers.reverse_pass.local import wide
-from compatkit_plugins.regularizers.reverse_pass.stages import Stage
+
+from .adjoint import adjoint, without_bias
+from .local import wide
+from .stages import Stage
 
 Statistics = Literal["batch", "forward_batch", "running"]
 STATISTICS: tuple[Statistics, ...] = ("batch", "forward_batch", "running")
@@ -88,9 +89,9 @@ def _normalised(norm: nn.Module, back: Tensor, forward: Tensor | None, statistic
                 '"batch" or "forward_batch".'
             )
         return F.batch_norm(back, norm.running_mean, norm.running_var, weight, bias, False, 0.0, eps)
-    assert forward is not None
-    places = [0, *range(2, forward.dim())]
-    variance, mean = torch.var_mean(wide(forward), places, correction=0, keepdim=True)
+    taken = wide(back if forward is None else forward)
+    places = [0, *range(2, taken.dim())]
+    variance, mean = torch.var_mean(taken, places, correction=0, keepdim=True)
     given = (wide(back) - mean) * torch.rsqrt(variance + eps)
     shape = (1, -1, *(1,) * (back.dim() - 2))
     if weight is not None:

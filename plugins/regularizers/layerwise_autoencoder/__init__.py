@@ -22,9 +22,9 @@ from torch import Tensor
 from compatkit import Pretraining, SetUp, TaskState, hookimpl
 from compatkit.errors import TrainingError, UsageError
 from compatkit.hooks import Register
-from compatkit_plugins.regularizers.reverse_pass.chain import Stage, chain_of
-from compatkit_plugins.regularizers.reverse_pass.full import Walk
-from compatkit_plugins.regularizers.reverse_pass.single import Single
+
+from ..reverse_pass._chains import Stage, Walk, chain_of
+from .single import Single
 
 compatkit_api = 1
 NAME = "layerwise_autoencoder"

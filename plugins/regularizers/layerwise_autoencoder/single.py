@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, cast
 
 import attrs
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from compatkit_plugins.regularizers.reverse_pass.full import OUTPUTS
-from compatkit_plugins.regularizers.reverse_pass.local import wide
-from compatkit_plugins.regularizers.reverse_pass.stages import Parts, Stage, modules_of, run
-from compatkit_plugins.regularizers.reverse_pass.undoing import again, step_back
+from ..reverse_pass._chains import (
+    OUTPUTS,
+    Parts,
+    Stage,
+    again,
+    modules_of,
+    run,
+    step_back,
+    wide,
+)
 
 
 class _Reached(Exception):
@@ -63,8 +69,7 @@ class Single:
             return cls(parts, stage, before, output_activation, modules, layer)
         decoder = copy.deepcopy(layer)
         decoder.requires_grad_(True)
-        weight, bias = decoder.weight, decoder.bias
-        assert isinstance(weight, Tensor)
+        weight, bias = cast(Tensor, decoder.weight), decoder.bias
         with torch.no_grad():
             fan_in = weight.numel() / len(weight)
             weight.copy_(torch.randn(weight.shape, generator=draws) / fan_in**0.5)
@@ -133,10 +138,8 @@ class Single:
         if self.before is not None:
             handles.append(self.modules[self.before.last].register_forward_hook(note))
         try:
-            with torch.no_grad():
+            with torch.no_grad(), suppress(_Reached):
                 run(self.parts, images)
-        except _Reached:
-            pass
         finally:
             for handle in handles:
                 handle.remove()
