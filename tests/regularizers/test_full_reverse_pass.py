@@ -10,12 +10,16 @@ import attrs
 import pytest
 import torch
 import torch.nn.functional as F
+from small import data_set, quick
 from torch import Tensor, nn
 
+import compatkit as ck
+from compatkit.adapters.builders import BUILDERS, Builder
 from compatkit.errors import UsageError
 from compatkit.networks.autoencoding import Autoencoder, VAEDecoder, VAEEncoder
 from compatkit.networks.dense import fully_connected
 from compatkit.networks.generators import Generator, Upscaler
+from compatkit.training.beginning import begun
 from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
 from compatkit_plugins.regularizers.reverse_pass.full import (
     Walk,
@@ -355,3 +359,54 @@ def test_records_of_another_pass_are_refused():
     stages = chain_of(network, images)
     with pytest.raises(UsageError, match=r"last_norm was called 0 times in this pass"):
         full_loss(stages, {}, images)
+
+
+class InPlace(nn.Module):
+    """Activations write into what the layer before gave; pooling is a function."""
+
+    def __init__(self, in_chans: int = 3, num_classes: int = 3) -> None:
+        super().__init__()
+        self.conv1, self.act1 = nn.Conv2d(in_chans, 4, 3), nn.ReLU(inplace=True)
+        self.conv2, self.norm, self.act2 = (
+            nn.Conv2d(4, 5, 3),
+            nn.BatchNorm2d(5),
+            nn.LeakyReLU(0.2, inplace=True),
+        )
+        self.fc = nn.Linear(5 * 16, num_classes)
+        self.pretrained_cfg = {"input_size": (in_chans, 32, 32), "classifier": "fc"}
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(self.act1(self.conv1(x)), 2)
+        x = F.avg_pool2d(self.act2(self.norm(self.conv2(x))), 3)
+        return self.fc(x.flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "split", "kwargs"),
+    [
+        pytest.param("vgg11_bn", "features.4", {"mlp_ratio": 0.01}, marks=pytest.mark.slow),
+        ("in_place", "act1", {}),
+        ("conv_chain", "layer2", {"norm": "batch", "reduce": "max", "channels": [4, 5], "img_size": 32}),
+        (
+            "fully_connected",
+            "blocks.0",
+            {"norm": "batch", "last_norm": True, "img_size": 32, "widths": [6, 5]},
+        ),
+        ("lenet", "conv2", {}),
+    ],
+)
+def test_a_run_adds_what_the_walk_gives_across_its_cut(backbone, split, kwargs, monkeypatch):
+    monkeypatch.setitem(
+        BUILDERS, "in_place", Builder(lambda model, **given: InPlace(**given), lambda: "tests 1")
+    )
+    builder = "in_place" if backbone == "in_place" else "timm"
+    task = ck.Task("a", data_set("a"), backbone, split, size=32, kwargs=kwargs, builder=builder)
+    trainer = quick(steps=1)
+    with begun(trainer, [task]) as start:
+        state = start.loop.setup.tasks["a"]
+        parts, images = (state.extractor, state.head), start.loop.lanes["a"].source.batch(0).images
+        stages = chain_of(parts, images)
+        expected = full_loss(stages, recorded(parts, names_of(stages), images), images)
+    assert expected is not None
+    row = trainer.fit([task], [ck.use("reverse_pass", variant="full")]).history[0]
+    assert row["losses"]["reverse_pass/loss"] == pytest.approx(float(expected.detach()), rel=1e-5)

@@ -73,7 +73,7 @@ def test_a_tied_linear_layer_finds_the_principal_subspace():
     splits = [Split(images, labels, ("0", "1", "2"), f"pca/{part}") for part in ("train", "test")]
     kwargs = {"widths": [3, 2], "img_size": [4, 4], "activation": "none"}
     task = ck.Task("a", DataSet("pca", *splits), "fully_connected", "blocks.0", kwargs=kwargs)
-    quick(steps=1).fit([task], [use(steps=600, lr=0.02, batch_size=120), "start"], factories={"start": Start})
+    quick(steps=1).fit([task], [use(steps=300, lr=0.03, batch_size=120), "start"], factories={"start": Start})
     weight = Start.seen["a"]["blocks.0.linear.weight"].double().numpy()
     flat = images.reshape(240, 16) / 255.0
     wanted = np.linalg.svd(flat - flat.mean(0))[2][:3]
