@@ -46,13 +46,21 @@ def ssim(one: Tensor, other: Tensor) -> Tensor:
     """
     left, right = one.double(), other.double()
     (a, aa), (b, bb) = ((_windowed(value), _windowed(value.square())) for value in (left, right))
-    va, vb = (aa - a.square())[:, None], (bb - b.square())[None]
-    a, b = a[:, None], b[None]
-    products = (left[:, None] * right[None]).flatten(0, 1)
-    both = _windowed(products).unflatten(0, (len(left), len(right))) - a * b
+    # One picture after the other: all products at once would be as many images as there are pairs.
+    return torch.stack(
+        [
+            _similarity(a[place], b, aa[place], bb, _windowed(left[place] * right))
+            for place in range(len(left))
+        ]
+    )
+
+
+def _similarity(a: Tensor, b: Tensor, aa: Tensor, bb: Tensor, ab: Tensor) -> Tensor:
+    """Return SSIM of one picture with several, from windowed means of values, squares and products."""
     c1, c2 = 0.01**2, 0.03**2
-    map_ = (2 * a * b + c1) * (2 * both + c2) / ((a.square() + b.square() + c1) * (va + vb + c2))
-    return map_.flatten(2).mean(2)
+    alike = (2 * a * b + c1) * (2 * (ab - a * b) + c2)
+    apart = (a.square() + b.square() + c1) * (aa - a.square() + bb - b.square() + c2)
+    return (alike / apart).flatten(1).mean(1)
 
 
 def _windowed(pictures: Tensor) -> Tensor:

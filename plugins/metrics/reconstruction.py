@@ -20,9 +20,10 @@ from compatkit import hookimpl, pictures
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
-from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
-from compatkit_plugins.regularizers.reverse_pass.full import OUTPUTS, reconstruct
-from compatkit_plugins.regularizers.reverse_pass.undoing import STATISTICS
+
+from ..regularizers.reverse_pass.chain import chain_of
+from ..regularizers.reverse_pass.full import OUTPUTS, reconstruct
+from ..regularizers.reverse_pass.undoing import STATISTICS, Statistics
 
 compatkit_api = 1
 SCORES = ("relative", "mean square")
@@ -64,7 +65,7 @@ def grid(
     *,
     low: float,
     high: float,
-    bn_reverse: Any = "running",
+    bn_reverse: Statistics = "running",
     output_activation: str | None = None,
 ) -> bytes:
     """Return a PNG of images above what the reverse pass makes of them, with the relative error of each.
@@ -107,7 +108,7 @@ class Reconstruction:
         output_activation: ``"relu"``, ``"sigmoid"``, ``"tanh"`` for images in its range, or None.
     """
 
-    bn_reverse: str = "running"
+    bn_reverse: Statistics = "running"
     output_activation: str | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -136,7 +137,7 @@ class Reconstruction:
             network,
             images,
             stages=stages,
-            bn_reverse=self.bn_reverse,  # type: ignore[arg-type]
+            bn_reverse=self.bn_reverse,
             output_activation=self.output_activation,
         ).detach()
         relative, square = errors_of(images, again)

@@ -29,8 +29,9 @@ from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
-from compatkit_plugins.metrics._matching import WINDOW, lpips, pearson, ssim
-from compatkit_plugins.metrics._singular import (
+
+from ._matching import WINDOW, lpips, pearson, ssim
+from ._singular import (
     Decomposition,
     angles,
     as_pictures,

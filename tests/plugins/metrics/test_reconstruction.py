@@ -142,7 +142,7 @@ def test_refusals() -> None:
     with pytest.raises(UsageError, match="local"):
         tables(Branched())
     with pytest.raises(UsageError, match="bn_reverse is one of"):
-        Reconstruction("stored")
+        Reconstruction("stored")  # type: ignore[arg-type]
     with pytest.raises(
         UsageError, match="output_activation is one of relu, sigmoid, tanh, or None; got 'elu'"
     ):
