@@ -58,8 +58,8 @@ def _reported(arm: str, metric: str, value: float, where: str) -> Reported:
     return Reported(arm, metric, value, f"{where}: Sec. 4, ResNet-110, 5 runs", "%")
 
 
-# Adam for all arms, at the rate and decay of the ResNet-110 of Keras' examples: the local loss is of the fourth power in
-# the weights, and with SGD at .1 it is infinite after four steps.
+# Adam for all arms, at the rate and decay of the ResNet-110 of Keras' examples: the local loss is of the fourth power
+# in the weights, and with SGD at .1 it is infinite after four steps.
 _ADAM = {"lr": 1e-3, "weight_decay": 1e-4, "ort": 0.1, "rr": 0.1}
 STUDY = Study(
     title="CIFAR-10 with residual networks",
