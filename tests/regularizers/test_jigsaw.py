@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any
 
@@ -88,7 +89,7 @@ def test_loss_is_the_mean_over_all_permutations_of_every_image(grid: int, permut
 
         @ck.hookimpl
         def compatkit_losses(self, step: ck.Step) -> dict[str, torch.Tensor]:
-            extractor, head = step.task.extractor.double(), self.head.module.double()
+            extractor, head = (copy.deepcopy(one).double() for one in (step.task.extractor, self.head.module))
             losses = [
                 F.cross_entropy(
                     head(extractor(rearranged(image[None].double(), order, grid))), torch.tensor([wanted])
@@ -96,8 +97,7 @@ def test_loss_is_the_mean_over_all_permutations_of_every_image(grid: int, permut
                 for image in step.batch.images
                 for wanted, order in enumerate(far_apart(grid**2, permutations))
             ]
-            seen.append(float(torch.stack(losses).mean()))
-            extractor.float(), head.float()
+            seen.append(float(torch.stack(losses).mean().detach()))
             return {}
 
     uses = [
