@@ -29,6 +29,11 @@ ARMS = ("none", "iiw", "rp", "dcc", "iiw+rp", "iiw+dcc", "rp+dcc", "iiw+rp+dcc")
 INCREMENTAL = ("incremental", "incremental-back", "incremental-batch")
 """One task after the other against frozen heads, all three methods: first then second, second then first, and the
 paper's regime, in which frozen heads use batch statistics; the paper averages both orders."""
+SELF_SUPERVISED = tuple(
+    f"{start}{one}" for one in ("jigsaw", "contrastive", "colourisation") for start in ("", "iiw+")
+)
+"""Other auxiliary tasks in the place of RP, as its App. A invites; run where they are asked for."""
+KNOWN = (*ARMS, *INCREMENTAL, *SELF_SUPERVISED)
 SIZES: dict[str, dict[str, Any]] = {
     "digits": {
         "backbone": "resnet20_cifar",
@@ -67,9 +72,19 @@ def pair(name: str, root: str | None, size: dict[str, Any]) -> list[ck.Task]:
     ]
 
 
-def regularizers(arm: str) -> list[str]:
-    """Return the plugins of an arm; incremental arms use those of ``iiw+rp+dcc``."""
-    names = {"iiw": "identical_init", "rp": "rotation_prediction", "dcc": "dcc"}
+def regularizers(arm: str) -> list[str | ck.Use]:
+    """Return the plugins of an arm, at their defaults; incremental arms use those of ``iiw+rp+dcc``.
+
+    The contrastive task mirrors no views, as a mirrored digit is none.
+    """
+    names: dict[str, str | ck.Use] = {
+        "iiw": "identical_init",
+        "rp": "rotation_prediction",
+        "dcc": "dcc",
+        "jigsaw": "jigsaw",
+        "contrastive": ck.use("contrastive", flip=False),
+        "colourisation": "colourisation",
+    }
     wanted = "iiw+rp+dcc" if arm in INCREMENTAL else arm
     return [names[one] for one in wanted.split("+") if one in names]
 
@@ -165,11 +180,9 @@ def main(
 ) -> None:
     """Run the study and write runs.jsonl, table.md and figure.png to OUT."""
     wanted = arms.split(",")
-    unknown = [arm for arm in wanted if arm not in (*ARMS, *INCREMENTAL)]
+    unknown = [arm for arm in wanted if arm not in KNOWN]
     if unknown:
-        raise click.UsageError(
-            f"unknown arms {', '.join(unknown)}; known are {', '.join((*ARMS, *INCREMENTAL))}"
-        )
+        raise click.UsageError(f"unknown arms {', '.join(unknown)}; known are {', '.join(KNOWN)}")
     size = SIZES[name]
     settings = {"pair": name, **{k: list(v) if isinstance(v, tuple) else v for k, v in size.items()}}
     settings |= {"steps": steps, "batch_size": batch_size}

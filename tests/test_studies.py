@@ -9,7 +9,15 @@ import pytest
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit_studies.recombination import ARMS, INCREMENTAL, measure, regularizers, run, train
+from compatkit_studies.recombination import (
+    ARMS,
+    INCREMENTAL,
+    SELF_SUPERVISED,
+    measure,
+    regularizers,
+    run,
+    train,
+)
 from compatkit_studies.report import accuracies, write_report
 
 SETTINGS: dict[str, Any] = {
@@ -55,6 +63,14 @@ def test_every_arm_names_the_plugins_it_says() -> None:
         "incremental": ["identical_init", "rotation_prediction", "dcc"],
         "incremental-back": ["identical_init", "rotation_prediction", "dcc"],
         "incremental-batch": ["identical_init", "rotation_prediction", "dcc"],
+    }
+    assert {arm: regularizers(arm) for arm in SELF_SUPERVISED} == {
+        "jigsaw": ["jigsaw"],
+        "iiw+jigsaw": ["identical_init", "jigsaw"],
+        "contrastive": [ck.use("contrastive", flip=False)],
+        "iiw+contrastive": ["identical_init", ck.use("contrastive", flip=False)],
+        "colourisation": ["colourisation"],
+        "iiw+colourisation": ["identical_init", "colourisation"],
     }
 
 

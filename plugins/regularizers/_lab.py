@@ -22,13 +22,13 @@ def lightness_and_chroma(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the luminance Y, and a and b of CIE Lab (white D65), of sRGB images.
 
     Args:
-        images: From 0 to 1, ``(batch, 3, ...)``.
+        images: From 0 to 1, ``(..., 3)``.
 
     Returns:
-        Three tensors ``(batch, ...)``: Y from 0 to 1, a from -86 to 98, b from -108 to 95.
+        Three tensors ``(...)``: Y from 0 to 1, a from -86 to 98, b from -108 to 95.
     """
     linear = torch.where(images <= 0.04045, images / 12.92, ((images + 0.055) / 1.055) ** 2.4)
-    red, green, blue = linear.unbind(1)
+    red, green, blue = linear.unbind(-1)
     x, y, z = ((one[0] * red + one[1] * green + one[2] * blue) / sum(one) for one in TO_XYZ)
     edge = 6 / 29
     fx, fy, fz = (

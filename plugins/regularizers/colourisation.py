@@ -114,8 +114,8 @@ class Colourisation:
         for state in setup.tasks.values():
             _check_colours(state)
             self._check_features(state)
-            mean, std = (torch.tensor(one)[:, None, None] for one in (state.data.mean, state.data.std))
-            self._scales[state.name] = mean.to(device), std.to(device)
+            mean, std = (torch.tensor(one, device=device) for one in (state.data.mean, state.data.std))
+            self._scales[state.name] = mean, std
         names = [f"a {a} b {b}" for a, b in bins(self.bin_size)]
         self._head = setup.add_auxiliary_head("colourisation", classes=[Label(name) for name in names])
         self._check_head(self._head, next(iter(setup.tasks.values())), device)
@@ -128,9 +128,10 @@ class Colourisation:
         if self._head is None or self._lookup is None:
             raise UsageError("colourisation: losses were asked for before the run was set up.")
         mean, std = self._scales[step.task.name]
-        luminance, a, b = lightness_and_chroma((step.batch.images * std + mean).clamp(0, 1))
-        grey = (without_colours(luminance)[:, None] - mean) / std
-        grey = grey.contiguous(memory_format=step.precision.memory_format)
+        last = step.batch.images.permute(0, 2, 3, 1)  # so that what is made of it is laid out channels last
+        luminance, a, b = lightness_and_chroma((last * std + mean).clamp(0, 1))
+        grey = ((without_colours(luminance)[..., None] - mean) / std).permute(0, 3, 1, 2)
+        grey = grey if step.precision.channels_last else grey.contiguous()
         features = step.extract(grey, write_statistics=False)
         logits = self._head(windows(features, self.cells))
         return {"loss": chroma_loss(logits, self._lookup(a, b), self.cells)}

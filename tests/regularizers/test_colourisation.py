@@ -37,10 +37,10 @@ def test_lab_of_known_colours(colour: tuple[float, ...], wanted: tuple[float, ..
 
 
 def test_an_image_without_colours_has_the_same_luminance_and_no_chroma() -> None:
-    images = torch.rand(4, 3, 5, 5, dtype=torch.float64)
+    images = torch.rand(4, 5, 5, 3, dtype=torch.float64)
     images[0] *= 0.01  # where the curve of sRGB is a line
     luminance, _, _ = lightness_and_chroma(images)
-    grey = without_colours(luminance)[:, None].expand(-1, 3, -1, -1)
+    grey = without_colours(luminance)[..., None].expand(-1, -1, -1, 3)
     again, a, b = lightness_and_chroma(grey)
     torch.testing.assert_close(again, luminance, rtol=1e-6, atol=1e-9)
     assert float(a.abs().max()) < 1e-9 and float(b.abs().max()) < 1e-9
@@ -103,8 +103,10 @@ def task(name: str = "a", data: DataSet | None = None, split: str = "layer2", **
     return ck.Task(name, data or colour(name), "resnet8_cifar", split, **{"size": 16, **settings})
 
 
-def test_the_extractor_sees_grey_images_of_the_same_luminance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the loss of the run is that of the formula on them."""
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_the_extractor_sees_grey_images_of_the_same_luminance(
+    channels_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[ck.Step] = []
     given: list[torch.Tensor] = []
     extract = ck.Step.extract
@@ -113,15 +115,16 @@ def test_the_extractor_sees_grey_images_of_the_same_luminance(monkeypatch: pytes
         seen.append(self)
         given.append(images.detach().double())
         assert not write_statistics
+        assert images.is_contiguous(memory_format=self.precision.memory_format)
         return extract(self, images, write_statistics=write_statistics)
 
     monkeypatch.setattr(ck.Step, "extract", watched)
-    quick(steps=1).fit([task()], ["colourisation"])
+    quick(steps=1, channels_last=channels_last).fit([task()], ["colourisation"])
     data = seen[0].task.data
-    mean, std = (torch.tensor(one, dtype=torch.float64)[:, None, None] for one in (data.mean, data.std))
-    images = seen[0].batch.images.double() * std + mean
-    grey = given[0] * std + mean
-    torch.testing.assert_close(grey[:, :1].expand_as(grey), grey, rtol=0, atol=1e-5)
+    mean, std = (torch.tensor(one, dtype=torch.float64) for one in (data.mean, data.std))
+    images = seen[0].batch.images.double().movedim(1, -1) * std + mean
+    grey = given[0].movedim(1, -1) * std + mean
+    torch.testing.assert_close(grey[..., :1].expand_as(grey), grey, rtol=0, atol=1e-5)
     torch.testing.assert_close(
         lightness_and_chroma(grey)[0], lightness_and_chroma(images)[0], rtol=1e-4, atol=1e-5
     )
