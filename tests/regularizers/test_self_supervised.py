@@ -38,7 +38,7 @@ def pair(*names: str, **settings: Any) -> list[ck.Task]:
             data_set(name, seed=len(name), channels=3, classes=classes.get(name, ("0", "1"))),
             "resnet8_cifar",
             "layer2",
-            size=16,
+            size=8,
             **settings,
         )
         for name in names or ("left", "right")
@@ -173,6 +173,7 @@ def test_effects_are_declared_as_they_are(name: str) -> None:
     assert {one.effect for one in plugins.further_views} <= {"pure"}
 
 
+@pytest.mark.slow
 def test_pure_losses_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced without breaks; the trainer compares gradients before it uses it."""
     monkeypatch.setattr("compatkit.training.compilation.BACKEND", "aot_eager")
