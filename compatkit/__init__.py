@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compatkit import data, errors, hooks, signing
+    from compatkit import data, errors, hooks, metrics, pictures, signing
+    from compatkit.checkpoints.reading import read_checkpoint
     from compatkit.compatibility import Finding, Report, check
     from compatkit.contract import Blueprint, Contract, Label
     from compatkit.data.classes import common as match_classes
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
     from compatkit.exports.reading import load_exported
     from compatkit.hooks import HOOK_API, effect, hookimpl, hookspec
+    from compatkit.measuring import Measurement, measure
     from compatkit.outcomes import Outcome
     from compatkit.plugins import Use, use
     from compatkit.registry.changes.differences import Difference
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from compatkit.sweeps.sweep import Sweep
     from compatkit.training.context import AuxiliaryHead, Batch, SetUp, Step, TaskState
     from compatkit.training.fit import Fit
+    from compatkit.training.pretraining import Pretraining
+    from compatkit.training.recording import LayerCall
     from compatkit.training.schedules import Schedule
     from compatkit.training.stopping import EarlyStopping
     from compatkit.training.task import Task
@@ -48,9 +52,12 @@ _HOMES = {
     "Finding": "compatkit.compatibility",
     "Fit": "compatkit.training.fit",
     "Label": "compatkit.contract",
+    "LayerCall": "compatkit.training.recording",
     "Matrix": "compatkit.reports.matrix",
+    "Measurement": "compatkit.measuring",
     "Outcome": "compatkit.outcomes",
     "Policy": "compatkit.registry.policies",
+    "Pretraining": "compatkit.training.pretraining",
     "Recombination": "compatkit.evaluation.recombination",
     "Registry": "compatkit.workspace",
     "Report": "compatkit.compatibility",
@@ -71,6 +78,8 @@ _HOMES = {
     "hookspec": "compatkit.hooks",
     "load_exported": "compatkit.exports.reading",
     "label": "compatkit.data.classes",
+    "measure": "compatkit.measuring",
+    "read_checkpoint": "compatkit.checkpoints.reading",
     "use": "compatkit.plugins",
 }
 _MODULES = (
@@ -79,7 +88,9 @@ _MODULES = (
     "errors",
     "evaluation",
     "hooks",
+    "metrics",
     "networks",
+    "pictures",
     "plugins",
     "signing",
     "testing",
@@ -98,9 +109,12 @@ __all__ = [
     "Finding",
     "Fit",
     "Label",
+    "LayerCall",
     "Matrix",
+    "Measurement",
     "Outcome",
     "Policy",
+    "Pretraining",
     "Recombination",
     "Registry",
     "Report",
@@ -126,6 +140,10 @@ __all__ = [
     "label",
     "load_exported",
     "match_classes",
+    "measure",
+    "metrics",
+    "pictures",
+    "read_checkpoint",
     "signing",
     "use",
 ]

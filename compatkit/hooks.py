@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from compatkit.training.context import Batch, SetUp, Step
+    from compatkit.training.pretraining import Pretraining
 
 PROJECT = "compatkit"
 HOOK_API = 1
@@ -133,6 +134,17 @@ class Registration:
                 register("my-digits", load)
         """
 
+    @hookspec
+    def compatkit_studies(self, register: Register) -> None:
+        """Offer studies: ``factory() -> compatkit.studies.Study``, each under the number that runs ask for.
+
+        Example::
+
+            @compatkit.hookimpl
+            def compatkit_studies(register):
+                register("mine.1", lambda: STUDY)
+        """
+
 
 class Training:
     """Hot hooks: implemented by the objects that a regularizer's factory returns."""
@@ -147,6 +159,21 @@ class Training:
             def compatkit_set_up(self, setup):
                 self.head = setup.add_auxiliary_head("dcc", classes=setup.shared_classes())
         """
+
+    @hookspec
+    def compatkit_pretrain(self, setup: SetUp, pretraining: Pretraining) -> Mapping[str, Any]:
+        """Train before the first step of a run that goes on from no checkpoint; return JSON values for the manifest.
+
+        Example::
+
+            @hookimpl
+            def compatkit_pretrain(self, setup, pretraining):
+                for task in setup.tasks.values():
+                    for batch in pretraining.batches(task, "mine", task.name, steps=100, batch_size=64):
+                        self.move(task.extractor, batch.images)
+                return {"steps": 100}
+        """
+        raise NotImplementedError
 
     @hookspec
     def compatkit_views(self, step: Step, batch: Batch) -> Batch:

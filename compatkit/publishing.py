@@ -247,10 +247,10 @@ def training_facts(fit: Fit, run: Edge, state: TaskState | None) -> dict[str, An
         "steps": trainer["steps"],
         "data": data[0] if len(data) == 1 else data,
         "plugins": list(fit.run["plugins"]),
-        "initial": sorted({task["initial"] for task in fit.run["tasks"] if task["name"] in names}),
+        "initial": sorted({fit.tasks[name].initial for name in names}),
         "frozen": [frozen["digest"] for frozen in fit.run["frozen"].values()],
         "environment": dict(fit.run["environment"]),
-        **{key: fit.run[key] for key in ("stopped", "weights") if key in fit.run},
+        **{key: fit.run[key] for key in ("stopped", "weights", "pretraining") if key in fit.run},
     }
 
 

@@ -23,7 +23,18 @@ if TYPE_CHECKING:
 TOP = ("prefix", "regularizers", "trainer", "tasks", "frozen")
 SWEEP = "sweep"
 """The table that makes many runs of one recipe; see ``compatkit.sweeps``."""
-TASK = ("name", "data", "backbone", "split", "builder", "kwargs", "size", "weights", "augment")
+TASK = (
+    "name",
+    "data",
+    "backbone",
+    "split",
+    "builder",
+    "kwargs",
+    "size",
+    "weights",
+    "augment",
+    "normalisation",
+)
 NEEDED = ("name", "data", "backbone", "split")
 
 

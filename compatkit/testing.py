@@ -14,11 +14,24 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from compatkit.errors import PluginError
-from compatkit.metrics import Metric, Result, check_metric
+from compatkit.metrics import (
+    Cell,
+    Measured,
+    Metric,
+    Observation,
+    Result,
+    Subject,
+    advance,
+    check_metric,
+    conclude,
+    observed,
+)
 from compatkit.plugins import Bound, Offer, PluginWarning, RunPlugins, use
 from compatkit.plugins.conformance import check_builder
 from compatkit.plugins.plan import EVENTS
@@ -26,7 +39,7 @@ from compatkit.plugins.plan import EVENTS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Batches = Sequence[tuple[Tensor, Tensor]]
+    Batches = Sequence[tuple[Tensor, Tensor] | Observation]
 
 NAME = "tested"
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
@@ -62,39 +75,57 @@ def assert_regularizer(factory: Callable[..., Any], **settings: Any) -> None:
         )
 
 
-def assert_metric(factory: Callable[..., Any], *, batches: Batches | None = None, **settings: Any) -> None:
+def assert_metric(
+    factory: Callable[..., Any],
+    *,
+    batches: Batches | None = None,
+    subject: Subject | None = None,
+    **settings: Any,
+) -> None:
     """Check that a metric streams: the result must not depend on how the examples are cut into batches.
+
+    Without any example a result is undefined, unless it counts none, as one of weights alone does.
 
     Args:
         factory: What the registration hook registers.
-        batches: Logits ``(batch, classes)`` and labels ``(batch,)``; random ones by default, at least two.
+        batches: Logits ``(batch, classes)`` and labels ``(batch,)``, or ``compatkit.metrics.Observation`` where the
+            metric looks at more; at least two. Random ones by default, of 3 x 8 x 8 pixels through two small networks.
+        subject: What it may look at besides, with those batches; by default the first of the two networks, its layers
+            ``hidden``, ``act`` and ``fc``, and the second as the other one.
         **settings: Keyword arguments for the factory.
 
     Raises:
         PluginError: What does not hold, and the remedy.
     """
     metric = check_metric(Offer("metrics", NAME, factory), settings)
-    parts = list(batches) if batches is not None else _batches()
+    usual, made = _usual()
+    about = subject if subject is not None else usual
+    parts = made if batches is None else [_observation(one) for one in batches]
     if len(parts) < 2:
         raise PluginError(
             f"assert_metric needs at least two batches to merge; got {len(parts)}.", plugin=NAME
         )
-    whole = _result(metric, _pass(metric, parts), "after one pass")
-    _same(whole, _result(metric, _pass(metric, _halved(parts)), "with smaller batches"), "smaller batches")
-    left, right = _pass(metric, parts[:1]), _pass(metric, parts[1:])
-    before = _result(metric, left, "after the first batch")
-    _same(whole, _result(metric, metric.merge(left, right), "after merge"), "merging two parts")
-    metric.update(left, *parts[1])
-    _same(
-        before, _result(metric, left, "once more"), "updating or merging a copy; make a new state each time"
-    )
-    empty = _result(metric, metric.init(), "without examples")
-    if empty.status != "undefined":
-        raise PluginError(
-            f"The metric {whole.name!r} gives {empty.value} ({empty.status}) without any example. "
-            "Give None with the status 'undefined' and a reason.",
-            plugin=NAME,
-        )
+
+    def results(state: Any) -> tuple[Measured, ...]:
+        return conclude(metric, state, about)
+
+    whole = results(_pass(metric, parts, about))
+    if not observed(metric):
+        _same(whole, results(metric.merge(metric.init(), metric.init())), "merging two parts")
+        return
+    _same(whole, results(_pass(metric, _halved(parts), about)), "smaller batches")
+    left, right = _pass(metric, parts[:1], about), _pass(metric, parts[1:], about)
+    before = results(left)
+    _same(whole, results(metric.merge(left, right)), "merging two parts")
+    advance(metric, left, parts[1], about)
+    _same(before, results(left), "updating or merging a copy; make a new state each time")
+    for full, empty in zip(whole, results(metric.init()), strict=True):
+        if full.count and any(one.status != "undefined" for one in _cells(empty)):
+            raise PluginError(
+                f"The metric {empty.name!r} gives {[one.value for one in _cells(empty)]} without any example. "
+                "Give None with the status 'undefined' and a reason.",
+                plugin=NAME,
+            )
 
 
 def assert_builder(factory: Callable[..., Any], model: str, /, **kwargs: Any) -> None:
@@ -114,53 +145,100 @@ def assert_builder(factory: Callable[..., Any], model: str, /, **kwargs: Any) ->
     check_builder(Offer("builders", NAME, factory), model, kwargs)
 
 
-def _batches() -> list[tuple[Tensor, Tensor]]:
+def _usual() -> tuple[Subject, list[Observation]]:
+    """Return what a metric looks at that brings nothing of its own."""
     import torch
 
     source = torch.Generator().manual_seed(0)
-    return [
-        (
-            torch.randn(count, 5, generator=source, requires_grad=True),
-            torch.randint(0, 5, (count,), generator=source),
-        )
-        for count in (8, 6, 3)
-    ]
+
+    def network() -> torch.nn.Sequential:
+        made = torch.nn.Sequential()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(0, 2**31, (), generator=source)))
+            made.add_module("flat", torch.nn.Flatten())
+            made.add_module("hidden", torch.nn.Linear(192, 6))
+            made.add_module("act", torch.nn.Tanh())
+            made.add_module("fc", torch.nn.Linear(6, 5))
+        return made.eval()
+
+    pair = network(), network()
+    layers = [{name: getattr(one, name) for name in ("hidden", "act", "fc")} for one in pair]
+    classes = tuple("abcde")
+    about = Subject(network=pair[0], layers=layers[0], classes=classes, other=pair[1], other_layers=layers[1])
+    batches: list[Observation] = []
+    for count in (8, 6, 3):
+        images = torch.rand(count, 3, 8, 8, generator=source)
+        fields: dict[str, Any] = {"images": images, "positions": sum(len(one.labels) for one in batches)}
+        fields["positions"] = torch.arange(count) + fields["positions"]
+        fields["labels"] = torch.randint(0, 5, (count,), generator=source)
+        for prefix, one in zip(("", "other_"), pair, strict=True):
+            flat = images.flatten(1)
+            hidden = one.get_submodule("hidden")(flat)
+            act = one.get_submodule("act")(hidden)
+            # Spread out, and with a gradient, as what comes out of a network that is trained.
+            fields[f"{prefix}logits"] = one.get_submodule("fc")(act) * 5
+            fields[f"{prefix}inputs"] = {"hidden": flat, "act": hidden.detach(), "fc": act.detach()}
+            fields[f"{prefix}outputs"] = {
+                "hidden": hidden.detach(),
+                "act": act.detach(),
+                "fc": fields[f"{prefix}logits"].detach() / 5,
+            }
+        batches.append(Observation(**fields))
+    return about, batches
 
 
-def _halved(parts: Batches) -> list[tuple[Tensor, Tensor]]:
-    cut = [(logits, labels, (len(labels) + 1) // 2) for logits, labels in parts]
-    pieces = [((a[:n], b[:n]), (a[n:], b[n:])) for a, b, n in cut]
-    return [piece for pair in pieces for piece in pair if len(piece[1])]
+def _observation(batch: tuple[Tensor, Tensor] | Observation) -> Observation:
+    if isinstance(batch, Observation):
+        return batch
+    import torch
+
+    logits, labels = batch
+    return Observation(images=logits, labels=labels, positions=torch.arange(len(labels)), logits=logits)
 
 
-def _pass(metric: Metric, parts: Batches) -> Any:
+def _halved(parts: Sequence[Observation]) -> list[Observation]:
+    cut = [(one, (len(one.labels) + 1) // 2) for one in parts]
+    pieces = [(_rows(one, slice(0, n)), _rows(one, slice(n, None))) for one, n in cut]
+    return [piece for pair in pieces for piece in pair if len(piece.labels)]
+
+
+def _rows(batch: Observation, rows: slice) -> Observation:
+    def taken(value: Any) -> Any:
+        return {name: one[rows] for name, one in value.items()} if isinstance(value, Mapping) else value[rows]
+
+    held: dict[str, Any] = {one.name: getattr(batch, one.name) for one in attrs.fields(Observation)}
+    return attrs.evolve(batch, **{name: taken(one) for name, one in held.items() if one is not None})
+
+
+def _pass(metric: Metric, parts: Sequence[Observation], about: Subject) -> Any:
     state = metric.init()
-    for logits, labels in parts:
-        state = metric.update(state, logits, labels)
+    if not observed(metric):
+        return state
+    for one in parts:
+        state = advance(metric, state, one, about)
         if state is None:
             raise PluginError(f"update of {metric!r} returned None. Return the new state.", plugin=NAME)
     return state
 
 
-def _result(metric: Metric, state: Any, when: str) -> Result:
-    result = metric.finalise(state)
-    if not isinstance(result, Result):
+def _cells(result: Measured) -> tuple[Cell, ...]:
+    return (Cell(result.value, result.status, result.reason),) if isinstance(result, Result) else result.cells
+
+
+def _same(expected: Sequence[Measured], came: Sequence[Measured], change: str) -> None:
+    for whole, part in zip(expected, came, strict=True):
+        pairs = zip(_cells(whole), _cells(part), strict=True)
+        if all(_close(one.value, other.value) for one, other in pairs) and whole.count == part.count:
+            continue
+        shown = [[one.value for one in _cells(result)] for result in (whole, part)]
         raise PluginError(
-            f"finalise of {metric!r} returned a {type(result).__name__} {when}. "
-            "Return a compatkit.metrics.Result.",
+            f"The metric {whole.name!r} changed from {shown[0]} (of {whole.count}) to {shown[1]} "
+            f"(of {part.count}) by {change}.",
             plugin=NAME,
         )
-    return result
 
 
-def _same(expected: Result, came: Result, change: str) -> None:
-    one, other = expected.value, came.value
-    close = one == other or (
+def _close(one: float | None, other: float | None) -> bool:
+    return one == other or (
         one is not None and other is not None and math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
     )
-    if not close or expected.count != came.count:
-        raise PluginError(
-            f"The metric {expected.name!r} changed from {one} (of {expected.count}) to {other} "
-            f"(of {came.count}) by {change}.",
-            plugin=NAME,
-        )

@@ -2,91 +2,76 @@
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", Fig. 2 and Sec. 4 (CIFAR-10 and STL-10, ResNet-56, 10 runs).
-Here: MNIST and USPS, or two halves of CIFAR-10, at a size for two CPU cores. The scale differs, so only the
-    order of the arms is comparable with the paper's.
+Here: MNIST and USPS, or two halves of CIFAR-10, at a size for two CPU cores; or the paper's pair.
 
-    python -m compatkit_studies.recombination --pair digits --data-root DIR --seeds 5 --out docs/results/digits
+    compatkit study run 3.1 --data DIR --out OUT
 """
 
 from __future__ import annotations
 
-import json
-import platform
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-import click
-import torch
-
 import compatkit as ck
+from compatkit.errors import TrainingError
+from compatkit.hooks import Register
+from compatkit.studies import Measure, Outcome, Reported, Run, Study
 
-from .report import write_report  # noqa: TID251  # relative: type checkers cannot follow a renamed folder
-
+METHODS = {"iiw": "identical_init", "rp": "rotation_prediction", "dcc": "dcc"}
 ARMS = ("none", "iiw", "rp", "dcc", "iiw+rp", "iiw+dcc", "rp+dcc", "iiw+rp+dcc")
 INCREMENTAL = ("incremental", "incremental-back", "incremental-batch")
 """One task after the other against frozen heads, all three methods: first then second, second then first, and the
 paper's regime, in which frozen heads use batch statistics; the paper averages both orders."""
-SELF_SUPERVISED = tuple(
-    f"{start}{one}" for one in ("jigsaw", "contrastive", "colourisation") for start in ("", "iiw+")
-)
-"""Other auxiliary tasks in the place of RP, as its App. A invites; run where they are asked for."""
-KNOWN = (*ARMS, *INCREMENTAL, *SELF_SUPERVISED)
+POLICIES = {"batch": "recombined", "reestimate": "reestimated", "running": "running"}
+"""Normalisation at recombination, and the measure that it gives."""
+SMALL = {"backbone": "resnet20_cifar", "split": "layer2", "test": 2000, "steps": 300, "batch_size": 64}
 SIZES: dict[str, dict[str, Any]] = {
-    "digits": {
-        "backbone": "resnet20_cifar",
+    "cpu": {"pair": "digits", "image": 16, "train": 5000, **SMALL},
+    "halves": {"pair": "halves", "image": 32, "train": 8000, **SMALL},
+    # 0 images: all that there are.
+    "paper": {
+        "pair": "objects",
+        "image": 32,
+        "train": 0,
+        "backbone": "resnet56_cifar",
         "split": "layer2",
-        "size": (16, 16),
-        "train": 5000,
-        "test": 2000,
-    },
-    "halves": {
-        "backbone": "resnet20_cifar",
-        "split": "layer2",
-        "size": (32, 32),
-        "train": 8000,
-        "test": 2000,
+        "test": 0,
+        "steps": 20_000,
+        "batch_size": 512,
     },
 }
+_SMALLER = "ResNet-20 and 300 steps of 64 in place of ResNet-56 and 20,000 steps of 512"
 
 
-def pair(name: str, root: str | None, size: dict[str, Any]) -> list[ck.Task]:
+def tasks_of(run: Run) -> list[ck.Task]:
     """Return the two tasks of a pair of domains."""
-    if name == "digits":
-        sets = [ck.data.load(one, root=root) for one in ("mnist", "usps")]
-    else:
-        plain, other = ck.data.load("cifar10", root=root).halves()
+    settings = run.settings
+    if settings["pair"] == "halves":
+        plain, other = run.load("cifar10").halves()
         sets = [plain.renamed("plain"), other.shifted(hue=0.3, blur=0.8).renamed("shifted")]
+    else:
+        names = {"digits": ("mnist", "usps"), "objects": ("cifar10", "stl10")}[settings["pair"]]
+        sets = [run.load(one) for one in names]
     return [
         ck.Task(
             data.name,
-            data.subset(train=size["train"], test=size["test"]),
-            size["backbone"],
-            size["split"],
-            size=size["size"],
-            augment=("crop", "flip") if name == "halves" else (),
+            data.subset(train=settings["train"] or None, test=settings["test"] or None),
+            settings["backbone"],
+            settings["split"],
+            size=settings["image"],
+            augment=() if settings["pair"] == "digits" else ("crop", "flip"),
         )
         for data in sets
     ]
 
 
-def regularizers(arm: str) -> list[str | ck.Use]:
-    """Return the plugins of an arm, at their defaults; incremental arms use those of ``iiw+rp+dcc``.
-
-    The contrastive task mirrors no views, as a mirrored digit is none.
-    """
-    names: dict[str, str | ck.Use] = {
-        "iiw": "identical_init",
-        "rp": "rotation_prediction",
-        "dcc": "dcc",
-        "jigsaw": "jigsaw",
-        "contrastive": ck.use("contrastive", flip=False),
-        "colourisation": "colourisation",
-    }
+def regularizers(arm: str) -> list[str]:
+    """Return the plugins of an arm; incremental arms use those of ``iiw+rp+dcc``."""
     wanted = "iiw+rp+dcc" if arm in INCREMENTAL else arm
-    return [names[one] for one in wanted.split("+") if one in names]
+    return [METHODS[one] for one in wanted.split("+") if one in METHODS]
 
 
 def train(arm: str, tasks: Sequence[ck.Task], trainer: ck.Trainer) -> list[ck.Fit]:
@@ -106,13 +91,15 @@ def measure(fits: Sequence[ck.Fit], tasks: Sequence[ck.Task]) -> list[dict[str, 
         registry = ck.Registry.init(Path(folder) / "parts")
         for fit in fits:
             registry.publish(fit, prefix="parts")
-        for policy in ("batch", "reestimate", "running"):
+        for policy in POLICIES:
             matrix = registry.matrix(
                 "parts/*.extractor", "parts/*.head", [task.data.test for task in tasks], normalisation=policy
             )
             for cell in matrix.cells:
                 if cell.restricted is None:
-                    raise click.ClickException(f"{cell.extractor} with {cell.head}: {cell.reason}")
+                    raise TrainingError(
+                        f"{cell.extractor} with {cell.head} could not be measured: {cell.reason}"
+                    )
                 rows.append(
                     {
                         "extractor": cell.extractor.split("/")[1].split(".")[0],
@@ -126,74 +113,76 @@ def measure(fits: Sequence[ck.Fit], tasks: Sequence[ck.Task]) -> list[dict[str, 
     return rows
 
 
-def run(
-    out: Path,
-    tasks: Callable[[], list[ck.Task]],
-    arms: Sequence[str],
-    seeds: Sequence[int],
-    settings: dict[str, Any],
-) -> list[dict[str, Any]]:
-    """Run what is missing in ``out/runs.jsonl`` and return all runs; a stopped study goes on where it was."""
-    out.mkdir(parents=True, exist_ok=True)
-    log = out / "runs.jsonl"
-    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-    # A killed study may leave half a line at the end: that run is done again.
-    done = [json.loads(line) for line in lines if line.endswith("\n")]
-    if len(done) != len(lines):
-        log.write_text("".join(lines[: len(done)]))
-    loaded: list[ck.Task] = []
-    for seed in seeds:
-        for arm in arms:
-            if any(one["arm"] == arm and one["seed"] == seed and one["settings"] == settings for one in done):
-                continue
-            loaded = loaded or tasks()
-            began = time.perf_counter()
-            trainer = ck.Trainer(steps=settings["steps"], seed=seed, batch_size=settings["batch_size"])
-            rows = measure(train(arm, loaded, trainer), loaded)
-            seconds = round(time.perf_counter() - began, 1)
-            done.append({"arm": arm, "seed": seed, "settings": settings, "seconds": seconds, "cells": rows})
-            with log.open("a") as file:
-                file.write(json.dumps(done[-1]) + "\n")
-            crossed = [
-                row["accuracy"]
-                for row in rows
-                if row["extractor"] != row["head"] and row["policy"] == "batch"
-            ]
-            click.echo(
-                f"seed {seed} {arm:<12} {seconds:6.1f} s  recombined {' '.join(f'{x:.3f}' for x in crossed)}"
-            )
-    return [
-        one for one in done if one["settings"] == settings and one["arm"] in arms and one["seed"] in seeds
-    ]
+def values_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the measures of one run from its cells; figures of two directions are their mean."""
+
+    def accuracies(policy: str, own: bool) -> list[float]:
+        mine = [one for one in cells if one["policy"] == policy]
+        return [one["accuracy"] for one in mine if (one["extractor"] == one["head"]) == own]
+
+    one_way, other_way = accuracies("batch", own=False)
+    return {
+        "own": mean(accuracies("batch", own=True)),
+        **{name: mean(accuracies(policy, own=False)) for policy, name in POLICIES.items()},
+        "one-way": one_way,
+        "other-way": other_way,
+        "chance": mean(one["chance"] for one in cells),
+    }
 
 
-@click.command()
-@click.option("--pair", "name", type=click.Choice(sorted(SIZES)), default="digits", show_default=True)
-@click.option("--data-root", help="Folder of data sets.")
-@click.option("--seeds", default=5, show_default=True, type=click.IntRange(1))
-@click.option("--steps", default=300, show_default=True, type=click.IntRange(1), help="Steps a network.")
-@click.option("--batch-size", default=64, show_default=True, type=click.IntRange(2))
-@click.option("--arms", default=",".join((*ARMS, *INCREMENTAL)), show_default=True, help="Comma-separated.")
-@click.option("--out", required=True, type=click.Path(path_type=Path))
-def main(
-    name: str, data_root: str | None, seeds: int, steps: int, batch_size: int, arms: str, out: Path
-) -> None:
-    """Run the study and write runs.jsonl, table.md and figure.png to OUT."""
-    wanted = arms.split(",")
-    unknown = [arm for arm in wanted if arm not in KNOWN]
-    if unknown:
-        raise click.UsageError(f"unknown arms {', '.join(unknown)}; known are {', '.join(KNOWN)}")
-    size = SIZES[name]
-    settings = {"pair": name, **{k: list(v) if isinstance(v, tuple) else v for k, v in size.items()}}
-    settings |= {"steps": steps, "batch_size": batch_size}
-    runs = run(out, lambda: pair(name, data_root, size), wanted, range(seeds), settings)
-    machine = f"{platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
-    command = (
-        f"python -m compatkit_studies.recombination --pair {name} --data-root DIR --seeds {seeds} --steps {steps} "
-        f"--batch-size {batch_size} --arms {arms} --out OUT"
+def run(run: Run) -> Outcome:
+    """Train both networks of an arm, exchange their heads, measure."""
+    tasks = tasks_of(run)
+    settings = run.settings
+    trainer = ck.Trainer(
+        steps=settings["steps"], seed=run.seed, batch_size=settings["batch_size"], progress=False
     )
-    click.echo(write_report(out, runs, wanted, settings, command, machine))
+    cells = measure(train(run.arm, tasks, trainer), tasks)
+    return Outcome(values=values_of(cells), kept={"cells": cells})
 
 
-if __name__ == "__main__":
-    main()
+def _reported(arm: str, value: float, where: str = "Fig. 2, Sec. 4", metric: str = "recombined") -> Reported:
+    return Reported(arm, metric, value, f"Gygli et al. 2021, {where}", "%")
+
+
+STUDY = Study(
+    title="recombination accuracy by method",
+    question="Parts of independent networks do not fit although every shape matches; which regularizers make them "
+    "fit, and do networks as trained suffer from it?",
+    reference="Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components by Learning Compatible "
+    "Representations, Fig. 2 and Sec. 4",
+    arms=(*ARMS, *INCREMENTAL),
+    measures=(
+        Measure(name="own", title="own task, as trained"),
+        Measure(name="recombined", title="recombined, batch statistics"),
+        Measure(name="one-way", title="one way", drawn=False),
+        Measure(name="other-way", title="other way", drawn=False),
+        Measure(name="reestimated", title="recombined, re-estimated statistics", drawn=False),
+        Measure(name="running", title="recombined, running statistics"),
+        Measure(name="chance", title="chance", better="none", drawn=False),
+    ),
+    sizes=SIZES,
+    scale={
+        "cpu": f"MNIST and USPS at 16x16 in place of CIFAR-10 and STL-10, {_SMALLER}.",
+        "halves": f"two halves of CIFAR-10, one of them shifted, in place of CIFAR-10 and STL-10, {_SMALLER}.",
+        "paper": "",
+    },
+    paper=(
+        _reported("none", 10.6),
+        _reported("iiw", 25.1),
+        _reported("rp", 50.1),
+        _reported("dcc", 65.8),
+        _reported("iiw+rp+dcc", 76.7),
+        _reported("iiw+rp+dcc", 86.3, metric="own"),
+        _reported("incremental", 72.7, "Sec. 4, mean of both orders"),
+        _reported("upper-bound", 85.6, "Sec. 4, networks as trained, each with a rotation head of its own"),
+    ),
+    run=run,
+    data=("mnist", "usps", "cifar10", "stl10"),
+)
+
+
+@ck.hookimpl
+def compatkit_studies(register: Register) -> None:
+    """Offer study 3.1."""
+    register("3.1", lambda: STUDY)

@@ -61,15 +61,19 @@ def grouped(name: str = "a", **settings: Any) -> ck.Task:
     return ck.Task(name, data_set(name), "test_resnet", "layer2", size=32, kwargs=kwargs, **settings)
 
 
+def write_pack(folder: Path, data: DataSet) -> None:
+    """Write a data set as a pack under its name."""
+    np.savez(
+        folder / f"{data.name}.npz",
+        x_train=data.train.images,
+        y_train=data.train.labels,
+        x_test=data.test.images,
+        y_test=data.test.labels,
+        classes=np.array(data.classes),
+    )
+
+
 def write_packs(folder: Path, **settings: Any) -> None:
     """Write two small data sets with the same classes, ``left`` and ``right``, as packs; see ``data_set``."""
     for seed, name in enumerate(("left", "right")):
-        data = data_set(name, seed=seed, **settings)
-        np.savez(
-            folder / f"{name}.npz",
-            x_train=data.train.images,
-            y_train=data.train.labels,
-            x_test=data.test.images,
-            y_test=data.test.labels,
-            classes=np.array(data.classes),
-        )
+        write_pack(folder, data_set(name, seed=seed, **settings))

@@ -118,6 +118,13 @@ def phases() -> ck.Fit:
     return first.fit(tasks(), given, factories={"sometimes": Sometimes})
 
 
+def reversing() -> ck.Fit:
+    """A loss on what layers took and gave; in the last steps only some of them."""
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
+    some = ck.use("reverse_pass", as_="some", weight=0.05, sample_layers=0.5, start=2)
+    return trainer.fit(tasks("left"), [ck.use("reverse_pass", weight=0.1), some])
+
+
 def frozen() -> ck.Fit:
     """One task after another, against heads that do not move."""
     trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
@@ -147,6 +154,28 @@ def batch_normalised() -> ck.Fit:
     """A network whose normalisation sees a share of the batch; rows of the history every other step."""
     task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=16)
     return quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05, log_every=2).fit([task])
+
+
+class Pretrains:
+    """Moves weights before the first step, and otherwise in any process but the first."""
+
+    @ck.hookimpl
+    def compatkit_pretrain(self, setup: ck.SetUp, pretraining: ck.Pretraining) -> Mapping[str, float]:
+        said: dict[str, float] = {}
+        for name, task in setup.tasks.items():
+            batches = pretraining.batches(task, "pretrains", name, steps=3, batch_size=6)
+            mean = torch.stack([one.images.std() for one in batches]).mean()
+            said[name] = float(mean) + int(os.environ.get("RANK", "0"))
+            with torch.no_grad():
+                for one in task.extractor.parameters():
+                    one.add_(0.01 * said[name])
+        return said
+
+
+def pretrained() -> ck.Fit:
+    """Plugins train before the first step; averages begin there."""
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05, ema=0.5)
+    return trainer.fit(tasks(), ["pretrains"], factories={"pretrains": Pretrains})
 
 
 class Idle:
@@ -220,7 +249,8 @@ def drifting() -> ck.Fit:
 RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     one.__name__: one
     for one in (
-        *(sgd, adam, comforts, phases, frozen, puzzled, contrasted, batch_normalised, resumed),
+        *(sgd, adam, comforts, phases, reversing, frozen, pretrained, puzzled, contrasted),
+        *(batch_normalised, resumed),
         *(failing, other_images, drifting),
     )
 }

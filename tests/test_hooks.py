@@ -49,6 +49,7 @@ def test_hook_is_named_by_a_test(name: str) -> None:
 
 EXERCISED = {
     "compatkit_set_up": ("setup",),
+    "compatkit_pretrain": ("setup", "pretraining"),
     "compatkit_views": ("step", "batch"),
     "compatkit_further_views": ("images",),
     "compatkit_losses": ("step",),

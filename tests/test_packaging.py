@@ -46,12 +46,23 @@ def test_no_source_file_lies_outside_a_package() -> None:
 
 
 def test_every_plugin_file_has_an_entry_point_and_the_other_way_round() -> None:
+    """A plugin is a file of the folder of its kind, or a folder in it."""
     found = {
-        ".".join(path.relative_to(REPOSITORY / "plugins").with_suffix("").parts): installed_name(path)
-        for path in (REPOSITORY / "plugins").rglob("*.py")
+        f"{path.parent.name}.{path.stem}": installed_name(path)
+        for path in (REPOSITORY / "plugins").glob("*/*")
+        if not path.name.startswith("_") and (path.suffix == ".py" or (path / "__init__.py").exists())
+    }
+    plugins = {key: value for key, value in POINTS.items() if not key.startswith("studies.")}
+    assert found == plugins, "[project.entry-points.compatkit] in pyproject.toml"
+
+
+def test_every_study_file_has_an_entry_point_by_its_number_and_the_other_way_round() -> None:
+    files = {
+        installed_name(path)
+        for path in (REPOSITORY / "studies").rglob("*.py")
         if not path.name.startswith("_")
     }
-    assert found == POINTS, "[project.entry-points.compatkit] in pyproject.toml"
+    assert files == {value for key, value in POINTS.items() if key.startswith("studies.")}
 
 
 def test_the_installation_knows_the_entry_points() -> None:
@@ -89,7 +100,13 @@ def imported() -> dict[str, set[str]]:
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     always = declared(PROJECT["project"]["dependencies"])
-    by_extra = {"cryptography": "signing", "fsspec": "remotes", "huggingface_hub": "remotes", "ray": "ray"}
+    by_extra = {
+        "cryptography": "signing",
+        "fsspec": "remotes",
+        "huggingface_hub": "remotes",
+        "lpips": "lpips",
+        "ray": "ray",
+    }
     for module, files in imported().items():
         if module in by_extra:
             assert module in declared(extras[by_extra[module]]) and module not in always, module
@@ -97,7 +114,8 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
             assert module in always, f"{module} is imported by {sorted(files)[:3]}: declare it"
     assert always - imported().keys() == set()
     assert (
-        declared([*extras["signing"], *extras["remotes"], *extras["ray"]]) - imported().keys()
+        declared([*extras["signing"], *extras["remotes"], *extras["lpips"], *extras["ray"]])
+        - imported().keys()
         == REACHED_BY_NAME.keys()
     )
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from compatkit.adapters.inputs import config_of
 from compatkit.errors import CompatkitError, EnvironmentFailure, UnknownName, UsageError
-from compatkit.networks import mobile, plain, residual, wide_residual
+from compatkit.networks import convolutional, dense, mobile, plain, residual, wide_residual
 
 BARRED = frozenset(
     {
@@ -114,7 +114,8 @@ def _entry(function: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     return build
 
 
-OURS = tuple(entry for module in (residual, wide_residual, plain, mobile) for entry in module.ENTRIES)
+ROOMS = (residual, wide_residual, plain, mobile, dense, convolutional)
+OURS = tuple(entry for module in ROOMS for entry in module.ENTRIES)
 
 for _function in OURS:
     if not is_model(_function.__name__):

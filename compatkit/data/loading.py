@@ -17,9 +17,21 @@ Provider = Callable[..., DataSet]
 
 MADE = {
     "digits": ("compatkit.data.handwritten", "handwritten_digits"),
+    "peaks": ("compatkit.data.peaks", "peaks"),
+    "sphere-rule": ("compatkit.data.sphere_rule", "sphere_rule"),
+    "sphere-rule-swapped": ("compatkit.data.sphere_rule", "swapped_sphere_rule"),
     "typeset-digits": ("compatkit.data.typeset", "typeset_digits"),
 }
 """Data sets that need no file: module and function."""
+
+COMPOSED = {
+    "cue-conflict": ("compatkit.data.cue_conflict", "cue_conflict"),
+    "cue-conflict-edges": ("compatkit.data.cue_conflict", "cue_conflict"),
+    "cue-conflict-silhouettes": ("compatkit.data.cue_conflict", "cue_conflict"),
+    "cifar10.1": ("compatkit.data.cifar101", "cifar101"),
+    "cifar10.1-v4": ("compatkit.data.cifar101", "cifar101"),
+}
+"""Data sets read from files that are no packs: module and function, ``function(name, folders) -> DataSet``."""
 
 FETCHED = {
     "mnist": "mnist",
@@ -42,10 +54,11 @@ def load(
 ) -> DataSet:
     """Load a data set.
 
-    A name is looked for in this order: sets made in code (``digits``, ``typeset-digits``); ``providers``;
-    packs ``<name>.npz`` and ``<name>.webp.npz`` in ``root``, or else in the folder ``COMPATKIT_DATA``;
-    torchvision's own sets in the same folder, then in torchvision's (``$TORCH_HOME/datasets``). Case, hyphens
-    and underscores make no difference.
+    A name is looked for in this order: sets made in code (``digits``, ``typeset-digits``, ``peaks``, ``sphere-
+    rule``); ``providers``; sets composed of other files (``cue-conflict``, ``cifar10.1``); packs ``<name>.npz``
+    and ``<name>.webp.npz`` in ``root``, or else in the folder ``COMPATKIT_DATA``; torchvision's own sets in the
+    same folder, then in torchvision's (``$TORCH_HOME/datasets``). Case, hyphens and underscores make no
+    difference.
 
     Args:
         name_or_path: A name, or the path of an ``.npz`` pack.
@@ -62,8 +75,8 @@ def load(
         return _load_path(Path(name_or_path).expanduser(), _folders(root))
     name, folders, offered = str(name_or_path), _folders(root), providers or {}
     key = _key(name)
-    made, provider = _match(key, MADE), _match(key, offered)
-    if provider is not None and (made is not None or key in FETCHED):
+    made, provider, composed = _match(key, MADE), _match(key, offered), _match(key, COMPOSED)
+    if provider is not None and (made is not None or composed is not None or key in FETCHED):
         raise DataError(
             f"A plugin offers the data set {provider!r}, which is the name of one that compatkit has "
             "already; give the plugin's another name."
@@ -73,6 +86,9 @@ def load(
         return getattr(import_module(module), function)()
     if provider is not None:
         return _provided(offered[provider], provider, root, download)
+    if composed is not None:
+        module, function = COMPOSED[composed]
+        return getattr(import_module(module), function)(composed, folders)
     for folder in folders:
         packs = _packs(folder)
         if key in packs:
@@ -107,7 +123,7 @@ def _torchvision(name: str, folders: list[Path], download: bool, offered: Mappin
             subject=name,
         )
     packs = {_name(file) for folder in folders for file in _packs(folder).values()}
-    known = sorted({*MADE, *offered, *packs, *FETCHED.values()})
+    known = sorted({*MADE, *COMPOSED, *offered, *packs, *FETCHED.values()})
     near = difflib.get_close_matches(name.lower(), known, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise UnknownName(

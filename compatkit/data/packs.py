@@ -46,6 +46,10 @@ _DAMAGE = (
 )
 """What zipfile, zlib and numpy raise over damaged bytes."""
 
+FORM = (
+    "A pack holds x_train, y_train, x_test, y_test and classes (or webp_train and len_train in place of x_train, and "
+    "so on)"
+)
 _SUFFIXES = (".webp.npz", ".npz")
 
 
@@ -63,9 +67,9 @@ def read_pack(path: str | os.PathLike[str], *, name: str | None = None) -> DataS
     """
     file = Path(path)
     name = name or stem(file)
-    with _opened(file) as pack:
-        classes = _classes(pack, file)
-        splits = [(_images(pack, split, file), _array(pack, f"y_{split}", file)) for split in SPLITS]
+    with opened(file) as pack:
+        classes = class_names(pack, file)
+        splits = [(_images(pack, split, file), array(pack, f"y_{split}", file)) for split in SPLITS]
     try:
         return DataSet.of(name, splits[0], splits[1], classes)
     except DataError as error:
@@ -81,7 +85,7 @@ def stem(file: Path) -> str:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Any]:
+def opened(file: Path) -> Iterator[Any]:
     """Open a pack; what goes wrong inside ends in one error that names the file and the reason."""
     try:
         _check_archive(file)
@@ -138,14 +142,21 @@ def _foreign(start: bytes) -> str:
     return f" ({hint})" if hint else ""
 
 
-def _array(pack: Any, key: str, file: Path) -> NDArray[Any]:
+def array(pack: Any, key: str, file: Path, *, form: str = FORM) -> NDArray[Any]:
+    """Return one array of an open pack.
+
+    Args:
+        pack: From ``opened``.
+        key: Its name.
+        file: Where the pack is, for messages.
+        form: What such a file holds, for messages.
+
+    Raises:
+        DataError: There is none, or it holds Python objects.
+    """
     if key not in pack.files:
         held = ", ".join(sorted(pack.files)[:12]) or "nothing"
-        raise DataError(
-            f"{file} has no {key!r}. A pack holds x_train, y_train, x_test, y_test and classes (or "
-            f"webp_train and len_train in place of x_train, and so on); this one holds {held}.",
-            subject=file,
-        )
+        raise DataError(f"{file} has no {key!r}. {form}; this one holds {held}.", subject=file)
     try:
         return pack[key]
     except ValueError as error:
@@ -159,8 +170,13 @@ def _array(pack: Any, key: str, file: Path) -> NDArray[Any]:
         raise
 
 
-def _classes(pack: Any, file: Path) -> tuple[str, ...]:
-    names = _array(pack, "classes", file)
+def class_names(pack: Any, file: Path) -> tuple[str, ...]:
+    """Return the names of the classes of an open pack.
+
+    Raises:
+        DataError: They are not one row of texts.
+    """
+    names = array(pack, "classes", file)
     if names.dtype.kind != "U" or names.ndim != 1:
         raise DataError(
             f"{file}: 'classes' must be one row of texts, got {names.dtype} of shape {names.shape}.",
@@ -171,8 +187,8 @@ def _classes(pack: Any, file: Path) -> tuple[str, ...]:
 
 def _images(pack: Any, split: str, file: Path) -> Images:
     if f"x_{split}" not in pack.files and f"webp_{split}" in pack.files:
-        return _decoded(_array(pack, f"webp_{split}", file), _array(pack, f"len_{split}", file), split, file)
-    images = _array(pack, f"x_{split}", file)
+        return _decoded(array(pack, f"webp_{split}", file), array(pack, f"len_{split}", file), split, file)
+    images = array(pack, f"x_{split}", file)
     return images[..., None] if images.ndim == 3 else images
 
 

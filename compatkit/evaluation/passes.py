@@ -107,9 +107,9 @@ def run(
 
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_numerics(conditions))
+        stack.enter_context(numerics(conditions))
         for module in modules:
-            stack.enter_context(_placed(module, conditions.device))
+            stack.enter_context(placed(module, conditions.device))
         if conditions.policy == "reestimate":
             for module in modules:
                 stack.enter_context(kept_statistics(module))
@@ -133,7 +133,7 @@ def _shape(features: Features) -> str:
 
 
 @contextmanager
-def _placed(module: nn.Module, device: str) -> Iterator[None]:
+def placed(module: nn.Module, device: str) -> Iterator[None]:
     """Move a module to ``device`` and back."""
     held = next((value.device for value in (*module.parameters(), *module.buffers())), None)
     if held is None or held == torch.device(device):
@@ -151,7 +151,7 @@ def _placed(module: nn.Module, device: str) -> Iterator[None]:
 
 
 @contextmanager
-def _numerics(conditions: Conditions) -> Iterator[None]:
+def numerics(conditions: Conditions) -> Iterator[None]:
     """float32 without TF32 shortcuts, or bfloat16 by autocast."""
     kind = torch.device(conditions.device).type
     with ExitStack() as stack:

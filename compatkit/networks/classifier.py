@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 
@@ -22,12 +22,14 @@ class Classifier(nn.Module):
         head_hidden_size: Width of the vector that enters the class layer.
         feature_info: One entry a stage: ``num_chs``, ``reduction`` (image pixels a step), ``module``.
         pretrained_cfg: Input size, mean, std, interpolation, names of first and last layer.
+        initial: How initial weights are drawn, a key of ``INITIAL``.
     """
 
     classifier_name: ClassVar[str] = "fc"
     first_conv: ClassVar[str] = "conv1"
     fixed_input_size: ClassVar[bool] = False
     output_fmt: ClassVar[str] = "NCHW"
+    initial: str = "he"
 
     def __init__(self, num_classes: int, in_chans: int, drop_rate: float, img_size: tuple[int, int]) -> None:
         super().__init__()
@@ -63,7 +65,7 @@ class Classifier(nn.Module):
         self.num_features = channels
         self.head_hidden_size = channels if hidden is None else hidden
         # The body is drawn first, so that it does not depend on how many classes there are.
-        draw_initial_weights(self)
+        draw_initial_weights(self, self.initial)
         self.head_drop = nn.Dropout(self.drop_rate)
         self.reset_classifier(self.num_classes)
 
@@ -83,7 +85,7 @@ class Classifier(nn.Module):
             )
         self.num_classes = num_classes
         layer = nn.Linear(self.head_hidden_size, num_classes) if num_classes else nn.Identity()
-        draw_class_layer(layer)
+        draw_class_layer(layer, self.initial)
         self.set_submodule(self.classifier_name, layer)
 
     def pool(self, x: Tensor) -> Tensor:
@@ -104,25 +106,47 @@ class Classifier(nn.Module):
         return self.forward_head(self.forward_features(x))
 
 
-def draw_initial_weights(network: nn.Module) -> None:
-    """Draw the weights of all layers: He normal, zero biases, batch normalisation at scale 1 and shift 0.
+def _he(layer: nn.Module, *, rectified: bool = True) -> None:
+    """Normal of deviation ``sqrt(2 / fan_in)`` where a ReLU follows (He et al. 2015, equation 10), else 1 for 2."""
+    # torch reads the weight of a transposed convolution, (in, out, k, k), as that of a convolution from out to in.
+    mode = "fan_out" if isinstance(layer, nn.ConvTranspose2d) else "fan_in"
+    nn.init.kaiming_normal_(
+        cast(Tensor, layer.weight), mode=mode, nonlinearity="relu" if rectified else "linear"
+    )
 
-    The deviation is ``sqrt(2 / fan_in)``, as a ReLU follows (He et al. 2015, equation 10).
+
+def _glorot(layer: nn.Module, *, rectified: bool = True) -> None:
+    """Uniform within ``sqrt(6 / (fan_in + fan_out))`` (Glorot and Bengio 2010, equation 16), whatever follows."""
+    nn.init.xavier_uniform_(cast(Tensor, layer.weight))
+
+
+INITIAL = {"he": _he, "glorot": _glorot}
+
+
+def draw_initial_weights(network: nn.Module, initial: str = "he") -> None:
+    """Draw the weights of all layers; zero biases, batch normalisation at scale 1 and shift 0.
+
+    Raises:
+        UsageError: There is no such way to draw.
     """
+    if initial not in INITIAL:
+        raise UsageError(
+            f"{type(network).__name__}: initial is one of {', '.join(INITIAL)}; got {initial!r}."
+        )
     for module in network.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
+        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
+            INITIAL[initial](module)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.BatchNorm2d):
+        elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
 
 
-def draw_class_layer(layer: nn.Module) -> None:
-    """Draw a class layer: normal of deviation ``sqrt(1 / fan_in)``, as no ReLU follows; zero bias."""
+def draw_class_layer(layer: nn.Module, initial: str = "he") -> None:
+    """Draw a class layer, which no ReLU follows; zero bias."""
     if isinstance(layer, nn.Linear):
-        nn.init.kaiming_normal_(layer.weight, mode="fan_in", nonlinearity="linear")
+        INITIAL[initial](layer, rectified=False)
         nn.init.zeros_(layer.bias)
 
 

@@ -25,7 +25,7 @@ class Bound:
     Attributes:
         instance: Name in logs and messages.
         weight: Factor of the losses.
-        phase: Steps in which the trainer calls it; set-up and finish are called in any case.
+        phase: Steps in which the trainer calls it; set-up, pretraining and finish are called in any case.
         effect: ``pure``, ``device`` or ``host``.
         call: Takes the hook's full arguments in their order, or by name; names the plugin in errors, and
             checks what comes back.

@@ -21,7 +21,7 @@ def table(events: Mapping[str, Sequence[Bound]], origins: Mapping[str, str], dro
     for event, bounds in events.items():
         for place, one in enumerate(bounds, 1):
             stop = "end" if one.phase.stop is None else one.phase.stop
-            steps = "once" if event in ("set_up", "finish") else f"{one.phase.start} to {stop}"
+            steps = "once" if event in ("set_up", "pretrain", "finish") else f"{one.phase.start} to {stop}"
             weight, origin = f"{one.weight:g}", origins[one.instance]
             rows.append((event, str(place), one.instance, weight, steps, one.effect, origin))
     lines = aligned(rows) if len(rows) > 1 else ["No regularizers."]

@@ -29,7 +29,7 @@ from compatkit.plugins.settings import RESERVED, Setting, check_settings, settin
 
 WITHOUT = "COMPATKIT_DISABLE_PLUGINS"
 KINDS = tuple(name.removeprefix(PREFIX) for name in arguments_of(Registration))
-"""``regularizers``, ``metrics``, ``builders``, ``data_sets``: a kind has one registration hook."""
+"""``regularizers``, ``metrics``, ``builders``, ``data_sets``, ``studies``: a kind has one registration hook."""
 BUILT_IN_BUILDERS = ("timm", "torchvision")
 """Names of builders that no plugin can take."""
 

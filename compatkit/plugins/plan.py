@@ -28,6 +28,7 @@ from compatkit.plugins.uses import Use, as_use
 KIND = "regularizers"
 EVENTS = (
     "set_up",
+    "pretrain",
     "views",
     "further_views",
     "losses",
@@ -81,6 +82,7 @@ class RunPlugins:
     dropped: tuple[str, ...]
     manager: pluggy.PluginManager
     set_up: tuple[Bound, ...]
+    pretrain: tuple[Bound, ...]
     views: tuple[Bound, ...]
     further_views: tuple[Bound, ...]
     losses: tuple[Bound, ...]

@@ -173,7 +173,7 @@ def refuse(begun: Begun) -> None:
     for name, usual in USUAL.items():
         if getattr(trainer, name) != usual:
             raise Unsuited(f"the trainer's {name} is for one run at a time")
-    for event in ("views", "after_backward", "after_step", "after_epoch"):
+    for event in ("pretrain", "views", "after_backward", "after_step", "after_epoch"):
         for bound in getattr(plugins, event):
             raise Unsuited(
                 f"the regularizer {bound.instance!r} takes part in {event}, which is called for one run at a time"

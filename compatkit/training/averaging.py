@@ -91,6 +91,13 @@ class Averages:
             )
         return cls(averaging, kept, following)
 
+    @torch.no_grad()
+    def begin_from(self, owners: Mapping[str, nn.Module]) -> None:
+        """Take the values that modules have now, before the first step."""
+        for owner, kept in self.kept.items():
+            for name, value in owners[owner].state_dict().items():
+                kept[name].copy_(value)
+
     def follow(self, task: str, step: int) -> None:
         """Take in what a step of a task moved."""
         self.following[task].follow(self.averaging.at(step))

@@ -128,6 +128,7 @@ def _begun(
         setup = _set_up(trainer.seed, shown, plugins, precision, frozen, frozen_statistics)
         with (
             synchronised(setup, world, on=trainer.synchronise_statistics),
+            _recorded(setup),
             closing(_loop(trainer, setup, plugins, world)) as loop,
         ):
             manifest = describe(trainer, loop, frozen_statistics)
@@ -177,7 +178,9 @@ def _set_up(
     setup = SetUp(seed, precision, states, held, reset, owners=owners)
     for bound in plugins.set_up:
         reseed(precision.device, seed_of(seed, "set_up", bound.instance))
+        setup.asking = bound.instance
         bound.call(setup)
+    setup.asking = None
     for name in held:
         if name not in setup.auxiliary:
             raise UsageError(
@@ -186,6 +189,16 @@ def _set_up(
             )
     check_owners({**setup.owners, **{f"frozen.{name}": head.module for name, head in held.items()}})
     return setup
+
+
+@contextmanager
+def _recorded(setup: SetUp) -> Iterator[None]:
+    """Leave no trace in modules of what was recorded of them."""
+    try:
+        yield
+    finally:
+        for one in setup.recorders.values():
+            one.close()
 
 
 def _loop(trainer: Trainer, setup: SetUp, plugins: RunPlugins, world: World) -> Loop:

@@ -40,6 +40,7 @@ class State:
         evaluations: Rows of what was measured meanwhile.
         stopping: What early stopping knows, as JSON values; None without.
         best: Its best weights by name; empty without.
+        pretraining: What plugins said that trained before the first step; None where none did.
     """
 
     step: int
@@ -47,6 +48,7 @@ class State:
     evaluations: list[dict[str, Any]] = attrs.field(factory=list)
     stopping: Mapping[str, Any] | None = None
     best: Mapping[str, Tensor] = attrs.field(factory=dict)
+    pretraining: Mapping[str, Any] | None = None
 
 
 def save(path: Path, loop: Loop, run: Mapping[str, Any], state: State) -> None:
@@ -74,6 +76,7 @@ def save(path: Path, loop: Loop, run: Mapping[str, Any], state: State) -> None:
         "history": state.history,
         "evaluations": state.evaluations,
         "stopping": state.stopping,
+        "pretraining": state.pretraining,
         "plugins": values,
         "execution": attrs.asdict(loop.execution),
     }
@@ -126,7 +129,7 @@ def load(path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]) -> State:
             dict(note["plugins"]),
         )
         rows, measured = list(note["history"]), list(note["evaluations"])
-        state = State(int(note["step"]), rows, measured, note["stopping"], best)
+        state = State(int(note["step"]), rows, measured, note["stopping"], best, note.get("pretraining"))
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(
             f"{path} is no checkpoint of a run: its note is missing or damaged ({error})."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import attrs
@@ -17,6 +17,7 @@ from compatkit.errors import UsageError
 from compatkit.evaluation.normalisation import batch_statistics
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
+from compatkit.training.recording import NOTHING, Layers, Recorder
 from compatkit.training.task import Task
 
 
@@ -97,6 +98,8 @@ class SetUp:
         tasks: By name, in the order of training.
         auxiliary: Auxiliary heads of this run by name, frozen ones included.
         frozen: Heads that were handed in frozen, by name.
+        recorders: By task, what is recorded of its layers; empty where nobody asked.
+        asking: The instance that is being set up.
     """
 
     seed: int
@@ -106,6 +109,8 @@ class SetUp:
     reset: Callable[[TaskState, tuple[str | int, ...], int | None], None]
     auxiliary: dict[str, AuxiliaryHead] = attrs.field(factory=dict)
     owners: dict[str, nn.Module] = attrs.field(factory=dict)
+    recorders: dict[str, Recorder] = attrs.field(factory=dict)
+    asking: str | None = None
 
     def rng(self, *key: str | int) -> torch.Generator:
         """Return a CPU generator of the plugin's own; ``key`` starts with the plugin's instance name."""
@@ -125,6 +130,26 @@ class SetUp:
         """Build a module with initial weights of the stream ``key``, on the run's device."""
         module = build(blueprint, seed=seed_of(self.seed, "initial", *key))
         return module.to(self.precision.device, memory_format=self.precision.memory_format)  # type: ignore[call-overload]
+
+    def record_layers(self, task: TaskState, names: Iterable[str]) -> None:
+        """Ask for what layers of a task's network take and give; ``step.layers`` has it in ``compatkit_losses``.
+
+        Args:
+            task: Whose network.
+            names: Paths of modules in the whole network, as in its state dict.
+
+        Raises:
+            UnknownName: The network has no such layer.
+            UsageError: This is not asked in ``compatkit_set_up``, or ``names`` is one text.
+        """
+        if self.asking is None:
+            raise UsageError(
+                "record_layers is for compatkit_set_up: layers are chosen before the first step."
+            )
+        if isinstance(names, str):
+            raise UsageError(f"record_layers expects several names, such as [{names!r}]; got {names!r}.")
+        recorder = self.recorders.setdefault(task.name, Recorder(task.extractor, task.head))
+        recorder.ask(self.asking, names)
 
     def shared_classes(self) -> tuple[Label, ...]:
         """Return the classes that at least two tasks share, or all classes where there is one task.
@@ -281,6 +306,7 @@ class Step:
     logits: Tensor | None = None
     piece: int = 0
     views: Sequence[Tensor] = ()
+    layers: Layers = NOTHING
 
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
         """Run the task's extractor on further views.

@@ -108,10 +108,15 @@ def _task(state: TaskState) -> dict[str, Any]:
         "augment": list(task.augment),
         "data": {"name": task.data.train.name, "digest": task.data.train.digest},
         **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
+        **({} if task.normalisation is None else {"normalisation": _listed(task.normalisation)}),
         "initial": state.initial,
         "start": start_digest(state.extractor, state.head),
         "library": state.extractor_blueprint.library,
     }
+
+
+def _listed(stated: Mapping[str, tuple[float, ...]]) -> dict[str, list[float]]:
+    return {name: list(numbers) for name, numbers in stated.items()}
 
 
 def _leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:

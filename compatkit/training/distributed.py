@@ -112,10 +112,11 @@ class World:
         """Give ``value`` in place what it is in the first process."""
         import torch.distributed as dist
 
-        flat = value.contiguous().view(-1).view(torch.uint8)
+        laid = value.contiguous()
         with losing():
-            dist.broadcast(flat, 0, group=self._devices)
-        value.copy_(flat.view(value.dtype).view_as(value))
+            dist.broadcast(laid.view(-1).view(torch.uint8), 0, group=self._devices)
+        if laid.data_ptr() != value.data_ptr():
+            value.copy_(laid)
 
     def check_same(self, facts: Mapping[str, Any], what: str, remedy: str) -> None:
         """Check that all processes have equal JSON values.

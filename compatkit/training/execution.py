@@ -12,6 +12,7 @@ from compatkit.errors import UsageError
 from compatkit.training.agreement import disagreement, draws, replay_disagreement
 
 if TYPE_CHECKING:
+    from compatkit.training.lanes import Lane
     from compatkit.training.loop import Loop
 
 Mode = Literal["eager", "compile", "graph", "compile+graph"]
@@ -132,7 +133,7 @@ def hinders_compilation(loop: Loop) -> Iterator[str]:
             )
             return
         if (found := disagreement(loop, lane)) is not None:
-            yield f"task {lane.task.name!r}: {found}"
+            yield f"task {lane.task.name!r}{_recorded(lane)}: {found}"
             return
 
 
@@ -165,5 +166,11 @@ def hinders_capture(loop: Loop, *, compiles: bool) -> Iterator[str]:
             )
             return
         if (found := replay_disagreement(loop, lane, mode)) is not None:
-            yield f"task {lane.task.name!r}: {found}"
+            yield f"task {lane.task.name!r}{_recorded(lane)}: {found}"
             return
+
+
+def _recorded(lane: Lane) -> str:
+    """Return for whom layers are recorded: what may be to blame."""
+    recording = lane.objective.recording
+    return "" if recording is None else f", with layers recorded for {', '.join(map(repr, recording.names))}"

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from compatkit.errors import UsageError
 from compatkit.plugins.calls import Bound
 from compatkit.training.context import Batch, TaskState
+from compatkit.training.recording import Recorder
+from compatkit.training.rehearsing import refuses_views
 from compatkit.training.viewwise import Viewwise, mixes
 
 Asked = Literal["auto", "fused", "separate"]
@@ -41,18 +43,27 @@ class Passes:
 SEPARATE = Passes(False, "nobody wants further views")
 
 
-def passes(asked: Asked, state: TaskState, device: str) -> Passes:
+def passes(asked: Asked, state: TaskState, device: str, recorder: Recorder | None = None) -> Passes:
     """Choose for a task.
 
+    Args:
+        asked: What the trainer was told.
+        state: Of the task.
+        device: Where it runs.
+        recorder: Of the task, where some of its layers are recorded.
+
     Raises:
-        UsageError: One pass was asked for, and the extractor would mix the views.
+        UsageError: One pass was asked for, and the extractor would mix the views, or what is recorded of its layers.
     """
     if asked == "separate":
         return Passes(False, "asked for")
     kind = torch.device(device).type
     if asked == "auto" and kind != "cuda":
         return Passes(False, f"on {kind} one pass gains nothing over several")
-    reason = mixes(state.extractor, (TRIED, len(state.data.mean), *state.data.size))
+    image = len(state.data.mean), *state.data.size
+    reason = mixes(state.extractor, (TRIED, *image))
+    if reason is None and recorder is not None:
+        reason = refuses_views(recorder, image)
     if reason is None:
         return Passes(True, "asked for" if asked == "fused" else f"fewer launches on {kind}")
     if asked == "fused":

@@ -114,7 +114,11 @@ class Lane:
         further = FurtherViews.of(hooks, self.task.data.size, self.passes.fused)
         # Whatever changes images in a batch would leave views of them as they were.
         self.source.arrange(further.make if len(further) and not self.views else None)
-        self.objective = Objective(self._setup.owners, losses, self._setup.precision, further)
+        recorder = self._setup.recorders.get(name)
+        recording = recorder.follow(one.instance for one in losses) if recorder is not None else None
+        self.objective = Objective(
+            self._setup.owners, losses, self._setup.precision, further, recording=recording
+        )
         # Nobody hangs hooks on an objective, so that a module's call would only cost time.
         self.forward = Compiled(self.objective) if compiles else self.objective.forward
         self.captured = None

@@ -22,6 +22,7 @@ from compatkit.training.lanes import Lane
 from compatkit.training.optimisation import Optimisation, set_rate
 from compatkit.training.progress import Measured
 from compatkit.training.randomness import reseed
+from compatkit.training.rehearsing import rehearse
 from compatkit.training.schedules import Schedule
 from compatkit.training.settings import Resolved
 
@@ -80,8 +81,8 @@ class Loop:
 
         Raises:
             DataError: There are fewer images than in a batch.
-            UsageError: Nothing that a task's steps could move is left to move; or one pass for all views was asked for,
-                and an extractor would mix them.
+            UsageError: Nothing that a task's steps could move is left to move; one pass for all views was asked for,
+                and an extractor would mix them; or a layer cannot be recorded.
         """
         moved = _moved(setup)
         optimisers = {name: settings.optimisation.make(each) for name, each in moved.items() if each}
@@ -100,9 +101,12 @@ class Loop:
                     subject=name,
                 )
             source = settings.placing.source(state, setup.seed, batch_size, setup.precision, share)
-            seen = (
-                passes(settings.passes, state, setup.precision.device) if plugins.further_views else SEPARATE
-            )
+            recorder = setup.recorders.get(name)
+            if recorder is not None:
+                rehearse(recorder, (len(state.data.mean), *state.data.size), setup.precision)
+            seen = SEPARATE
+            if plugins.further_views:
+                seen = passes(settings.passes, state, setup.precision.device, recorder)
             lanes[name] = Lane.of(state, setup, plugins, source, movers, accumulate, seen, world.key)
         return cls(
             setup,

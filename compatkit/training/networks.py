@@ -110,11 +110,24 @@ def _plan(task: Task) -> tuple[Plan, Data]:
         interpolation="bilinear",
         labels=tuple(label(name) for name in task.data.train.classes),
     )
-    if task.weights == "pretrained":
+    if task.normalisation is not None:
+        mean, std = _stated(task, channels)
+    elif task.weights == "pretrained":
         mean, std = planned.input.mean, planned.input.std
     else:
         mean, std = task.data.train.converted(data.channels).resized(size).statistics()
     return planned, Data(data.size, data.channels, mean, std, data.interpolation, data.labels)
+
+
+def _stated(task: Task, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and standard deviation that a task states, one a channel."""
+    mean, std = ((task.normalisation or {})[name] for name in ("mean", "std"))
+    if len(mean) not in (1, channels):
+        raise UsageError(
+            f"Task {task.name!r} has images of {channels} {'channels' if channels > 1 else 'channel'}; its "
+            f"normalisation states {len(mean)}. Give one number for all, or one a channel."
+        )
+    return (mean * channels, std * channels) if len(mean) == 1 else (mean, std)
 
 
 def _pair(
@@ -122,7 +135,7 @@ def _pair(
 ) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Return the whole network and its two parts; the parts hold the whole's parameters.
 
-    Whatever the body starts from, the class layer is drawn from ``seed``.
+    Whatever the body starts from, the class layer is drawn from ``seed``, unless the task keeps that of its weights.
     """
     whole, left, right = build_pair(extractor, head, seed=seed)
     if task.weights is None:
@@ -134,8 +147,9 @@ def _pair(
         given.load_state_dict(drawn, strict=False)
         return given, left, right
     given = cast(Mapping[str, Tensor], task.weights)
-    body = {name: value for name, value in given.items() if not name.startswith(class_layer)}
-    wanted = {name: value for name, value in whole.state_dict().items() if not name.startswith(class_layer)}
+    anew = () if task.keep_class_layer else class_layer
+    body = {name: value for name, value in given.items() if not name.startswith(anew)}
+    wanted = {name: value for name, value in whole.state_dict().items() if not name.startswith(anew)}
     missing, extra = sorted(set(wanted) - set(body))[:3], sorted(set(body) - set(wanted))[:3]
     other = sorted(name for name in set(body) & set(wanted) if body[name].shape != wanted[name].shape)[:3]
     if missing or extra or other:

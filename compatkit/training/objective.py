@@ -13,6 +13,8 @@ from compatkit.training.context import Step
 from compatkit.training.further import FurtherViews
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import reseed
+from compatkit.training.recording import NOTHING as NO_LAYERS
+from compatkit.training.recording import Layers, Recording
 
 NOTHING = FurtherViews()
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -31,6 +33,7 @@ class Objective(nn.Module):
         losses: Regularizers that add to the loss, in order.
         further: Views that they want besides the batch itself.
         criterion: Mean cross-entropy of logits and classes, in one of the ways to compute it.
+        recording: Layers of the task that regularizers want to see, or None.
     """
 
     def __init__(
@@ -40,17 +43,20 @@ class Objective(nn.Module):
         precision: Precision,
         further: FurtherViews = NOTHING,
         criterion: Criterion = F.cross_entropy,
+        recording: Recording | None = None,
     ) -> None:
         """See the class."""
         super().__init__()
         self.owners = nn.ModuleDict({owner.replace(".", "/"): one for owner, one in owners.items()})
         self._named, self.losses, self.precision, self.further = owners, losses, precision, further
-        self.criterion = criterion
+        self.criterion, self.recording = criterion, recording
 
     def unchecked(self, criterion: Criterion = F.cross_entropy) -> Objective:
         """Return the same without checks of what plugins give back, for what does not run it as it stands."""
         losses = tuple(attrs.evolve(one, call=one.function) for one in self.losses)
-        return Objective(self._named, losses, self.precision, self.further.unchecked(), criterion)
+        return Objective(
+            self._named, losses, self.precision, self.further.unchecked(), criterion, self.recording
+        )
 
     def forward(self, step: Step, seeds: Sequence[int] = ()) -> Outcome:
         """Compute the loss of ``step``, and note its features and logits there.
@@ -64,9 +70,7 @@ class Objective(nn.Module):
         """
         if seeds:
             reseed(self.precision.device, seeds[0])
-        with self.precision.autocast():
-            step.features, seen = self.further.seen(step.task.extractor, step.batch)
-            step.logits = logits = step.task.head(step.features)
+        logits, seen, calls = self._target_pass(step)
         total = self.criterion(logits.float(), step.batch.labels)
         terms = {"task": total.detach()}
         unseen = self.further.separate(step.batch)
@@ -77,8 +81,29 @@ class Objective(nn.Module):
                 step.views = seen.get(bound.instance) or [
                     step.extract(one, write_statistics=False) for one in unseen.get(bound.instance, ())
                 ]
+                if self.recording is not None:
+                    step.layers = self.recording.of(bound.instance, calls)
                 losses = bound.call(step)
             for name, value in losses.items():
                 terms[f"{bound.instance}/{name}"] = value.detach()
                 total = total + bound.weight * value
+        step.layers = NO_LAYERS
         return total, terms, logits.detach().argmax(1)
+
+    def _target_pass(self, step: Step) -> tuple[Tensor, dict[str, list[Tensor]], Layers]:
+        """Run the network; return its logits, features of further views by instance, and what layers did."""
+        recording, calls = self.recording, NO_LAYERS
+        with self.precision.autocast():
+            if recording is None:
+                step.features, seen = self.further.seen(step.task.extractor, step.batch)
+                step.logits = logits = step.task.head(step.features)
+                return logits, seen, calls
+            recording.begin()
+            try:
+                step.features, seen = self.further.seen(step.task.extractor, step.batch)
+                if seen:
+                    recording.narrow(1 + len(self.further))
+                step.logits = logits = step.task.head(step.features)
+            finally:
+                calls = recording.end()
+            return logits, seen, calls

@@ -15,9 +15,11 @@ from compatkit.training.evaluating import Evaluator
 from compatkit.training.exhaustion import ran_out
 from compatkit.training.loop import Loop
 from compatkit.training.memory import does_not_fit
+from compatkit.training.pretraining import Pretrained, pretrain
 from compatkit.training.progress import Bar, Ledger
 from compatkit.training.replicas import check_replicas, even_statistics
 from compatkit.training.scalars import Scalars
+from compatkit.training.sources import Placing
 from compatkit.training.stopping import Stopper
 
 
@@ -31,6 +33,7 @@ class Run:
         log_every: Steps between rows of the history.
         checkpoint: Where the state is kept, every ``checkpoint_every`` steps and at the end.
         evaluations: Rows of what was measured meanwhile.
+        pretrained: What plugins said that trained before the first step; None where none did.
     """
 
     loop: Loop
@@ -43,6 +46,7 @@ class Run:
     stopper: Stopper | None = None
     ledger: Ledger = attrs.field(factory=Ledger)
     evaluations: list[dict[str, Any]] = attrs.field(factory=list)
+    pretrained: Pretrained | None = None
     _scalars: Scalars | None = None
     _kept: int | None = None
 
@@ -55,7 +59,17 @@ class Run:
         self.ledger.rows, self.evaluations, self._kept = state.history, state.evaluations, state.step
         if self.stopper is not None and state.stopping is not None:
             self.stopper.take(state.stopping, state.best, self.loop)
+        self.pretrained = state.pretraining
+        for task, initial in (state.pretraining or {}).get("initial", {}).items():
+            self.loop.setup.tasks[task].initial = initial
         return state.step
+
+    def pretrain(self, placing: Placing, shown: bool) -> None:
+        """Let plugins train before the first step, unless the checkpoint holds what came of it; keep that."""
+        if self.pretrained is None and self._kept is None:
+            self.pretrained = pretrain(self.loop, placing, shown)
+            if self.pretrained is not None:
+                self._save(0)
 
     def to_the_end(self, start: int, bar: Bar, scalars: Scalars | None = None) -> None:
         """Take the steps from ``start``; afterwards modules are in eval mode.
@@ -87,6 +101,8 @@ class Run:
         """Return the run's manifest, and where early stopping ended it."""
         stopped = {"stopped": self.stopper.outcome(self.steps)} if self.stopper is not None else {}
         facts = {**self.manifest, **stopped}
+        if self.pretrained is not None:
+            facts["pretraining"] = self.pretrained
         if self.loop.world.size > 1:  # no part of the plan: the same run on another number of processes
             facts["environment"] = {**self.manifest["environment"], "processes": self.loop.world.size}
         return facts
@@ -163,6 +179,7 @@ class Run:
             self.evaluations,
             stopper.values() if stopper is not None else None,
             stopper.weights if stopper is not None else {},
+            self.pretrained,
         )
         try:
             if self.loop.world.first:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from typing import Any
@@ -47,6 +48,38 @@ def _loader(instance: Task, attribute: object, value: object) -> None:
         )
 
 
+def _kept(instance: Task, attribute: object, value: bool) -> None:
+    if value and not isinstance(instance.weights, Mapping):
+        raise UsageError(
+            f"Task {instance.name!r}: keep_class_layer takes over the class layer of a state dict, such as Fit.weights "
+            f"gives; weights are {instance.weights!r:.80}. Leave it out, or give a state dict."
+        )
+
+
+def _normalisation(value: object) -> Mapping[str, tuple[float, ...]] | None:
+    if value is None:
+        return None
+    expected = (
+        "Task.normalisation expects {'mean': ..., 'std': ...}, each a number or a list of one a channel"
+    )
+    if not isinstance(value, Mapping) or value.keys() != {"mean", "std"}:
+        raise UsageError(f"{expected}; got {value!r:.100}.")
+    stated: dict[str, tuple[float, ...]] = {}
+    for name, given in value.items():
+        numbers = tuple(given) if isinstance(given, list | tuple) else (given,)
+        if not numbers or not all(
+            isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one)
+            for one in numbers
+        ):
+            raise UsageError(f"{expected}; {name} is {given!r:.100}.")
+        stated[str(name)] = tuple(float(one) for one in numbers)
+    if len(stated["mean"]) != len(stated["std"]) or not all(one > 0 for one in stated["std"]):
+        raise UsageError(
+            f"{expected}, the standard deviations above 0; got {stated['mean']} and {stated['std']}."
+        )
+    return stated
+
+
 @attrs.frozen(eq=False)
 class Task:
     """One network to train.
@@ -60,15 +93,19 @@ class Task:
         kwargs: Further keyword arguments of the backbone (JSON values).
         size: Height and width in pixels (one number for both); the backbone's own by default.
         weights: Where to start from: None (random), ``"pretrained"`` (timm's), the path of a safetensors
-            file, or a state dict. The class layer always starts anew.
+            file, or a state dict. The class layer starts anew.
+        keep_class_layer: Take over the class layer of a state dict too, to go on with the same classes.
         augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal).
         loader: Gives the training batches in place of ``data.train``, for streams and own augmentation: a
             ``torch.utils.data.DataLoader``, or anything that gives (images, labels) each time it is iterated. Class
             names, channels, size and normalisation are still those of ``data``.
+        normalisation: ``{"mean": ..., "std": ...}`` on the scale 0 to 1, each a number or one a channel, in place of
+            those of the training images (or of the pretrained weights): ``{"mean": 0, "std": 1 / 255}`` gives the
+            network 0 to 255, ``{"mean": 0.5, "std": 0.5}`` gives it -1 to 1.
 
     Raises:
         UsageError: An augmentation is unknown, or a loader is given and is to be augmented, or cannot be iterated
-            more than once.
+            more than once; the normalisation is none, or a class layer is to be kept that is not given.
     """
 
     name: str = attrs.field(validator=_segment)
@@ -90,3 +127,7 @@ class Task:
         kw_only=True,
     )
     loader: Iterable[Any] | None = attrs.field(default=None, validator=_loader, kw_only=True)
+    normalisation: Mapping[str, Any] | None = attrs.field(
+        default=None, converter=_normalisation, kw_only=True
+    )
+    keep_class_layer: bool = attrs.field(default=False, validator=_kept, kw_only=True)

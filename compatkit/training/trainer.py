@@ -25,7 +25,7 @@ from compatkit.training.progress import Bar
 from compatkit.training.running import Run
 from compatkit.training.scalars import Scalars
 from compatkit.training.schedules import Schedule
-from compatkit.training.settings import check_settings
+from compatkit.training.settings import check_settings, resolved
 from compatkit.training.sources import Place
 from compatkit.training.stopping import EarlyStopping, Stopper
 from compatkit.training.task import Task
@@ -229,6 +229,7 @@ class Trainer:
             run.stopper = Stopper(self.stop_early)
         done = run.resume()
         shown = loop.world.first and (sys.stderr.isatty() if self.progress is None else self.progress)
+        run.pretrain(resolved(self).placing, shown)
         with ExitStack() as stack:
             scalars = None
             if self.scalars is not None and loop.world.first:

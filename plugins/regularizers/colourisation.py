@@ -27,8 +27,7 @@ from compatkit import AuxiliaryHead, Label, SetUp, Step, TaskState, effect, hook
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.hooks import Register
 
-# Relative, as type checkers cannot follow a renamed folder.
-from ._lab import Lookup, bins, lightness_and_chroma, without_colours  # noqa: TID251
+from ._lab import Lookup, bins, lightness_and_chroma, without_colours
 
 compatkit_api = 1
 FINEST, COARSEST = 5, 50

@@ -50,6 +50,7 @@ def test_finds_what_is_installed_with_whose_it_is(module: Write) -> None:
         ("metrics", "compatkit_metrics"),
         ("builders", "compatkit_builders"),
         ("data_sets", "compatkit_data_sets"),
+        ("studies", "compatkit_studies"),
     ],
 )
 def test_every_kind_has_its_hook(install: Callable[..., None], kind: str, hook: str) -> None:

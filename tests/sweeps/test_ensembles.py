@@ -56,8 +56,13 @@ def states(fit: ck.Fit) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     "methods",
-    [[], ["identical_init", "dcc", "rotation_prediction"], ["jigsaw", ck.use("colourisation", cells=2)]],
-    ids=["none", "all", "others"],
+    [
+        [],
+        ["identical_init", "dcc", "rotation_prediction"],
+        [ck.use("orthogonality", weight=0.01, kind="so", layers="conv1")],
+        ["jigsaw", ck.use("colourisation", cells=2)],
+    ],
+    ids=["none", "all", "weights", "pixels"],
 )
 def test_a_member_is_the_run_alone_within_rounding_buffers_included(
     methods: Sequence[str | ck.Use], begin: Any
@@ -73,8 +78,32 @@ def test_a_member_is_the_run_alone_within_rounding_buffers_included(
         expected, got = states(alone), states(together)
         assert max(float((expected[key] - got[key]).abs().max()) for key in expected) < 1e-5 * STEPS
         for row, other in zip(alone.history, history, strict=True):
-            assert row["losses"] == pytest.approx(other["losses"], abs=1e-5 * STEPS)
+            assert row["losses"] == pytest.approx(other["losses"], rel=1e-6, abs=1e-5 * STEPS)
             assert (row["task"], row["step"]) == (other["task"], other["step"])
+
+
+def test_layers_of_members_are_recorded_as_those_of_the_run_alone(begin: Any) -> None:
+    """The reverse pass starts at hundreds, so that losses are compared by their size."""
+    chosen, given = trainers()[:2], tasks()[:1]
+    methods = [ck.use("reverse_pass", weight=1e-3)]
+    members = begin(chosen, given, *methods)
+    rows, errors = train(chosen[0], members)
+    assert not errors
+    for trainer, member, history in zip(chosen, members, rows, strict=True):
+        alone = trainer.fit(given, methods)
+        expected, got = states(alone), states(member.finished(member.manifest, history))
+        assert max(float((expected[key] - got[key]).abs().max()) for key in expected) < 1e-5 * STEPS
+        for row, other in zip(alone.history, history, strict=True):
+            assert row["losses"] == pytest.approx(other["losses"], rel=1e-5)
+
+
+def test_an_estimate_that_draws_layers_is_refused(begin: Any) -> None:
+    chosen = trainers()
+    members = begin(chosen, tasks()[:1], ck.use("reverse_pass", sample_layers=0.5))
+    with pytest.raises(
+        Unsuited, match="losses of the regularizer 'reverse_pass' have side effects in Python"
+    ):
+        train(chosen[0], members)
 
 
 def test_a_member_whose_loss_is_not_finite_is_masked_and_the_others_go_on(begin: Any) -> None:

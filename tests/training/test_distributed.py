@@ -42,7 +42,7 @@ TORCHRUN = (
     *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(PROCESSES)),
     *("--local-addr", "127.0.0.1"),
 )
-EQUAL = ("sgd", "adam", "comforts", "phases", "frozen", "puzzled")
+EQUAL = ("sgd", "adam", "comforts", "phases", "reversing", "frozen", "pretrained", "puzzled")
 REFUSED = ("other_images", "failing", "drifting")
 
 
@@ -117,6 +117,7 @@ def test_two_processes_equal_one_at_the_same_batch(outcomes: Outcomes, name: str
         )
     if name != "frozen":  # whose plan names the heads that the first run left, to the last bit
         assert said["plan"] == fit.plan
+    assert said["run"].get("pretraining") == fit.run.get("pretraining")
     assert said["run"]["environment"].pop("processes") == PROCESSES
 
 

@@ -1,0 +1,149 @@
+"""The command metric: what metrics say of a network, in one pass over its test images."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compatkit.cli.images import test_images
+from compatkit.cli.options import data_options, json_option, registry_option, signature_options
+from compatkit.cli.output import columns, emit, paragraph, progress
+from compatkit.cli.roots import registry
+from compatkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from compatkit.metrics import Measured
+
+PRINTED = 40
+"""Cells of a table that are printed; ``--json`` has all."""
+
+
+@click.command(
+    "metric",
+    help="Run test images through EXTRACTOR and HEAD once, in eval mode, and print what each METRIC says "
+    "(`compatkit plugins` lists those that are installed).",
+)
+@click.argument("extractor")
+@click.argument("head")
+@click.argument("metrics", metavar="METRIC...", nargs=-1, required=True)
+@click.option(
+    "--layer",
+    "layers",
+    multiple=True,
+    metavar="GLOB",
+    help="A layer that metrics look at, by its path in the whole network or a glob; may be repeated.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="METRIC.NAME=VALUE",
+    help="A setting of a metric; the value is JSON, or else a text; may be repeated.",
+)
+@click.option(
+    "--data",
+    "name",
+    metavar="NAME",
+    help="Test set by name or path; else the one that EXTRACTOR was trained on.",
+)
+@click.option("--recipe", type=click.Path(), metavar="FILE", help="Take the test set of this recipe's task.")
+@click.option("--device", default="cpu", show_default=True, help="Where to run: cpu, cuda, ...")
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images in a batch."
+)
+@data_options
+@signature_options
+@registry_option
+@json_option
+@click.pass_context
+def metric_command(
+    context: click.Context,
+    extractor: str,
+    head: str,
+    metrics: tuple[str, ...],
+    layers: tuple[str, ...],
+    settings: tuple[str, ...],
+    name: str | None,
+    recipe: str | None,
+    device: str,
+    batch_size: int,
+    data_root: str | None,
+    download: bool,
+    machine: bool,
+) -> None:
+    """Put the parts together with their stored statistics, and measure."""
+    from compatkit.measuring import measure
+    from compatkit.metrics import make_metric
+
+    chosen = _settings(settings, metrics)
+    made = [make_metric(one, **chosen[one]) for one in metrics]
+    held = registry(context)
+    left, right = held.store.resolve(extractor), held.store.resolve(head)
+    where = {"recipe": recipe, "names": (name,) if name else (), "root": data_root, "download": download}
+    images = test_images(held, [str(left)], **where)[left.name]
+    model = held.recombine(str(left), str(right))
+    with progress("metric") as report:
+        found = measure(
+            model,
+            images,
+            made,
+            layers=layers,
+            device=device,
+            batch_size=batch_size,
+            progress=lambda done, total: report(done, total, "images"),
+        )
+    if machine:
+        emit({"extractor": str(left), "head": str(right), **found.to_json()})
+        return
+    paragraph(f"{left} with {right} on {images.name}, {len(images):,} images")
+    for one in found.values():
+        _tell(one)
+
+
+def _settings(given: tuple[str, ...], metrics: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Return the settings of each metric."""
+    found: dict[str, dict[str, Any]] = {one: {} for one in metrics}
+    for text in given:
+        path, equals, value = text.partition("=")
+        metric, _, name = path.rpartition(".")
+        if not equals or not name or metric not in found:
+            raise UsageError(
+                f"--set expects METRIC.NAME=VALUE with one of the metrics asked for ({', '.join(metrics)}), such as "
+                f"{metrics[0]}.NAME=3; got {text!r}."
+            )
+        try:
+            found[metric][name] = json.loads(value)
+        except ValueError:
+            found[metric][name] = value
+    return found
+
+
+def _tell(result: Measured) -> None:
+    """Print one result: a line, or a table."""
+    from compatkit.metrics import Cell, Result
+
+    click.echo()
+    better = {"higher": ", higher is better", "lower": ", lower is better", "none": ""}[result.direction]
+    unit = "" if result.unit == "1" else f" in {result.unit}"
+    paragraph(
+        f"{result.name}{unit}{better}; {result.estimator}; of {result.count:,}; {result.paper}, {result.equation}"
+    )
+    if isinstance(result, Result):
+        cells = [((), Cell(result.value, result.status, result.reason))]
+        axes: list[str] = []
+    else:
+        cells, axes = list(result), list(result.axes)
+    shown = [
+        [
+            *names,
+            "-" if one.value is None else f"{one.value:.4f}",
+            "" if one.status == "ok" else one.status,
+            one.reason,
+        ]
+        for names, one in cells[:PRINTED]
+    ]
+    columns([[*axes, "value", "status", "reason"], *shown], right=[len(axes)])
+    if len(cells) > PRINTED:
+        paragraph(f"... {len(cells) - PRINTED:,} more; --json has all.")

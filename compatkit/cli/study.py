@@ -1,0 +1,165 @@
+"""The command study: experiments of the papers, listed and run by their number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compatkit.cli.options import given, json_option
+from compatkit.cli.output import columns, emit, news, next_step, paragraph, progress, rows, warn
+
+if TYPE_CHECKING:
+    from compatkit.studies.finding import Found
+
+
+@click.group("study", help="List the studies of the papers, and run one by its number.")
+@json_option
+@click.pass_context
+def study_command(context: click.Context, machine: bool) -> None:
+    """Hold the commands about studies."""
+    given(context).machine |= machine
+
+
+@study_command.command("list", help="List the installed studies: number, what each shows, arms, sizes, data.")
+@json_option
+def list_command(machine: bool) -> None:
+    """List studies; one that is broken is a warning, and does not hide the others."""
+    from compatkit.studies.finding import find_all
+
+    found, broken = find_all()
+    if machine:
+        faults = [{"study": number, "error": str(error)} for number, error in broken.items()]
+        emit([*map(_described, found), *faults])
+        return
+    for place, one in enumerate(found):
+        if place:
+            click.echo()
+        paragraph(f"{one.number}  {one.study.title}")
+        told = {
+            "shows": one.study.question,
+            "paper": one.study.reference,
+            "arms": ", ".join(one.study.arms),
+            "sizes": ", ".join(one.study.sizes),
+            "data": ", ".join(one.study.data),
+        }
+        rows({label: text for label, text in told.items() if text})
+    for number, error in broken.items():
+        warn(f"study {number}: {error}")
+    if found:
+        next_step("compatkit", "study", "run", found[0].number, "--out", f"study-{found[0].number}")
+
+
+def _described(found: Found) -> dict[str, Any]:
+    study = found.study
+    return {
+        "study": found.number,
+        "title": study.title,
+        "question": study.question,
+        "reference": study.reference,
+        "arms": list(study.arms),
+        "measures": [{"metric": one.name, "unit": one.unit, "better": one.better} for one in study.measures],
+        "sizes": {name: dict(settings) for name, settings in study.sizes.items()},
+        "scale": dict(study.scale),
+        "data": list(study.data),
+        "distribution": found.owner.distribution,
+        "version": found.owner.version,
+    }
+
+
+@study_command.command(
+    "run",
+    help="Run study NUMBER and write results.json, table.md and figures to DIR. What DIR holds already is not run "
+    "again: a study that was interrupted goes on with the same command.",
+)
+@click.argument("number")
+@click.option(
+    "--seeds", default=5, show_default=True, type=click.IntRange(1), help="How many seeds, from 0 on."
+)
+@click.option(
+    "--size", default="cpu", show_default=True, metavar="SIZE", help="cpu (minutes on two cores) or paper."
+)
+@click.option("--arms", metavar="A,B", default="", help="Some of the study's arms, with commas; else all.")
+@click.option(
+    "--data", metavar="PATH", help="Folder of data sets; else COMPATKIT_DATA, else torchvision's root."
+)
+@click.option(
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Another value for a setting of the size."
+)
+@click.option(
+    "--threads", type=click.IntRange(1), default=1, show_default=True, help="Of a run's operations."
+)
+@click.option("--anew", is_flag=True, help="Drop runs of other settings that DIR holds.")
+@click.option("--out", required=True, type=click.Path(), metavar="DIR", help="Folder to write to.")
+@json_option
+def run_command(
+    number: str,
+    seeds: int,
+    size: str,
+    arms: str,
+    data: str | None,
+    changes: tuple[str, ...],
+    threads: int,
+    anew: bool,
+    out: str,
+    machine: bool,
+) -> None:
+    """Make the runs that are missing, then tell what all gave."""
+    import torch
+
+    from compatkit.studies.running import carry_out
+    from compatkit.studies.settings import read_changes
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with progress(f"study {number}") as report:
+            document = carry_out(
+                number,
+                out,
+                seeds=seeds,
+                size=size,
+                arms=arms.split(",") if arms else (),
+                data=data,
+                changes=read_changes(changes),
+                anew=anew,
+                progress=report,
+                say=news,
+            )
+    except KeyboardInterrupt:
+        news("Runs that are done are kept; the same command goes on from here.")
+        raise
+    finally:
+        torch.set_num_threads(before)
+    if machine:
+        emit({**document, "folder": out})
+    else:
+        _show(document, out)
+
+
+def _show(document: dict[str, Any], out: str) -> None:
+    from compatkit.studies.results import shown
+
+    by_arm: dict[str, dict[str, str]] = {}
+    for row in document["results"]:
+        known = [one for one in row["values"] if one is not None]
+        by_arm.setdefault(row["arm"], {})[row["metric"]] = shown(known)
+    metrics = list(dict.fromkeys(row["metric"] for row in document["results"]))
+    if len(metrics) > len(by_arm):
+        table = [
+            ("", *by_arm),
+            *((one, *(cells.get(one, "") for cells in by_arm.values())) for one in metrics),
+        ]
+    else:
+        table = [
+            ("arm", *metrics),
+            *((arm, *(cells.get(one, "") for one in metrics)) for arm, cells in by_arm.items()),
+        ]
+    columns(table, right=range(1, len(table[0])))
+    count = len(document["seeds"])
+    paragraph(f"Mean and standard deviation over {count} seeds." if count > 1 else "One seed: no spread.")
+    if document["scale"]:
+        paragraph(f"Not the paper's scale: {document['scale']}")
+    for note in document["notes"]:
+        paragraph(f"Note: {note}")
+    click.echo(f"written to {out}: results.json, {', '.join(document['files'])}")

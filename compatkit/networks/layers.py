@@ -1,0 +1,100 @@
+"""One layer of a chain: a linear map, its normalisation and its activation, under names that a reverse pass finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import attrs
+from torch import Tensor, nn
+
+from compatkit.errors import UsageError
+
+ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
+    "none": nn.Identity,
+    "relu": nn.ReLU,
+    "leaky_relu": lambda: nn.LeakyReLU(0.2),
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+"""By name; the slope 0.2 is that of "Reviving Autoencoder Pretraining", A.3."""
+NORMS = ("none", "batch")
+
+
+class Layer(nn.Module):
+    """``act(norm(linear(x)))``; what is not there is an identity."""
+
+    def __init__(self, linear: nn.Module, norm: nn.Module, act: nn.Module) -> None:
+        super().__init__()
+        self.linear = linear
+        self.norm = norm
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Take what the linear map takes."""
+        return self.act(self.norm(self.linear(x)))
+
+
+@attrs.frozen
+class Kind:
+    """What follows every linear map of a chain.
+
+    Attributes:
+        owner: Whose setting it is, for messages.
+        norm: A member of ``NORMS``.
+        activation: A key of ``ACTIVATIONS``.
+        norm_eps: Added to the variance by batch normalisation.
+
+    Raises:
+        UsageError: One of them is not known.
+    """
+
+    owner: str
+    norm: str = "none"
+    activation: str = "relu"
+    norm_eps: float = 1e-5
+
+    def __attrs_post_init__(self) -> None:
+        if self.norm not in NORMS:
+            raise UsageError(f"{self.owner}: norm is one of {', '.join(NORMS)}; got {self.norm!r}.")
+        activation(self.owner, self.activation)
+
+    def layer(self, linear: nn.Module) -> Layer:
+        """Return ``linear`` with what follows it."""
+        return Layer(linear, self.normalisation(linear), activation(self.owner, self.activation))
+
+    def normalisation(self, linear: nn.Module) -> nn.Module:
+        """Return the normalisation of what ``linear`` gives."""
+        if self.norm == "none":
+            return nn.Identity()
+        if isinstance(linear, nn.Linear):
+            return nn.BatchNorm1d(linear.out_features, self.norm_eps)
+        return nn.BatchNorm2d(cast(nn.Conv2d, linear).out_channels, self.norm_eps)
+
+
+def activation(owner: str, name: str) -> nn.Module:
+    """Return a new activation.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    if name not in ACTIVATIONS:
+        raise UsageError(f"{owner}: activations are {', '.join(ACTIVATIONS)}; got {name!r}.")
+    return ACTIVATIONS[name]()
+
+
+def planned(path: str, layer: nn.Module, pool: str | None = None) -> dict[str, str | None]:
+    """Return a stage of a reverse plan: the paths of a layer's parts, None for what is an identity.
+
+    Args:
+        path: Of the layer in the whole network.
+        layer: A ``Layer``, or a linear map alone.
+        pool: Path of what changes the size between the activation before it and this layer.
+    """
+    if not isinstance(layer, Layer):
+        return {"linear": path, "norm": None, "act": None, "pool": pool}
+    parts = {
+        name: None if isinstance(getattr(layer, name), nn.Identity) else f"{path}.{name}"
+        for name in ("norm", "act")
+    }
+    return {"linear": f"{path}.linear", **parts, "pool": pool}

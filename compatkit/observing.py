@@ -1,0 +1,163 @@
+"""What passes through named layers of a network: recorded by hooks, in the state in which it was seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit.errors import DataError, UnknownName
+from compatkit.plugins.owners import suggestion
+
+SHOWN = 30
+"""Layers that a message names at most."""
+
+
+def layers_of(parts: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """Return all modules of a network by their paths.
+
+    Args:
+        parts: The network under the name ``""``, or its parts by name. A part's modules go by the paths that they have
+            in the whole network, and where two parts have the same path, by ``<part>.<path>``.
+    """
+    named = [
+        (part, path, one) for part, module in parts.items() for path, one in module.named_modules() if path
+    ]
+    times = Counter(path for _, path, _ in named)
+    return {path if times[path] == 1 else f"{part}.{path}": one for part, path, one in named}
+
+
+def choose(known: Mapping[str, nn.Module], wanted: Sequence[str]) -> dict[str, nn.Module]:
+    """Return the layers that are named, in the order of the network.
+
+    Args:
+        known: All layers by name.
+        wanted: Names, or globs: ``layer1.*``.
+
+    Raises:
+        UnknownName: A name or glob fits no layer.
+    """
+    for one in wanted:
+        if one not in known and not any(fnmatchcase(name, one) for name in known):
+            shown = ", ".join(list(known)[:SHOWN]) + (
+                f", ... ({len(known)} in all)" if len(known) > SHOWN else ""
+            )
+            raise UnknownName(
+                f"The network has no layer {one!r}.{suggestion(one, known)} Its layers are {shown}.",
+                subject=one,
+            )
+    return {
+        name: module
+        for name, module in known.items()
+        if name in wanted or any(fnmatchcase(name, one) for one in wanted)
+    }
+
+
+@attrs.define(eq=False)
+class Recording:
+    """What the layers were given and gave in the last pass, in copies.
+
+    A layer that was called once goes by its name, one that was called several times by ``name#1``, ``name#2``, ...
+    """
+
+    wants_inputs: bool
+    wants_outputs: bool
+    _calls: dict[str, list[tuple[Tensor | None, Tensor | None]]] = attrs.field(factory=dict)
+    _shapes: dict[str, tuple[tuple[int, ...], ...]] = attrs.field(factory=dict)
+
+    def take(self, batch: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return inputs and outputs of the pass that has ended, and forget them.
+
+        Args:
+            batch: Number of the batch, from 1, for messages.
+
+        Raises:
+            DataError: A layer was not called, or otherwise than in the pass before; a value is not finite.
+        """
+        inputs: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
+        for name, calls in self._calls.items():
+            if not calls:
+                raise DataError(
+                    f"The layer {name!r} was not called in batch {batch}, so nothing can be said of it."
+                )
+            for place, (given, gave) in enumerate(calls, 1):
+                full = name if len(calls) == 1 else f"{name}#{place}"
+                for kind, value, kept in (("given", given, inputs), ("giving", gave, outputs)):
+                    if value is not None:
+                        _check_finite(value, full, kind, batch)
+                        kept[full] = value
+            shapes = tuple(tuple(one.shape[1:]) for pair in calls for one in pair if one is not None)
+            if self._shapes.setdefault(name, shapes) != shapes:
+                raise DataError(
+                    f"The layer {name!r} saw shapes {list(self._shapes[name])} in the first batch, and {list(shapes)} "
+                    f"in batch {batch}. Measure images of one size."
+                )
+            calls.clear()
+        return inputs, outputs
+
+
+@contextmanager
+def recording(layers: Mapping[str, nn.Module], *, inputs: bool, outputs: bool) -> Iterator[Recording]:
+    """Record what the layers see until the block ends, also by an error.
+
+    Copies are made at once: what follows a layer may change its output in place, and what it was given too.
+
+    Args:
+        layers: By name.
+        inputs: Whether what they are given is wanted.
+        outputs: Whether what they give is wanted.
+    """
+    made = Recording(inputs, outputs, {name: [] for name in layers})
+    waiting: dict[str, list[Tensor | None]] = {name: [] for name in layers}
+
+    def before(name: str) -> Any:
+        def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            found = _first((*given, *named.values())) if inputs else None
+            waiting[name].append(None if found is None else found.detach().clone())
+
+        return hook
+
+    def after(name: str) -> Any:
+        def hook(module: nn.Module, given: tuple[Any, ...], gave: Any) -> None:
+            found = _first((gave,)) if outputs else None
+            made._calls[name].append((waiting[name].pop(), None if found is None else found.detach().clone()))
+
+        return hook
+
+    handles = []
+    try:
+        for name, module in layers.items():
+            handles.append(module.register_forward_pre_hook(before(name), with_kwargs=True))
+            handles.append(module.register_forward_hook(after(name), prepend=True))
+        yield made
+    finally:
+        for one in handles:
+            one.remove()
+
+
+def _first(values: tuple[Any, ...]) -> Tensor | None:
+    """Return the first tensor of some values, however they are nested."""
+    for one in values:
+        if isinstance(one, Tensor):
+            return one
+        if isinstance(one, (tuple, list)) and (found := _first(tuple(one))) is not None:
+            return found
+    return None
+
+
+def _check_finite(value: Tensor, name: str, kind: str, batch: int) -> None:
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        count = int((~torch.isfinite(value)).sum())
+        verb = "is given" if kind == "given" else "gives"
+        raise DataError(
+            f"The layer {name!r} {verb} {count:,} values of {value.numel():,} that are not finite, first in batch "
+            f"{batch}. Look at its weights, or measure in float32.",
+            subject=name,
+        )

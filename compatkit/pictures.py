@@ -1,0 +1,185 @@
+"""Pictures of what metrics found, as PNG: weights in a signed scale, images beside images, the information plane.
+
+Drawn on figures of their own, so that no global state is touched; the same values give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.errors import DataError
+from compatkit.reports.ink import INK, PAPER, QUIET, printable, text_at
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 160
+SIDE, GAP, TITLE = 1.0, 0.12, 0.26
+"""Inches: of one picture, between two, above each."""
+COLOURS = ("#566170", "#c2410c", "#1d4ed8", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d")
+MARKS = "osD^vPX*"
+Floats = NDArray[np.floating[Any]]
+
+
+def signed(pictures: Floats, titles: Sequence[str] = (), *, columns: int = 5) -> bytes:
+    """Return weights as pictures: red above zero, blue below, white at zero, each on a scale of its own.
+
+    Args:
+        pictures: ``(n, height, width)``, or ``(n, channels, height, width)``: channels are laid side by side.
+        titles: One above each, such as its singular value.
+        columns: In a row.
+
+    Raises:
+        DataError: The shape is another, a value is not finite, or titles do not pair up.
+    """
+    shown = np.asarray(pictures, dtype=np.float64)
+    if shown.ndim == 4:
+        shown = shown.transpose(0, 2, 1, 3).reshape(len(shown), shown.shape[2], -1)
+    if shown.ndim != 3 or not len(shown) or (titles and len(titles) != len(shown)):
+        raise DataError(
+            f"Pictures of weights are (n, height, width) or (n, channels, height, width), with a title each or none; "
+            f"got {np.shape(pictures)} and {len(titles)} titles."
+        )
+    _check_finite(shown)
+    across = min(columns, len(shown))
+    figure, places = _grid(math.ceil(len(shown) / across), across, shown.shape[2] / shown.shape[1])
+    for number, picture in enumerate(shown):
+        most = float(np.abs(picture).max()) or 1.0
+        axes = places(*divmod(number, across))
+        axes.imshow(picture, cmap="RdBu_r", vmin=-most, vmax=most, interpolation="nearest", aspect="auto")
+        if titles:
+            _title(axes, titles[number])
+    return _png(figure, "Singular features")
+
+
+def beside(rows: Mapping[str, Floats], *, low: float, high: float, titles: Sequence[str] = ()) -> bytes:
+    """Return rows of images below each other: inputs, and what was made of each.
+
+    Args:
+        rows: Images by the name of their row, ``(n, channels, height, width)`` with 1 or 3 channels, as many in each.
+        low: Value that is shown black.
+        high: Value that is shown white.
+        titles: One above each column, such as its error.
+
+    Raises:
+        DataError: The rows differ in shape, or a value is not finite.
+    """
+    shapes = {np.shape(one) for one in rows.values()}
+    shape = next(iter(shapes), ())
+    if len(shapes) != 1 or len(shape) != 4 or shape[1] not in (1, 3) or not shape[0] or not low < high:
+        raise DataError(
+            f"Rows of images are (n, 1 or 3 channels, height, width), all alike, and low is below high; got {shapes}, "
+            f"low={low}, high={high}."
+        )
+    figure, places = _grid(len(rows), shape[0], shape[3] / shape[2], left=1.1)
+    for row, (name, images) in enumerate(rows.items()):
+        values = np.asarray(images, dtype=np.float64)
+        _check_finite(values)
+        scaled = ((values - low) / (high - low)).clip(0, 1)
+        for column, image in enumerate(scaled.transpose(0, 2, 3, 1)):
+            axes = places(row, column)
+            axes.imshow(np.repeat(image, 3 // shape[1], axis=2), interpolation="nearest", aspect="auto")
+            if titles and not row:
+                _title(axes, titles[column])
+            if not column:
+                axes.text(
+                    -0.08,
+                    0.5,
+                    printable(name),
+                    transform=axes.transAxes,
+                    ha="right",
+                    va="center",
+                    fontsize=9,
+                    color=INK,
+                    parse_math=False,
+                )
+    return _png(figure, "Images beside images")
+
+
+def information_plane(
+    arms: Mapping[str, Sequence[Floats]],
+    *,
+    most: float,
+    layers: Sequence[str] = (),
+    label_entropy: float = 1.0,
+) -> bytes:
+    """Return the mutual information plane: I(X;T) to the right, I(T;Y) upwards, a network's layers connected.
+
+    Args:
+        arms: By name, one array for each run, ``(layers, 2)``: ``table.values`` of ``mutual_information_plane``. Runs
+            of an arm have its colour; their mean is drawn strongly.
+        most: Bits of the input, log2 of the count of patterns; the right end.
+        layers: Names of the layers, written at the means of the first arm.
+        label_entropy: Bits of the label; the upper end.
+
+    Raises:
+        DataError: Runs of an arm differ in shape, or a value is not finite.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 4.4), dpi=DPI, facecolor=PAPER)
+    axes = figure.add_axes((0.11, 0.12, 0.86, 0.84))
+    for number, (name, runs) in enumerate(arms.items()):
+        points = [np.asarray(one, dtype=np.float64) for one in runs]
+        if not points or any(one.ndim != 2 or one.shape != (len(points[0]), 2) for one in points):
+            raise DataError(
+                f"Runs of {name!r} are arrays (layers, 2), all alike; got {[one.shape for one in points]}."
+            )
+        _check_finite(np.stack(points))
+        colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+        for one in points if len(points) > 1 else ():
+            axes.plot(one[:, 0], one[:, 1], "-", color=colour, alpha=0.25, linewidth=0.8)
+        mean = np.mean(points, axis=0)
+        axes.plot(mean[:, 0], mean[:, 1], f"{mark}-", color=colour, label=printable(name), markersize=5)
+        for text, at in zip(layers if not number else (), mean, strict=False):
+            axes.annotate(printable(text), at, (3, -9), textcoords="offset points", fontsize=6, color=QUIET)
+    axes.set_xlim(-0.03 * most, 1.03 * most)
+    axes.set_ylim(-0.03 * label_entropy, 1.05 * label_entropy)
+    axes.set_xlabel("I(X;T) in bits", color=INK)
+    axes.set_ylabel("I(T;Y) in bits", color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    return _png(figure, "Mutual information plane")
+
+
+def _grid(rows: int, columns: int, ratio: float, left: float = GAP) -> tuple[Figure, Any]:
+    """Return a figure, and what makes the axes of a row and a column."""
+    from matplotlib.figure import Figure
+
+    width = left + columns * (SIDE * ratio + GAP)
+    height = GAP + rows * (SIDE + TITLE)
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
+
+    def place(row: int, column: int) -> Axes:
+        x, y = left + column * (SIDE * ratio + GAP), GAP + (rows - 1 - row) * (SIDE + TITLE)
+        axes = figure.add_axes((x / width, y / height, SIDE * ratio / width, SIDE / height))
+        axes.set(xticks=[], yticks=[])
+        for spine in axes.spines.values():
+            spine.set_color("#cfd5db")
+        return axes
+
+    return figure, place
+
+
+def _title(axes: Axes, text: str) -> None:
+    text_at(axes, 0.5, 1.0 + TITLE / SIDE / 2, printable(text), 8, INK, transform=axes.transAxes)
+
+
+def _check_finite(values: Floats) -> None:
+    if not np.isfinite(values).all():
+        raise DataError("A picture holds values that are not finite, and none can be shown for them.")
+
+
+def _png(figure: Figure, title: str) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    out = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(out, metadata={"Title": title, "Software": "compatkit"})
+    return out.getvalue()

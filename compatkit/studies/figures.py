@@ -1,0 +1,83 @@
+"""The picture of a study: every measure by arm, means as bars, spread over seeds, every seed a dot."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compatkit.reports.writing import write
+from compatkit.studies.results import Results, spread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 130
+COLOURS = ("#8a8f98", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+"""Of the arms, in their order: told apart by those who see no red or no green."""
+
+
+def draw(results: Results, folder: Path) -> list[str]:
+    """Write all pictures of a study; return the names of the files.
+
+    Raises:
+        EnvironmentFailure: The folder cannot be written.
+    """
+    found: dict[str, Figure] = {"figure": _bars(results)}
+    if results.found.study.draw is not None:
+        found |= results.found.study.draw(results)
+    return _written(found, folder)
+
+
+def _written(figures: Mapping[str, Figure], folder: Path) -> list[str]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    names: list[str] = []
+    for name, figure in figures.items():
+        out = io.BytesIO()
+        figure.set_dpi(DPI)
+        FigureCanvasAgg(figure).print_png(out, metadata={"Software": "compatkit"})
+        write(folder / f"{name}.png", out.getvalue())
+        names.append(f"{name}.png")
+    return names
+
+
+def _bars(results: Results) -> Figure:
+    """Return one panel for each measure that is to be drawn."""
+    from matplotlib.figure import Figure
+
+    measures = [one for one in results.measures if one.drawn] or list(results.measures)
+    columns = min(3, max(1, len(measures)))
+    rows = max(1, math.ceil(len(measures) / columns))
+    wide = max(3.2, 0.55 * len(results.arms) + 1.2)
+    figure = Figure(figsize=(wide * columns, 2.7 * rows + 0.6), layout="constrained")
+    for place, one in enumerate(measures):
+        axes = figure.add_subplot(rows, columns, place + 1)
+        for at, arm in enumerate(results.arms):
+            _bar(axes, at, results.known(arm, one.name), COLOURS[at % len(COLOURS)])
+        axes.set_xticks(range(len(results.arms)), results.arms, rotation=30, ha="right", fontsize=8)
+        axes.set_xlim(-0.6, len(results.arms) - 0.4)
+        unit = "" if one.unit == "1" else f" ({one.unit})"
+        axes.set_title(f"{one.title}{unit}", fontsize=9)
+        axes.tick_params(axis="y", labelsize=8)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    count = len(results.seeds)
+    seeds = "one seed" if count == 1 else f"{count} seeds; bars are means, lines standard deviations"
+    figure.suptitle(f"Study {results.found.number}, {results.found.study.title}: {seeds}", fontsize=9)
+    return figure
+
+
+def _bar(axes: Axes, at: int, values: list[float], colour: str) -> None:
+    both = spread(values)
+    if both is None:
+        axes.text(at, 0, "none", ha="center", va="bottom", color=colour)
+        return
+    axes.bar(at, both[0], 0.62, color=colour, alpha=0.55)
+    if len(values) > 1:
+        axes.errorbar(at, both[0], both[1], color="#222222", capsize=3, linewidth=1)
+        shifts = [0.16 * (2 * i / (len(values) - 1) - 1) for i in range(len(values))]
+        axes.plot([at + one for one in shifts], values, "o", color=colour, markersize=3)

@@ -1,0 +1,102 @@
+"""One run of a study, as the study sees it: arm, seed, settings, and its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.errors import DataError, UnknownName
+
+if TYPE_CHECKING:
+    from compatkit.data.dataset import DataSet
+
+
+@attrs.define(eq=False)
+class Shelf:
+    """Data sets that runs share, each read once.
+
+    Attributes:
+        study: Its number, for messages.
+        root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
+    """
+
+    study: str
+    root: str | None = None
+    _read: dict[str, DataSet] = attrs.field(factory=dict)
+
+    def load(self, name: str) -> DataSet:
+        """Return a data set by name.
+
+        Raises:
+            DataError: It is in none of the folders, or damaged.
+        """
+        if name not in self._read:
+            from compatkit.data import load
+            from compatkit.recipes import providers
+
+            try:
+                self._read[name] = load(name, root=self.root, providers=providers())
+            except (DataError, UnknownName) as error:
+                if error.subject != name:  # it is there, and damaged
+                    raise
+                raise DataError(
+                    f"Study {self.study} reads the data set {name!r}. {error} For a study: put it, as the pack "
+                    f"{name}.npz or as torchvision keeps it, into a folder, and name the folder with --data.",
+                    subject=name,
+                ) from error
+        return self._read[name]
+
+    def digests(self, names: set[str]) -> dict[str, str]:
+        """Return the digests of the splits of these data sets, by the splits' names."""
+        splits = [
+            split for name in sorted(names) for split in (self._read[name].train, self._read[name].test)
+        ]
+        return {split.name: split.digest for split in splits}
+
+
+@attrs.define(eq=False)
+class Run:
+    """One run: an arm at a seed.
+
+    Attributes:
+        study: Number of the study.
+        arm: One of the study's arms.
+        seed: Of everything random.
+        settings: Of the size, with what was changed.
+    """
+
+    study: str
+    arm: str
+    seed: int
+    settings: Mapping[str, Any]
+    _shelf: Shelf
+    _used: set[str] = attrs.field(factory=set)
+
+    def load(self, name: str) -> DataSet:
+        """Return a data set by name, read once for all runs.
+
+        Raises:
+            DataError: It is in none of the folders, or damaged.
+        """
+        data = self._shelf.load(name)
+        self._used.add(name)
+        return data
+
+    def find(self, name: str) -> DataSet | None:
+        """Return a data set that the run can do without, or None where there is none.
+
+        Raises:
+            DataError: It is there, and damaged.
+        """
+        try:
+            return self.load(name)
+        except DataError as error:
+            if error.subject != name:
+                raise
+            return None
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of what was loaded, by the splits' names."""
+        return self._shelf.digests(self._used)

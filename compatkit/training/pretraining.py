@@ -1,0 +1,113 @@
+"""What plugins train by themselves before the first step: images and a bar for it, the same weights everywhere.
+
+Each process does all of it, with whole batches, and takes the first one's weights at the end: nobody waits for long,
+and no rounding sets the processes apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import attrs
+
+from compatkit.errors import FormatError, PluginError
+from compatkit.registry.canonical import dumps
+from compatkit.training.context import Batch, SetUp, TaskState
+from compatkit.training.loop import Loop
+from compatkit.training.networks import initial_digest
+from compatkit.training.progress import Bar
+from compatkit.training.randomness import reseed, seed_of
+from compatkit.training.sources import Placing
+
+Pretrained = Mapping[str, Any]
+"""``{"plugins": {instance: what it said}, "initial": {task: digest of the weights of its first step}}``."""
+
+
+@attrs.frozen(eq=False)
+class Pretraining:
+    """What ``compatkit_pretrain`` is given besides the set-up.
+
+    Attributes:
+        setup: Of the run.
+        placing: Where images are kept.
+        shown: Whether progress is shown.
+    """
+
+    setup: SetUp
+    placing: Placing
+    shown: bool = False
+
+    def batches(self, task: TaskState, *key: str | int, steps: int, batch_size: int) -> Iterator[Batch]:
+        """Give batches of a task's training images, augmented and normalised as in its steps, in an order of their own.
+
+        Args:
+            task: Whose images.
+            key: Of the stream that order and augmentation are drawn from; starts with the plugin's instance name.
+            steps: How many batches.
+            batch_size: Images in each.
+
+        Raises:
+            DataError: There are fewer images.
+        """
+        seed = seed_of(self.setup.seed, "plugin", *key)
+        with closing(self.placing.source(task, seed, batch_size, self.setup.precision)) as source:
+            for number in range(steps):
+                yield source.batch(number)
+
+    def bar(self, title: str, steps: int, batch_size: int) -> Bar:
+        """Return a progress bar like the trainer's, to be used in a ``with`` and moved by ``at(step, losses)``."""
+        return Bar(self.shown, title, steps, 0, batch_size)
+
+
+def pretrain(loop: Loop, placing: Placing, shown: bool) -> Pretrained | None:
+    """Let plugins train before the first step; afterwards every process has the same weights, in train mode.
+
+    Args:
+        loop: That has taken no step.
+        placing: Where images are kept.
+        shown: Whether progress is shown.
+
+    Returns:
+        What they said, the same in every process; None where no plugin pretrains.
+
+    Raises:
+        PluginError: One said something that no manifest can hold.
+    """
+    hooks, setup, world = loop.plugins.pretrain, loop.setup, loop.world
+    if not hooks:
+        return None
+    given, said = Pretraining(setup, placing, shown), dict[str, Any]()
+    for bound in hooks:
+        reseed(setup.precision.device, seed_of(setup.seed, "pretrain", bound.instance))
+        said[bound.instance] = _plain(bound.instance, bound.call(setup, given))
+    for module in setup.owners.values():
+        module.zero_grad(set_to_none=True)
+        if world.size > 1:
+            for value in module.state_dict().values():
+                world.copy_first(value)
+    loop.train_mode()
+    if loop.averages is not None:
+        loop.averages.begin_from(setup.owners)
+    for state in setup.tasks.values():
+        state.initial = initial_digest(state)
+    facts = {"plugins": said, "initial": {name: one.initial for name, one in setup.tasks.items()}}
+    told = world.from_first(json.dumps(facts).encode() if world.first else None)
+    return json.loads(told or b"{}")
+
+
+def _plain(instance: str, said: object) -> Mapping[str, Any]:
+    try:
+        if not isinstance(said, Mapping):
+            raise FormatError(f"it is a {type(said).__name__}, not a mapping")
+        dumps(said)
+    except FormatError as error:
+        raise PluginError(
+            f"Plugin {instance!r}: compatkit_pretrain returned what no manifest can hold: {error} Return a mapping of "
+            "JSON values; an empty one says nothing.",
+            plugin=instance,
+            hook="compatkit_pretrain",
+        ) from error
+    return said

@@ -1,0 +1,108 @@
+"""Layers as matrices: singular values and right singular vectors, what the matrix is multiplied with, subspaces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from compatkit.errors import UsageError
+
+
+@attrs.frozen(eq=False)
+class Decomposition:
+    """Singular values and right singular vectors of a layer's matrix, in float64.
+
+    Attributes:
+        values: Falling, ``(r,)``.
+        vectors: One a row, ``(r, in)``, orthonormal.
+    """
+
+    values: Tensor
+    vectors: Tensor
+
+    def rank(self, tolerance: float | None) -> int:
+        """Return how many values are above ``tolerance`` times the largest; see ``usual_tolerance`` for None."""
+        share = usual_tolerance(self.vectors.shape[1], len(self.values)) if tolerance is None else tolerance
+        return int((self.values > share * self.values[:1].clamp(min=1e-300)).sum())
+
+    def parted(self, rank: int) -> bool:
+        """Tell whether the first ``rank`` directions are set apart from the next by their values."""
+        return rank >= len(self.values) or bool(
+            self.values[rank - 1] - self.values[rank] > 1e-3 * self.values[0]
+        )
+
+
+def usual_tolerance(*shape: int) -> float:
+    """Return the share of the largest singular value that float32 cannot tell from zero: its step times the side."""
+    return max(shape) * torch.finfo(torch.float32).eps
+
+
+def decompose(layer: nn.Module) -> Decomposition:
+    """Return the singular values and right singular vectors of a layer.
+
+    Raises:
+        UsageError: It is no linear layer and no convolution without groups.
+    """
+    if (
+        not isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
+        or getattr(layer, "groups", 1) != 1
+    ):
+        raise UsageError(
+            f"singular_features takes linear layers and convolutions without groups; got {layer}. Name others in "
+            "layers."
+        )
+    _, values, vectors = torch.linalg.svd(layer.weight.detach().flatten(1).double(), full_matrices=False)
+    return Decomposition(values, vectors)
+
+
+def angles(one: Tensor, other: Tensor) -> Tensor:
+    """Return the principal angles of two subspaces in radians, rising, as many as the smaller has dimensions.
+
+    Args:
+        one: Orthonormal rows, ``(r, in)``.
+        other: Orthonormal rows, ``(s, in)``.
+    """
+    if len(one) < len(other):
+        one, other = other, one
+    cosines = torch.linalg.svdvals(other @ one.T).clamp(0, 1)
+    # A cosine near 1 has lost half the digits of its angle; the sine has them.
+    sines = torch.linalg.svdvals(other - (other @ one.T) @ one).clamp(0, 1).flip(0)
+    return torch.where(cosines > math.sqrt(0.5), torch.asin(sines), torch.acos(cosines))
+
+
+def as_pictures(vectors: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return vectors as pictures ``(n, channels, height, width)``, each spread over [0, 1].
+
+    Args:
+        vectors: ``(n, in)``.
+        shape: Channels, height, width: in values.
+    """
+    low, high = vectors.amin(1, keepdim=True), vectors.amax(1, keepdim=True)
+    return ((vectors - low) / (high - low).clamp(min=1e-12)).reshape(-1, *shape)
+
+
+def given_to(layer: nn.Module, values: Tensor) -> tuple[Tensor, int]:
+    """Return what each row of a layer's matrix is multiplied with, ``(batch * places, in)``, and the places an example.
+
+    Raises:
+        UsageError: The layer has no matrix.
+    """
+    if isinstance(layer, nn.Linear):
+        rows = values.reshape(-1, values.shape[-1])
+    elif isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros":
+        sides = layer.padding
+        if isinstance(sides, str):
+            raise UsageError(f"singular_features takes convolutions whose padding is a count; got {layer}.")
+        patches = F.unfold(values, layer.kernel_size, layer.dilation, sides, layer.stride)  # type: ignore[arg-type]
+        rows = patches.transpose(1, 2).flatten(0, 1)
+    else:
+        raise UsageError(
+            f"singular_features takes linear layers and convolutions of images without groups; got {layer}. Name "
+            "others in layers."
+        )
+    return rows, len(rows) // len(values)

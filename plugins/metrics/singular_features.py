@@ -1,0 +1,419 @@
+"""Singular features: what a layer looks for, the right singular vectors of its weight, held against its data.
+
+Paper: "Reviving Autoencoder Pretraining", Sec. 2 and A.4: the right singular vectors of a network with a reverse pass
+    are the dominant features of its data. A layer's matrix M is ``(out, in * k * k)``, M = U S V'; features are the
+    columns of V, rows of ``Vh``, up to their sign.
+Scores: the energy ||V_r'm||^2 / ||m||^2 of class means m of what the layer is given, in the r first directions and in
+    all active ones (singular value above ``tolerance`` times the largest); |cos| of each vector with each class mean,
+    both without their own mean; principal angles to the data's principal components (uncentred second moment), and
+    to the same layer of another network; the best match of each vector, as a picture, with an image. Where singular
+    values are equal, single vectors are arbitrary in their subspace: energy and angles of subspaces are what to read.
+LPIPS, the paper's score, needs AlexNet's weights (``lpips_trunk``); the match by correlation and SSIM is not LPIPS.
+Cost: one SVD a layer; a matrix of in x in where that is at most 4096.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from compatkit import hookimpl
+from compatkit.errors import DataError, UsageError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Table
+
+from ._matching import WINDOW, lpips, pearson, ssim
+from ._singular import (
+    Decomposition,
+    angles,
+    as_pictures,
+    decompose,
+    given_to,
+    usual_tolerance,
+)
+
+compatkit_api = 1
+LARGEST = 4096
+"""Values that a layer may be given for principal components to be found."""
+PAPER = {"paper": "Reviving Autoencoder Pretraining (anonymous, 2020)", "equation": "Sec. 2, A.2, A.4"}
+MATCHES = {"pearson": "|correlation|", "ssim": "1 - SSIM", "lpips": "LPIPS (AlexNet, v0.1)"}
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``singular_features``."""
+    register("singular_features", SingularFeatures)
+
+
+def singular_pictures(
+    layer: nn.Module, shape: Sequence[int], top: int = 10
+) -> tuple[NDArray[np.float64], list[str]]:
+    """Return the first right singular vectors of a layer as pictures, and their singular values as titles.
+
+    Args:
+        layer: A linear layer, or a convolution without groups.
+        shape: Channels, height and width of what the layer takes; of a convolution's patch.
+        top: How many at most.
+
+    Returns:
+        ``(n, channels, height, width)`` for ``compatkit.pictures.signed``, each with the sign that makes its sum
+        positive, since the sign says nothing; and the titles.
+
+    Raises:
+        UsageError: The layer has no matrix, or its rows have another length.
+    """
+    known = decompose(layer)
+    if math.prod(shape) != known.vectors.shape[1]:
+        raise UsageError(
+            f"A row of the matrix has {known.vectors.shape[1]} values, which are no picture of shape {tuple(shape)}."
+        )
+    vectors = known.vectors[:top]
+    signs = torch.where(vectors.sum(1, keepdim=True) < 0, -1.0, 1.0)
+    titles = [f"{one:.3g}" for one in known.values[:top].tolist()]
+    return (vectors * signs).reshape(-1, *shape).cpu().numpy(), titles
+
+
+@attrs.frozen(eq=False)
+class Sums:
+    """What a layer was given, in float64.
+
+    Attributes:
+        classes: Sums of each class, ``(classes, in)``.
+        squares: Sum of x x', ``(in, in)``; None where that is too large.
+        best: Nearest image of each vector by the name of a score, ``(top,)``; larger is nearer.
+        layer: Its singular vectors, found at the first batch.
+    """
+
+    classes: Tensor
+    squares: Tensor | None
+    best: Mapping[str, Tensor]
+    layer: Decomposition
+
+
+@attrs.frozen(eq=False)
+class State:
+    """Sums of each layer, and how many values entered each class's sum, ``(classes,)``, by layer."""
+
+    examples: int = 0
+    layers: Mapping[str, Sums] = attrs.field(factory=dict)
+    counts: Mapping[str, Tensor] = attrs.field(factory=dict)
+
+
+@attrs.define(eq=False)
+class SingularFeatures:
+    """Gives tables by layer: ``energy``, ``cosine``, ``angle_to_data``, ``angle_to_other``, ``match_...``.
+
+    Attributes:
+        top: How many directions are looked at, from 1.
+        tolerance: Singular values above this share of the largest are active; None takes float32's.
+        image_range: Lowest and highest value that an image may have as the network takes it, numbers or one a channel;
+            needed to compare vectors with images, which is left out without.
+        lpips_trunk: File of AlexNet's weights, for LPIPS.
+        lpips_sha256: Of that file.
+    """
+
+    top: int = 10
+    tolerance: float | None = None
+    image_range: Sequence[Any] | None = None
+    lpips_trunk: str | None = None
+    lpips_sha256: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 1:
+            raise UsageError(
+                f"singular_features: top is a count of directions, at least 1; got {self.top!r}."
+            )
+        if self.tolerance is not None and not 0 <= self.tolerance < 1:
+            raise UsageError(f"singular_features: tolerance is a share in [0, 1); got {self.tolerance!r}.")
+        if (self.lpips_trunk is None) != (self.lpips_sha256 is None):
+            raise UsageError("singular_features: lpips_trunk and lpips_sha256 go together.")
+        if self.lpips_trunk is not None and self.image_range is None:
+            raise UsageError("singular_features: LPIPS compares with images; declare their image_range.")
+        if self.image_range is not None:
+            low, high = self._range()
+            if not bool((low < high).all()):
+                raise UsageError(
+                    f"singular_features: image_range is the lowest and the highest value of an image, or of each "
+                    f"channel; got {self.image_range!r}."
+                )
+        if self.lpips_trunk is not None:
+            lpips(self.lpips_trunk, str(self.lpips_sha256))
+
+    def init(self) -> State:
+        """Return empty sums."""
+        return State()
+
+    def update(
+        self,
+        state: State,
+        images: Tensor,
+        labels: Tensor,
+        inputs: Mapping[str, Tensor],
+        layers: Mapping[str, nn.Module],
+        classes: Sequence[str],
+    ) -> State:
+        """Return the sums with one more batch.
+
+        Raises:
+            DataError: An image has values outside the range that was declared.
+            UsageError: A layer has no matrix.
+        """
+        pictures = self._pictures(images)
+        held, counts = dict(state.layers), dict(state.counts)
+        total = max(len(classes), int(labels.max()) + 1)
+        for name, given in inputs.items():
+            layer = layers[name.split("#")[0]]
+            rows, each = given_to(layer, given)
+            chosen = F.one_hot(labels, total).double()
+            sums = chosen.T @ rows.double().unflatten(0, (len(labels), each)).sum(1)
+            small = rows.shape[1] <= LARGEST
+            squares = rows.double().T @ rows.double() if small else None
+            known = held[name].layer if name in held else decompose(layer)
+            new = Sums(sums, squares, self._nearest(layer, known, pictures), known)
+            counts[name] = _plus(counts.get(name), chosen.sum(0) * each)
+            held[name] = _joined(held[name], new) if name in held else new
+        return State(state.examples + len(labels), held, counts)
+
+    def merge(self, left: State, right: State) -> State:
+        """Return the sums of both."""
+        if not left.examples or not right.examples:
+            return left if left.examples else right
+        layers = {name: _joined(one, right.layers[name]) for name, one in left.layers.items()}
+        counts = {name: _plus(one, right.counts[name]) for name, one in left.counts.items()}
+        return State(left.examples + right.examples, layers, counts)
+
+    def finalise(
+        self,
+        state: State,
+        layers: Mapping[str, nn.Module],
+        classes: Sequence[str],
+        other_layers: Mapping[str, nn.Module],
+    ) -> tuple[Table, ...]:
+        """Return the tables."""
+        names = tuple(state.layers) or tuple(layers)
+        found = {name: one.layer for name, one in state.layers.items()}
+        widest = max((len(one) for one in state.counts.values()), default=0)
+        labels = tuple(classes) or tuple(str(place) for place in range(widest))
+        makers = [
+            self._table(
+                "energy",
+                "higher",
+                names,
+                self._energies(state, found, names, labels),
+                labels,
+                ("top", "active"),
+            ),
+            self._table(
+                "cosine", "higher", names, self._cosines(state, found, names, labels), self._numbers, labels
+            ),
+            self._table("angle_to_data", "lower", names, self._to_data(state, found, names), self._numbers),
+        ]
+        if other_layers:
+            cells = self._to_other(layers, other_layers)
+            table = self._table("angle_to_other", "lower", tuple(layers), cells, self._numbers)
+            makers.append(table | {"count": 0})
+        if self.image_range is not None:
+            makers += [
+                self._table(
+                    f"match_{kind}",
+                    "higher" if kind == "pearson" else "lower",
+                    names,
+                    self._matches(state, names, kind),
+                    self._numbers,
+                )
+                for kind in (*("pearson", "ssim"), *(("lpips",) if self.lpips_trunk else ()))
+            ]
+        return tuple(Table(**{"count": state.examples, **one}) for one in makers)
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        return tuple(str(place) for place in range(1, self.top + 1))
+
+    def _table(
+        self,
+        what: str,
+        direction: str,
+        names: tuple[str, ...],
+        cells: Iterator[Cell],
+        *further: tuple[str, ...],
+    ) -> dict[str, Any]:
+        axes = {
+            "energy": ("class", "subspace"),
+            "cosine": ("vector", "class"),
+        }.get(what, ("vector",) if what.startswith("match") else ("angle",))
+        share = "float32's step times the larger side" if self.tolerance is None else f"{self.tolerance:g}"
+        estimator = {
+            "energy": f"top {self.top}; active: singular value above {share} of the largest",
+            "cosine": "absolute, both without their own mean",
+            "angle_to_data": f"principal angles of the first {self.top} directions to as many principal components, "
+            "uncentred",
+            "angle_to_other": f"principal angles of the first {self.top} directions",
+        }
+        matched = MATCHES.get(what.removeprefix("match_"), "")
+        if what == "match_lpips":
+            matched += f", trunk sha256 {self.lpips_sha256}"
+        return {
+            "name": f"singular_features/{what}",
+            "axes": {"layer": names, **dict(zip(axes, further, strict=True))},
+            "cells": tuple(cells),
+            "unit": "rad" if what.startswith("angle") else "1",
+            "direction": direction,
+            "estimator": estimator.get(what) or f"{matched} to the nearest image, over both signs",
+            **PAPER,
+        }
+
+    def _energies(
+        self, state: State, found: Any, names: Sequence[str], labels: Sequence[str]
+    ) -> Iterator[Cell]:
+        for name in names:
+            for place in range(len(labels)):
+                mean = _mean(state, name, place)
+                for kind in ("top", "active"):
+                    if isinstance(mean, Cell):
+                        yield mean
+                        continue
+                    one: Decomposition = found[name]
+                    active = one.rank(self.tolerance)
+                    rank = min(self.top, active) if kind == "top" else active
+                    share = (one.vectors[:rank] @ mean).square().sum() / mean.square().sum()
+                    yield (
+                        Cell(float(share))
+                        if one.parted(rank) or kind == "active"
+                        else Cell(
+                            float(share),
+                            "degenerate",
+                            f"singular values {rank} and {rank + 1} are nearly equal",
+                        )
+                    )
+
+    def _cosines(
+        self, state: State, found: Any, names: Sequence[str], labels: Sequence[str]
+    ) -> Iterator[Cell]:
+        for name in names:
+            for vector in range(self.top):
+                for place in range(len(labels)):
+                    mean = _mean(state, name, place)
+                    if isinstance(mean, Cell):
+                        yield mean
+                    elif vector >= len(found[name].vectors):
+                        yield Cell(
+                            None, "undefined", f"the layer has {len(found[name].vectors)} singular vectors"
+                        )
+                    else:
+                        cosine = pearson(found[name].vectors[vector : vector + 1], mean[None])
+                        yield Cell(min(1.0, float(cosine.abs())))
+
+    def _to_data(self, state: State, found: Any, names: Sequence[str]) -> Iterator[Cell]:
+        for name in names:
+            sums = state.layers.get(name)
+            if sums is None:
+                yield from [Cell(None, "undefined", "no examples")] * self.top
+            elif sums.squares is None:
+                reason = f"the layer is given {sums.classes.shape[1]:,} values, more than {LARGEST:,}"
+                yield from [Cell(None, "undefined", reason)] * self.top
+            else:
+                # Rising eigenvalues; those that are zero have no directions of their own.
+                strength, directions = torch.linalg.eigh(sums.squares)
+                rank = int((strength > strength[-1] * usual_tolerance(len(strength))).sum())
+                data = directions.flip(1).T[: min(self.top, rank)]
+                yield from self._angles(found[name], data)
+
+    def _to_other(self, layers: Mapping[str, nn.Module], others: Mapping[str, nn.Module]) -> Iterator[Cell]:
+        for name, layer in layers.items():
+            one = decompose(layer)
+            other = decompose(others[name]) if name in others else None
+            if other is None or other.vectors.shape[1] != one.vectors.shape[1]:
+                yield from [Cell(None, "undefined", "the other network has no such layer")] * self.top
+            else:
+                yield from self._angles(one, other.vectors[: min(self.top, other.rank(self.tolerance))])
+
+    def _angles(self, one: Decomposition, other: Tensor) -> Iterator[Cell]:
+        rank = min(self.top, one.rank(self.tolerance))
+        for value in angles(one.vectors[:rank], other.to(one.vectors.device)).tolist():
+            yield (
+                Cell(value)
+                if one.parted(rank)
+                else Cell(value, "degenerate", f"singular values {rank} and {rank + 1} are nearly equal")
+            )
+        left = self.top - min(rank, len(other))
+        yield from [Cell(None, "undefined", "a subspace has fewer directions")] * left
+
+    def _matches(self, state: State, names: Sequence[str], kind: str) -> Iterator[Cell]:
+        for name in names:
+            sums = state.layers.get(name)
+            values = sums.best.get(kind) if sums is not None else None
+            if values is None:
+                whole = "the layer does not take whole images" + (
+                    f" of {WINDOW} pixels" if kind == "ssim" else ""
+                )
+                yield from [Cell(None, "undefined", whole if sums is not None else "no examples")] * self.top
+                continue
+            yield from (Cell(one if kind == "pearson" else -one) for one in values.tolist())
+            yield from [Cell(None, "undefined", "the layer has fewer singular vectors")] * (
+                self.top - len(values)
+            )
+
+    def _range(self) -> tuple[Tensor, Tensor]:
+        low, high = (
+            torch.as_tensor(one, dtype=torch.float64).view(-1, 1, 1) for one in self.image_range or ()
+        )
+        return low, high
+
+    def _pictures(self, images: Tensor) -> Tensor | None:
+        """Return images on the scale 0 to 1, None where no range was declared."""
+        if self.image_range is None:
+            return None
+        low, high = (one.to(images.device) for one in self._range())
+        scaled = (images.double() - low) / (high - low)
+        if images.dim() != 4 or bool((scaled < -1e-3).any()) or bool((scaled > 1 + 1e-3).any()):
+            raise DataError(
+                f"singular_features: images of shape {tuple(images.shape)} hold values from {float(images.min()):.4g} "
+                f"to {float(images.max()):.4g}, and image_range declares {self.image_range!r}. Declare the range of "
+                "images as the network takes them, after normalisation."
+            )
+        return scaled.clamp(0, 1)
+
+    def _nearest(self, layer: nn.Module, known: Decomposition, pictures: Tensor | None) -> dict[str, Tensor]:
+        """Return for each vector how near the nearest picture is, larger is nearer."""
+        if pictures is None or not isinstance(layer, nn.Linear) or layer.in_features != pictures[0].numel():
+            return {}
+        vectors = known.vectors[: self.top]
+        both = [as_pictures(sign * vectors, pictures.shape[1:]) for sign in (1, -1)]
+        found = {"pearson": pearson(both[0], pictures).abs().amax(1)}
+        if min(pictures.shape[2:]) >= WINDOW:
+            found["ssim"] = -torch.stack([1 - ssim(one, pictures) for one in both]).amin((0, 2))
+        if self.lpips_trunk is not None:
+            distance = lpips(self.lpips_trunk, str(self.lpips_sha256))
+            found["lpips"] = -torch.stack([distance(one, pictures) for one in both]).amin((0, 2))
+        return found
+
+
+def _mean(state: State, name: str, place: int) -> Tensor | Cell:
+    counts = state.counts.get(name)
+    if counts is None or place >= len(counts) or not float(counts[place]):
+        return Cell(None, "undefined", "no examples of this class" if counts is not None else "no examples")
+    mean = state.layers[name].classes[place] / counts[place]
+    return mean if float(mean.square().sum()) > 0 else Cell(None, "undefined", "the class mean is zero")
+
+
+def _joined(left: Sums, right: Sums) -> Sums:
+    squares = None if left.squares is None or right.squares is None else left.squares + right.squares
+    best = {name: torch.maximum(one, right.best[name].to(one.device)) for name, one in left.best.items()}
+    return Sums(_plus(left.classes, right.classes), squares, best, left.layer)
+
+
+def _plus(left: Tensor | None, right: Tensor) -> Tensor:
+    """Add up along classes, of which one may have seen fewer."""
+    if left is None:
+        return right
+    total = max(len(left), len(right))
+    wide = [torch.cat([one, one.new_zeros(total - len(one), *one.shape[1:])]) for one in (left, right)]
+    return wide[0] + wide[1].to(left.device)

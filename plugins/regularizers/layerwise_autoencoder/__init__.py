@@ -1,0 +1,160 @@
+"""Greedy layer-wise autoencoder pretraining: every layer learns to give back what it took, before training begins.
+
+Paper: Bengio, Lamblin, Popovici, Larochelle (2006), "Greedy Layer-Wise Training of Deep Networks", in the form that is
+    compared with in "Reviving Autoencoder Pretraining" (Pre); noise as in Vincent et al. (2010).
+Equations: for m = 1, 2, ..., with the layers below fixed and h = d_m: minimise the mean over batch and elements of
+    (h - decode(encode(h)))^2, where encode = act_m(BN_m(M_m h + b_m)) and
+    decode(c) = act_{m-1}(BN_{m-1}(M_m' (c - b_m))). ``tied`` uses the layer's own M_m and b_m there (the default, as no
+    parameter is added; the papers do not say which), otherwise a decoder of its own learns others.
+Cost: ``steps`` passes through the layers below for each layer; none during training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit import Pretraining, SetUp, TaskState, hookimpl
+from compatkit.errors import TrainingError, UsageError
+from compatkit.hooks import Register
+
+from ..reverse_pass._chains import Stage, Walk, chain_of
+from .single import Single
+
+compatkit_api = 1
+NAME = "layerwise_autoencoder"
+MEASURED = 4
+"""Batches on which a layer's error is measured before and after."""
+SHOWN_EVERY = 20
+
+
+@hookimpl
+def compatkit_regularizers(register: Register) -> None:
+    """Offer ``layerwise_autoencoder``."""
+    register(NAME, LayerwiseAutoencoder)
+
+
+@attrs.define(eq=False)
+class LayerwiseAutoencoder:
+    """Pretrains every layer but the class layer, one after the other, from the images up.
+
+    It has no loss in a step: its weight says nothing, but that 0 leaves it out. Layers below are in eval mode
+    meanwhile, with the statistics that they got from their own turn.
+
+    Attributes:
+        tied: Whether the decoder is the layer's transpose.
+        steps: Of each layer.
+        lr: Learning rate of Adam.
+        batch_size: Images in a step.
+        noise: Deviation of the Gaussian noise that is added to what a layer takes, 0 for none; what it is to give back
+            has none.
+        output_activation: ``"relu"``, ``"sigmoid"`` or ``"tanh"`` on the images that the first layer gives back; None
+            where they are normalised to mean 0, as the trainer's are.
+    """
+
+    tied: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
+    steps: int = attrs.field(
+        default=500, validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)]
+    )
+    lr: float = attrs.field(default=1e-3, validator=attrs.validators.gt(0))
+    batch_size: int = attrs.field(
+        default=64, validator=[attrs.validators.instance_of(int), attrs.validators.ge(2)]
+    )
+    noise: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
+    output_activation: str | None = None
+    _chains: dict[str, tuple[Stage, ...]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Check what the decoder ends with."""
+        Walk(output_activation=self.output_activation)
+
+    @hookimpl
+    def compatkit_set_up(self, setup: SetUp) -> None:
+        """Find the chain of every task's network.
+
+        Raises:
+            UsageError: A network is no chain, or has no layer before its class layer.
+        """
+        for state in setup.tasks.values():
+            images = torch.zeros(2, len(state.data.mean), *state.data.size, device=setup.precision.device)
+            try:
+                stages = chain_of((state.extractor, state.head), images)
+            except UsageError as error:
+                raise UsageError(
+                    f"layerwise_autoencoder trains chains alone; task {state.name!r} has {state.task.backbone}. {error}"
+                ) from error
+            self._chains[state.name] = tuple(
+                one for one in stages if not f"{one.linear}.".startswith(state.class_layer)
+            )
+            if not self._chains[state.name]:
+                raise UsageError(
+                    f"layerwise_autoencoder: the network of task {state.name!r} has no layer before its class layer, "
+                    "which is not pretrained. Leave the plugin out, or take a deeper network."
+                )
+
+    @hookimpl
+    def compatkit_pretrain(self, setup: SetUp, pretraining: Pretraining) -> Mapping[str, Any]:
+        """Pretrain all tasks; return each layer's reconstruction error before and after, by task.
+
+        Raises:
+            TrainingError: A layer's error is not finite.
+        """
+        said: dict[str, Any] = {}
+        for state in setup.tasks.values():
+            said[state.name] = {
+                stage.linear: self._layer(setup, pretraining, state, place)
+                for place, stage in enumerate(self._chains[state.name])
+            }
+        return said
+
+    def _layer(self, setup: SetUp, pretraining: Pretraining, task: TaskState, place: int) -> dict[str, float]:
+        """Train one layer."""
+        stages = self._chains[task.name]
+        stage, before = stages[place], stages[place - 1] if place else None
+        draws = setup.rng(NAME, task.name, stage.linear)
+        single = Single.of(
+            (task.extractor, task.head), stage, before, self.output_activation, None if self.tied else draws
+        )
+        first = self._error(setup, pretraining, task, single)
+        moving = single.moving()
+        if moving:
+            optimiser = torch.optim.Adam(moving, self.lr)
+            key = (NAME, task.name, stage.linear)
+            title = f"{task.name}: {stage.linear}"
+            with pretraining.bar(title, self.steps, self.batch_size) as bar, single.learning():
+                batches = pretraining.batches(task, *key, steps=self.steps, batch_size=self.batch_size)
+                for number, batch in enumerate(batches, 1):
+                    with setup.precision.autocast():
+                        loss = single.loss(batch.images, lambda like: self._noisy(like, draws))
+                    optimiser.zero_grad(set_to_none=True)
+                    loss.backward(inputs=moving)
+                    optimiser.step()
+                    if pretraining.shown and (number % SHOWN_EVERY == 0 or number == self.steps):
+                        bar.at(number, {task.name: {"reconstruction": float(loss.detach())}})
+        last = self._error(setup, pretraining, task, single)
+        if not math.isfinite(last):
+            raise TrainingError(
+                f"layerwise_autoencoder: the reconstruction error of {stage.linear} of task {task.name!r} is {last} "
+                f"after {self.steps} steps. Lower lr, which is {self.lr:g}.",
+                subject=stage.linear,
+            )
+        return {"before": first, "after": last}
+
+    def _noisy(self, like: Tensor, draws: torch.Generator) -> Tensor:
+        if self.noise == 0:
+            return like
+        return like + self.noise * torch.randn(like.shape, generator=draws).to(like)
+
+    def _error(self, setup: SetUp, pretraining: Pretraining, task: TaskState, single: Single) -> float:
+        """Return a layer's error in eval mode on the same few batches whenever it is asked."""
+        batches = pretraining.batches(
+            task, NAME, "error", task.name, steps=MEASURED, batch_size=self.batch_size
+        )
+        with torch.no_grad(), setup.precision.autocast():
+            losses = [single.loss(batch.images) for batch in batches]
+        return float(torch.stack(losses).mean())

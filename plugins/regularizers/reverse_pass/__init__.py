@@ -1,0 +1,223 @@
+"""Reverse pass (RR): every layer is to give back what it took, through its own transposed weights.
+
+Paper: "Reviving Autoencoder Pretraining", Sec. 2 and App. A.2, A.3.
+Equations: the sum over layers m of lambda_m ||d_m - d'_m||^2, with d'_m = M_m' (d_{m+1} - b_m) of what the layer gave
+    (``local``) or of d'_{m+1}, from the last layer back to the first (``full``; ``first`` compares images alone).
+Reduction: the mean over batch and elements for each layer, summed over layers, where the paper sums. What its authors
+    call 1e-6 (half the sum over 100 images of 784 pixels from 0 to 255) is a weight of 2.5e3 here, for pixels up to 1.
+Cost: as much again as the layers that are reversed, for ``local``; less for estimates (``sampling.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import attrs
+from torch import Tensor
+
+from compatkit import SetUp, Step, TaskState, effect, hookimpl
+from compatkit.errors import UsageError
+from compatkit.hooks import Register
+
+from .local import Records, local_loss
+from .sampling import drawn_images, drawn_layers
+from .selection import Selection, factors, named
+
+if TYPE_CHECKING:
+    from .full import Walk
+
+compatkit_api = 1
+VARIANTS = ("local", "full", "first")
+
+
+@hookimpl
+def compatkit_regularizers(register: Register) -> None:
+    """Offer ``reverse_pass``."""
+    register("reverse_pass", reverse_pass)
+
+
+def reverse_pass(
+    variant: Literal["local", "full", "first"] = "local",
+    layers: Sequence[str] | None = None,
+    layer_weights: Mapping[str, float] | None = None,
+    activation: bool = False,
+    bn_reverse: Literal["batch", "forward_batch", "running"] = "batch",
+    output_activation: str | None = None,
+    detach_target: bool = False,
+    sample_images: float = 1.0,
+    sample_layers: float = 1.0,
+    reduction: Literal["mean"] = "mean",
+) -> ReversePass:
+    """Return the regularizer; one that samples is a host effect, as it draws in every step.
+
+    Raises:
+        UsageError: Settings are not usable, or do not go together.
+    """
+    settings = dict(locals())
+    sampled = sample_images != 1 or sample_layers != 1
+    return SampledReversePass(**settings) if sampled else ReversePass(**settings)
+
+
+class Way(Protocol):
+    """How the layers of one task are reversed."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The modules that ``loss`` needs records of."""
+        ...
+
+    def loss(
+        self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
+    ) -> Tensor | None:
+        """Return the loss, None where it would be 0."""
+        ...
+
+
+def _globs(value: Any) -> tuple[str, ...] | None:
+    return (value,) if isinstance(value, str) else None if value is None else tuple(value)
+
+
+@attrs.define(eq=False, kw_only=True)
+class ReversePass:
+    """Pulls every layer towards one that gives back what it took.
+
+    Attributes:
+        variant: ``"local"`` takes each layer alone, in any network. ``"full"`` goes back through a chain of layers from
+            its output; ``"first"`` does so and compares the images alone.
+        layers: Patterns of paths; ``!`` before one leaves out. None takes all dense layers and convolutions, for
+            ``local`` but the class layer and gates on pooled features.
+        layer_weights: lambda_m by pattern, 1 for what no pattern fits; of several that fit the last counts.
+        activation: For ``local``: back from what the activation behind the layer gave, and through normalisation and
+            activation of the layer before; else from what the layer itself gave.
+        bn_reverse: Batch normalisation on the way back: by the statistics of what is reversed, by those of the way
+            forward, or by stored ones. Stored ones never move by it.
+        output_activation: What the reconstruction of the images goes through, such as ``"relu"`` for pixels from 0 up.
+        detach_target: Whether d_m itself gets no gradient; the paper lets it have one.
+        sample_images: Share of the batch's images that is taken in each step: an unbiased estimate.
+        sample_layers: Share of the layers that is drawn in each step, weighted by its inverse: an unbiased estimate.
+        reduction: ``"mean"``: over batch and elements for each layer, then the sum over layers.
+
+    Raises:
+        UsageError: Settings are not usable, or do not go together.
+    """
+
+    variant: str = "local"
+    layers: tuple[str, ...] | None = attrs.field(default=None, converter=_globs)
+    layer_weights: Mapping[str, float] | None = None
+    activation: bool = False
+    bn_reverse: Literal["batch", "forward_batch", "running"] = "batch"
+    output_activation: str | None = None
+    detach_target: bool = False
+    sample_images: float = 1.0
+    sample_layers: float = 1.0
+    reduction: str = "mean"
+    selections: dict[str, Selection] = attrs.field(factory=dict, init=False)
+    _ways: dict[str, tuple[Way, dict[str, float]]] = attrs.field(factory=dict, init=False)
+    _factors: dict[str, float] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Check that settings go together."""
+        _one_of("variant", self.variant, VARIANTS)
+        _one_of("bn_reverse", self.bn_reverse, ("batch", "forward_batch", "running"))
+        _one_of("reduction", self.reduction, ("mean",))
+        _check_variant(self)
+        for word in ("sample_images", "sample_layers"):
+            share = getattr(self, word)
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+                raise UsageError(f"{word} is a share above 0 and up to 1; got {share!r}.")
+        for glob, weight in (self.layer_weights or {}).items():
+            if (
+                isinstance(weight, bool)
+                or not isinstance(weight, int | float)
+                or not 0 <= weight < float("inf")
+            ):
+                raise UsageError(
+                    f"layer_weights: {glob!r} has {weight!r}, which is no finite number from 0 up."
+                )
+
+    @hookimpl
+    def compatkit_set_up(self, setup: SetUp) -> None:
+        """Choose the layers of every task.
+
+        Raises:
+            UsageError: A layer has no transpose, or nothing is left to reverse.
+        """
+        for task in setup.tasks.values():
+            names = self._whole(task) if self.variant != "local" else self._local(task)
+            setup.record_layers(task, names)
+
+    @hookimpl
+    @effect("pure")
+    def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
+        """Return the sum over layers of what each is away from giving back what it took."""
+        detach = self.detach_target
+        if self._ways:
+            way, weighted = self._ways[step.task.name]
+            loss = way.loss(step.layers, step.batch.images, weighted, detach_target=detach)
+        else:
+            loss = local_loss(step.layers, self._factors, detach_target=detach)
+        return {} if loss is None else {"loss": loss}
+
+    def _local(self, task: TaskState) -> Iterable[str]:
+        """Choose the layers of a task; return what is recorded."""
+        selection = self.selections[task.name] = Selection.of(task, self.layers)
+        weighted = factors(selection.layers, self.layer_weights)
+        if not self.activation:
+            self._factors |= weighted
+            return selection.layers
+        from .activated import Activated
+
+        way = Activated.of(task, selection.layers, self._walk())
+        self._ways[task.name] = way, weighted
+        return way.names
+
+    def _whole(self, task: TaskState) -> Iterable[str]:
+        """Find the chain of a task; return what is recorded. Layers that are left out are walked through."""
+        from .full import Whole
+
+        way = Whole.of(task, self._walk())
+        wanted = way.layers[:1] if self.variant == "first" else named(way.layers, self.layers, task.name)
+        self._ways[task.name] = way, factors(wanted, self.layer_weights)
+        return way.names
+
+    def _walk(self) -> Walk:
+        from .full import Walk
+
+        return Walk(self.bn_reverse, self.output_activation)
+
+
+class SampledReversePass(ReversePass):
+    """The same, of some images or some layers in each step."""
+
+    @hookimpl
+    @effect("host")
+    def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
+        """Return an unbiased estimate of the loss."""
+        names, scale = drawn_layers(list(step.layers), self.sample_layers, step.rng("reverse_pass", "layers"))
+        kept = {name: step.layers[name] for name in names}
+        if self.sample_images < 1:
+            draw = step.rng("reverse_pass", "images")
+            kept = drawn_images(kept, len(step.batch.images), self.sample_images, draw)
+        loss = local_loss(kept, self._factors, detach_target=self.detach_target)
+        return {} if loss is None else {"loss": scale * loss}
+
+
+def _one_of(word: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UsageError(f"{word} is one of {', '.join(known)}; got {value!r}.")
+
+
+def _check_variant(one: ReversePass) -> None:
+    """Refuse settings that the variant would not heed."""
+    if one.variant != "local" and one.activation:
+        raise UsageError(
+            f"activation is a setting of variant='local'; {one.variant!r} always has activations."
+        )
+    if one.variant == "first" and one.layers is not None:
+        raise UsageError("layers are of no use with variant='first', which compares images alone.")
+    if (one.variant != "local" or one.activation) and (one.sample_images != 1 or one.sample_layers != 1):
+        raise UsageError(
+            "sample_images and sample_layers are for variant='local' without activation, where each layer and each "
+            f"image stands alone; got variant={one.variant!r}, activation={one.activation!r}."
+        )

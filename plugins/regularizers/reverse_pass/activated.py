@@ -1,0 +1,246 @@
+"""The local reverse pass with non-linearities: from what the activation behind a layer gave to what the layer took.
+
+Paper: "Reviving Autoencoder Pretraining", App. A.3.
+Equations: d'_m = act_{m-1}(BN_{m-1}(M_m' (d_{m+1} - b_m))), where d_{m+1} is the state after the activation of layer m
+    on the way forward. The first layer has nothing before it.
+
+Which activation follows a layer and which made its input is read off one pass: two tensors belong together where they
+are the same object. Pooling between an activation and the layer is undone by nearest-neighbour upsampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from compatkit import TaskState
+from compatkit.errors import UsageError
+
+from .finding import (
+    ACT,
+    NORM,
+    POOL,
+    POOL_FUNCTIONS,
+    SAME,
+    SAME_FUNCTIONS,
+)
+from .full import OUTPUTS, Walk
+from .local import Records, wide
+from .stages import Stage, evaluating, run
+from .tracking import Call, tracked
+from .undoing import again, step_back
+
+ACT_FUNCTIONS = frozenset(
+    {"relu", "relu_", "relu6", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "hardtanh"}
+)
+"""Activations that a network calls without a module; what they give cannot be recorded."""
+
+
+@attrs.frozen
+class Around:
+    """One layer with what surrounds it, by paths.
+
+    Attributes:
+        stage: The layer, and what pools between the state before and it.
+        after: The module whose output is d_{m+1}.
+        before: Norm and activation that made d_m; None for the network's first layer.
+    """
+
+    stage: Stage
+    after: str
+    before: Stage | None
+
+
+@attrs.frozen(eq=False)
+class Activated:
+    """The local pass with non-linearities of one task.
+
+    Attributes:
+        layers: In the order of their calls.
+        walk: Settings.
+    """
+
+    layers: tuple[Around, ...]
+    walk: Walk
+
+    @classmethod
+    def of(cls, task: TaskState, names: Sequence[str], walk: Walk) -> Activated:
+        """Resolve what surrounds each layer.
+
+        Raises:
+            UsageError: That is not possible for some of them; they are named, with the reason.
+        """
+        parts = (task.extractor, task.head)
+        images = torch.rand(
+            2, len(task.data.mean), *task.data.size, generator=torch.Generator().manual_seed(0)
+        )
+        first = next(task.extractor.parameters(), images)
+        with torch.no_grad(), evaluating(parts):
+            calls = tracked(parts, images.to(first.device, first.dtype), run)
+        found, refused = [], []
+        for name in names:
+            try:
+                found.append(_around(name, calls))
+            except _Unresolved as error:
+                refused.append(f"{name!r} {error}")
+        if refused:
+            more = f", and {len(refused) - 5} more" if len(refused) > 5 else ""
+            raise UsageError(
+                f"activation=True needs to know which activation belongs to which layer; in task {task.name!r} "
+                f"{'; '.join(refused[:5])}{more}. Use activation=False, which takes each layer by itself, or leave "
+                "these layers out of `layers`."
+            )
+        return cls(tuple(found), walk)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The modules that ``loss`` needs records of."""
+        found = [
+            path
+            for one in self.layers
+            for path in (
+                one.stage.linear,
+                one.after,
+                *((one.before.norm, one.before.last) if one.before else ()),
+            )
+        ]
+        return tuple(dict.fromkeys(path for path in found if path is not None))
+
+    def loss(
+        self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
+    ) -> Tensor | None:
+        """Return the sum over layers of factor times the mean square of d - d', as ``local_loss`` does."""
+        terms: list[Tensor] = []
+        for one in self.layers:
+            if (factor := factors[one.stage.linear]) == 0:
+                continue
+            state, back = self._pair(one, records, images)
+            terms.append(factor * F.mse_loss(wide(back), wide(state.detach() if detach_target else state)))
+        return torch.stack(terms).sum() if terms else None
+
+    def _pair(self, one: Around, records: Records, images: Tensor) -> tuple[Tensor, Tensor]:
+        (call,), (after,) = records[one.stage.linear], records[one.after]
+        if one.before is None:
+            back = step_back(call.layer, one.stage, after.output, call.input, images.shape)
+            name = self.walk.output_activation
+            return images, back if name is None else OUTPUTS[name](back)
+        (state,), norm, act = records[one.before.last], one.before.norm, one.before.act
+        back = step_back(call.layer, one.stage, after.output, call.input, state.output.shape)
+        normal = None if norm is None else records[norm][0]
+        layers = None if normal is None else normal.layer, None if act is None else records[act][0].layer
+        forward = None if normal is None else normal.input
+        return state.output, again(*layers, back, forward, self.walk.bn_reverse)
+
+
+class _Unresolved(Exception):
+    """What surrounds a layer is not known; says why."""
+
+
+def _around(name: str, calls: Sequence[Call]) -> Around:
+    own = [place for place, one in enumerate(calls) if one.path == name]
+    if len(own) != 1:
+        raise _Unresolved(f"is called {len(own)} times")
+    before, stage = _before(name, calls, own[0])
+    return Around(stage, _after(calls, own[0]), before)
+
+
+def _after(calls: Sequence[Call], place: int) -> str:
+    """Return the module that gave what a layer's activation gave, or its norm, or the layer itself."""
+    last = str(calls[place].path)
+    norm = _next(calls, place, NORM)
+    if norm is not None:
+        place, last = norm, str(calls[norm].path)
+        fused = getattr(calls[norm].module, "act", None)
+        if fused is not None and not isinstance(fused, nn.Identity):
+            return f"{last}.act"
+    act = _next(calls, place, ACT)
+    if act is not None:
+        last = str(calls[act].path)
+    else:
+        _refuse_shared(calls, place)
+    return last
+
+
+def _refuse_shared(calls: Sequence[Call], place: int) -> None:
+    """Refuse a layer whose activation is that of a sum, or one that no module makes."""
+    for user in _users(calls, place):
+        name = calls[user].name
+        if name in ACT_FUNCTIONS:
+            raise _Unresolved(f"is activated by {name}(), which is no module")
+        if len(calls[user].inputs) > 1 and any(
+            isinstance(calls[one].module, ACT) or calls[one].name in ACT_FUNCTIONS
+            for one in _users(calls, user)
+        ):
+            raise _Unresolved(f"is activated together with others, after {name}()")
+
+
+def _users(calls: Sequence[Call], place: int) -> Iterator[int]:
+    """Yield who takes what a call gave, in order; what passes it on stands for who takes it then."""
+    given = calls[place].output
+    for later in range(place + 1, len(calls)):
+        if any(one is given for one in calls[later].inputs):
+            if isinstance(calls[later].module, nn.Identity | nn.Dropout):
+                yield from _users(calls, later)
+            else:
+                yield later
+        if calls[later].output is given and not isinstance(calls[later].module, nn.Identity):
+            return  # written in place: from here on it is something else
+
+
+def _next(calls: Sequence[Call], place: int, kinds: tuple[type[nn.Module], ...]) -> int | None:
+    return next((one for one in _users(calls, place) if isinstance(calls[one].module, kinds)), None)
+
+
+def _before(name: str, calls: Sequence[Call], place: int) -> tuple[Stage | None, Stage]:
+    """Return the norm and activation that made a layer's input, and the layer with what pools before it."""
+    pools: list[Call] = []
+    at = _maker(calls, place)
+    while at and _passes(calls[at], pools):
+        at = _maker(calls, at)
+    stage = Stage(name)
+    if pools:
+        taken, pooled = tuple(pools[-1].inputs[0].shape[1:]), tuple(pools[0].output.shape[1:])
+        stage = Stage(name, pool=pools[0].name, taken=taken, pooled=pooled)
+    if at == 0:
+        return None, stage
+    call, act = calls[at], None
+    fused = getattr(call.module, "act", None)
+    if isinstance(call.module, ACT):
+        act, at = call.path, _maker(calls, at)
+        while isinstance(calls[at].module, nn.Identity):
+            at = _maker(calls, at)
+        call = calls[at]
+    elif isinstance(call.module, NORM) and fused is not None and not isinstance(fused, nn.Identity):
+        act = f"{call.path}.act"
+    path = call.path
+    if isinstance(call.module, NORM) and path is not None:
+        return Stage(path, norm=path, act=act), stage
+    if isinstance(call.module, nn.Linear | nn.modules.conv._ConvNd) and path is not None:
+        return Stage(path, act=act), stage
+    raise _Unresolved(f"takes what {call.what} gave, behind which no single layer stands")
+
+
+def _passes(call: Call, pools: list[Call]) -> bool:
+    if isinstance(call.module, POOL) or call.function in POOL_FUNCTIONS:
+        pools.append(call)
+        return True
+    return isinstance(call.module, SAME) or call.function in SAME_FUNCTIONS
+
+
+def _maker(calls: Sequence[Call], place: int) -> int:
+    """Return who gave what a call took.
+
+    Raises:
+        _Unresolved: It took several tensors, or one of unknown origin.
+    """
+    call = calls[place]
+    if len(call.inputs) != 1:
+        raise _Unresolved(f"takes what {call.what} makes of {len(call.inputs)} tensors")
+    for at in range(place - 1, -1, -1):
+        if calls[at].output is call.inputs[0]:
+            return at
+    raise _Unresolved("takes what no layer gave")

@@ -1,0 +1,204 @@
+"""The transposed linear part of a layer: M'y for dense layers and convolutions of every kind.
+
+Written out where it is exact: a matrix product, a transposed convolution whose output padding follows from the recorded
+input, a convolution for a transposed one. Any other layer that is affine in its input is transposed by its own
+vector-Jacobian product, which costs one more pass of the layer; whether it is affine is tried, not believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from compatkit.errors import UsageError
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+LINEAR = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
+"""Kinds of layers that have a linear part."""
+_BACK: dict[int, Callable[..., Tensor]] = {
+    1: F.conv_transpose1d,
+    2: F.conv_transpose2d,
+    3: F.conv_transpose3d,
+}
+_FORTH: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+CLOSE = 1e-4
+"""How far from affine a layer may be in float32, as a share of its largest output."""
+
+
+def adjoint(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
+    """Return M'y, where ``layer(x)`` is Mx + b; differentiable in the weight and in ``y``.
+
+    Args:
+        layer: Dense layer or convolution.
+        like: What the layer took; only its shape counts where the layer is written out.
+        y: ``(batch, ...)``, of the shape that the layer gave, without the bias.
+
+    Returns:
+        A tensor of the shape of ``like``.
+
+    Raises:
+        UsageError: The layer is of no kind that has a linear part.
+    """
+    if _plain(layer, (nn.Linear,)):
+        return y @ weight_of(layer)
+    if _plain(layer, CONVOLUTIONS) and _zero_padded(layer):
+        return _convolution(layer, like, y)  # type: ignore[arg-type]
+    if _plain(layer, TRANSPOSED):
+        return _transposed(layer, like, y)  # type: ignore[arg-type]
+    if isinstance(layer, LINEAR):
+        return _by_jacobian(layer, like, y)
+    raise UsageError(
+        f"A {type(layer).__name__} has no transpose here; dense layers and convolutions have one. Name others in "
+        "`layers`."
+    )
+
+
+def without_bias(layer: nn.Module, y: Tensor) -> Tensor:
+    """Return ``y - b``, where ``y`` is what the layer gave."""
+    bias: Tensor | None = layer.bias  # type: ignore[assignment]
+    if bias is None:
+        return y
+    if not isinstance(layer, nn.Linear):
+        bias = bias.view(-1, *(1 for _ in layer.kernel_size))  # type: ignore[union-attr]
+    return y - bias.to(y.dtype)
+
+
+def written_out(layer: nn.Module) -> bool:
+    """Tell whether the transpose is written out, or taken from the layer's own vector-Jacobian product."""
+    return _plain(layer, (nn.Linear, *TRANSPOSED)) or (_plain(layer, CONVOLUTIONS) and _zero_padded(layer))
+
+
+def weight_of(layer: nn.Module) -> Tensor:
+    """Return the weight that the layer's last call used; parametrisations that count their calls stand still."""
+    if not is_parametrized(layer):
+        return layer.weight  # type: ignore[return-value]
+    with _standing_still(layer):
+        return layer.weight  # type: ignore[return-value]
+
+
+def refusal(layer: nn.Module) -> str | None:
+    """Return why a layer cannot be transposed, or None; a layer of a kind of its own is tried on noise.
+
+    Its weights and buffers stay as they are.
+    """
+    if not isinstance(layer, LINEAR):
+        return f"it is a {type(layer).__name__}, which has no transpose here"
+    if written_out(layer):
+        return None
+    try:
+        with torch.no_grad(), _standing_still(layer):
+            return _affine(layer)
+    except Exception as error:  # a layer of unknown origin may raise anything
+        return f"a {type(layer).__name__} does not take a tensor alone ({type(error).__name__}: {error})"
+
+
+def _affine(layer: nn.Module) -> str | None:
+    one, other = (_noise(layer, seed) for seed in (0, 1))
+    first = layer.forward(torch.zeros_like(one))  # hooks are for what the network does
+    bias = torch.zeros_like(first) - without_bias(layer, torch.zeros_like(first))
+    left, right, both = (layer.forward(x) - first for x in (one, other, one - 2 * other))
+    most = CLOSE * max(1.0, float(left.abs().max()), float(right.abs().max()))
+    if float((both - (left - 2 * right)).abs().max()) > most:
+        return f"a {type(layer).__name__} is not affine in its input"
+    if float((first - bias).abs().max()) > most:
+        return f"what a {type(layer).__name__} gives for zeros is not its bias"
+    return None
+
+
+def _noise(layer: nn.Module, seed: int) -> Tensor:
+    """Return two examples of an input, large enough for every kernel."""
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    if isinstance(layer, nn.Linear):
+        shape: tuple[int, ...] = (2, layer.in_features)
+    else:
+        reach = zip(layer.kernel_size, layer.dilation, layer.stride, strict=True)  # type: ignore[arg-type]
+        shape = (2, layer.in_channels, *(2 * d * k + 2 * s + 1 for k, d, s in reach))  # type: ignore[assignment]
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=draw).to(weight.device, weight.dtype)
+
+
+def _plain(layer: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
+    """Tell whether a layer computes what one of torch's own kinds does, with whatever weight."""
+    for kind in kinds:
+        if isinstance(layer, kind):
+            same = type(layer).forward is kind.forward
+            return same and getattr(type(layer), "_conv_forward", None) is getattr(
+                kind, "_conv_forward", None
+            )
+    return False
+
+
+def _zero_padded(layer: Any) -> bool:
+    return layer.padding_mode == "zeros"
+
+
+def _convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, like: Tensor, y: Tensor) -> Tensor:
+    """Undo a convolution padded with zeros: with as many rows behind as the stride left out of the input."""
+    back = _BACK[len(layer.kernel_size)]
+    sizes = like.shape[-len(layer.kernel_size) :]
+    given = y.shape[-len(layer.kernel_size) :]
+    sides = [_padding(layer, dim) for dim in range(len(layer.kernel_size))]
+    even = all(left == right for left, right in sides)
+    more = [
+        size + (0 if even else left + right) - ((out - 1) * s - (2 * left if even else 0) + d * (k - 1) + 1)
+        for size, out, (left, right), k, s, d in zip(
+            sizes, given, sides, layer.kernel_size, layer.stride, layer.dilation, strict=True
+        )
+    ]
+    padding = [left for left, _ in sides] if even else 0
+    weight = weight_of(layer)
+    whole = back(y, weight, None, layer.stride, padding, more, layer.groups, layer.dilation)
+    if even:
+        return whole
+    for dim, (size, (left, _)) in enumerate(zip(sizes, sides, strict=True), whole.dim() - len(sizes)):
+        whole = whole.narrow(dim, left, size)
+    return whole
+
+
+def _padding(layer: Any, dim: int) -> tuple[int, int]:
+    """Return the rows of zeros before and behind."""
+    if layer.padding == "valid":
+        return 0, 0
+    if layer.padding == "same":
+        total = layer.dilation[dim] * (layer.kernel_size[dim] - 1)
+        return total // 2, total - total // 2
+    return layer.padding[dim], layer.padding[dim]
+
+
+def _transposed(layer: Any, like: Tensor, y: Tensor) -> Tensor:
+    """Undo a transposed convolution: the convolution that it is the transpose of."""
+    forth = _FORTH[len(layer.kernel_size)]
+    found = forth(y, weight_of(layer), None, layer.stride, layer.padding, layer.dilation, layer.groups)
+    if found.shape != like.shape:  # an output padding beyond the stride
+        for dim, size in enumerate(
+            like.shape[-len(layer.kernel_size) :], found.dim() - len(layer.kernel_size)
+        ):
+            found = found.narrow(dim, 0, size)
+    return found
+
+
+def _by_jacobian(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
+    """Return the layer's vector-Jacobian product, which depends on no input, as the layer is affine."""
+    with _standing_still(layer):
+        given, pull, *_ = torch.func.vjp(layer.forward, torch.zeros_like(like))
+    return pull(y.to(given.dtype))[0]
+
+
+@contextmanager
+def _standing_still(layer: nn.Module) -> Iterator[None]:
+    """Put a layer and what makes its weight into eval mode: spectral normalisation iterates in train mode."""
+    modes = [(one, one.training) for one in layer.modules() if one.training]
+    try:
+        for one, _ in modes:
+            one.training = False
+        yield
+    finally:
+        for one, training in modes:
+            one.training = training

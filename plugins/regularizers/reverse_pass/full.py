@@ -1,0 +1,256 @@
+"""The whole reverse pass of a chain: from what the network gave back to its images, with the same parameters.
+
+Paper: "Reviving Autoencoder Pretraining", Sec. 2 (equations 7 to 11) and App. A.3 (equations 22 to 24).
+Equations: d_{m+1} = act_m(BN_m(M_m d_m + b_m)) forwards; backwards, from d'_{n+1} = d_{n+1},
+    d'_m = act_{m-1}(BN_{m-1}(M_m' (d'_{m+1} - b_m))) for m = n..2 and d'_1 = M_1' (d'_2 - b_1). The loss is the sum
+    over m of lambda_m times the mean over batch and elements of (d_m - d'_m)^2.
+
+Normalisation and activation are those of the layer before, which made d_m: those of the last layer do not appear. They
+are applied once more, not inverted. Where something changed the size between d_m and the layer, d_m is compared at the
+size that it had before, and d'_m is brought there: by nearest-neighbour upsampling where the network pooled, and by the
+mean of the pixels that stand in for one where it enlarged, the least-squares inverse of repeating them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from compatkit import LayerCall, TaskState
+from compatkit.errors import UsageError
+
+from .chain import chain_of
+from .local import Records, wide
+from .stages import (
+    Parts,
+    Stage,
+    evaluating,
+    modules_of,
+    not_a_chain,
+    run,
+)
+from .undoing import STATISTICS, Statistics, again, step_back
+
+OUTPUTS = {"relu": F.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
+
+
+@attrs.frozen
+class Walk:
+    """How the reverse pass goes through normalisation, and ends.
+
+    Attributes:
+        bn_reverse: Whose statistics batch normalisation uses on the way back: ``"batch"``, those of what is reversed
+            (as the paper's code); ``"forward_batch"``, those of the same layer's batch on the way forward, which
+            serves batches of one or two images; ``"running"``, the stored ones. Stored ones are never written.
+        output_activation: ``"relu"``, ``"sigmoid"`` or ``"tanh"`` for images that lie in its range; None for none.
+
+    Raises:
+        UsageError: A word is not known.
+    """
+
+    bn_reverse: Statistics = "batch"
+    output_activation: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.bn_reverse not in STATISTICS:
+            raise UsageError(f"bn_reverse is one of {', '.join(STATISTICS)}; got {self.bn_reverse!r}.")
+        if self.output_activation is not None and self.output_activation not in OUTPUTS:
+            raise UsageError(
+                f"output_activation is one of {', '.join(OUTPUTS)}, or None; got {self.output_activation!r}."
+            )
+
+
+USUAL = Walk()
+
+
+def names_of(stages: Sequence[Stage]) -> tuple[str, ...]:
+    """Return the modules that ``pairs`` needs records of."""
+    return tuple(
+        dict.fromkeys(path for one in stages for path in (one.linear, one.norm, one.last) if path is not None)
+    )
+
+
+def pairs(
+    stages: Sequence[Stage], records: Records, images: Tensor, walk: Walk = USUAL
+) -> Iterator[tuple[Stage, Tensor, Tensor]]:
+    """Walk back, and give (stage, d_m, d'_m) for each layer, the last one first.
+
+    Args:
+        stages: Of the chain.
+        records: What ``names_of(stages)`` took and gave in one forward pass; gradients flow through them.
+        images: What the network was given, ``(batch, ...)``.
+        walk: Settings.
+
+    Raises:
+        UsageError: ``bn_reverse="running"`` for a layer that keeps no statistics; or the records are of another chain.
+    """
+    back = _call(stages, records, len(stages) - 1, "last").output
+    for place in range(len(stages) - 1, -1, -1):
+        state = images if place == 0 else _call(stages, records, place - 1, "last").output
+        linear = _call(stages, records, place, "linear")
+        back = step_back(linear.layer, stages[place], back, linear.input, state.shape)
+        if place > 0:
+            back = _again(stages, records, place - 1, back, walk.bn_reverse)
+        elif walk.output_activation is not None:
+            back = OUTPUTS[walk.output_activation](back)
+        yield stages[place], state, back
+
+
+def _again(
+    stages: Sequence[Stage], records: Records, place: int, back: Tensor, statistics: Statistics
+) -> Tensor:
+    """Apply normalisation and activation of a stage once more."""
+    stage = stages[place]
+    norm = None if stage.norm is None else _call(stages, records, place, "norm")
+    act = None if stage.act is None else _call(stages, records, place, "act").layer
+    return again(
+        None if norm is None else norm.layer, act, back, None if norm is None else norm.input, statistics
+    )
+
+
+def full_loss(
+    stages: Sequence[Stage],
+    records: Records,
+    images: Tensor,
+    *,
+    walk: Walk = USUAL,
+    factors: Mapping[str, float] | None = None,
+    detach_target: bool = False,
+) -> Tensor | None:
+    """Return the sum over layers of factor times the mean square of d_m - d'_m.
+
+    Args:
+        stages: See ``pairs``.
+        records: See ``pairs``.
+        images: See ``pairs``.
+        walk: See ``pairs``.
+        factors: lambda_m by the path of the linear layer; None gives 1 to all. Layers that are not named, or have 0,
+            add nothing, but the walk passes through them; it ends at the first layer that adds something.
+        detach_target: Whether d_m gets no gradient from the comparison.
+
+    Returns:
+        A float32 scalar; None where no layer has a factor.
+    """
+    wanted = {one.linear: 1.0 if factors is None else factors.get(one.linear, 0.0) for one in stages}
+    left = sum(factor != 0 for factor in wanted.values())
+    terms: list[Tensor] = []
+    for stage, state, back in pairs(stages, records, images, walk) if left else ():
+        factor = wanted[stage.linear]
+        if factor != 0:
+            loss = F.mse_loss(wide(back), wide(state.detach() if detach_target else state))
+            terms.append(loss if factor == 1 else factor * loss)
+        if len(terms) == left:
+            break
+    return torch.stack(terms).sum() if terms else None
+
+
+def first_only(stages: Sequence[Stage]) -> dict[str, float]:
+    """Return the factors of RR^1: the same walk, and a loss on the images alone."""
+    return {stages[0].linear: 1.0}
+
+
+def _call(stages: Sequence[Stage], records: Records, place: int, part: str) -> LayerCall:
+    """Return the record of a part of a stage; a module that several stages share is called in their order."""
+    path = getattr(stages[place], part)
+    turn = sum(getattr(one, part) == path for one in stages[:place])
+    calls = records.get(path, ())
+    if len(calls) <= turn:
+        raise not_a_chain(path, f"was called {len(calls)} times in this pass, not as its chain says")
+    return calls[turn]
+
+
+def recorded(parts: Parts, paths: Sequence[str], images: Tensor) -> dict[str, list[LayerCall]]:
+    """Run parts once, in the modes that they are in, and return what the layers of ``paths`` took and gave.
+
+    Outputs are copies, since an activation that follows may write into them.
+    """
+    modules, records, handles = modules_of(parts), {path: [] for path in paths}, []
+    for path in paths:
+
+        def note(layer: nn.Module, taken: tuple[Any, ...], given: Tensor, path: str = path) -> None:
+            records[path].append(LayerCall(taken[0].clone(), given.clone(), layer))
+
+        handles.append(modules[path].register_forward_hook(note))
+    try:
+        run(parts, images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return records
+
+
+def reconstruct(
+    parts: Parts,
+    images: Tensor,
+    *,
+    stages: Sequence[Stage] | None = None,
+    bn_reverse: Statistics = "batch",
+    output_activation: str | None = None,
+) -> Tensor:
+    """Return the images, or the latent vectors, that the reverse pass of a chain makes of what it gave for them.
+
+    The network is in eval mode meanwhile; modes and buffers are as before afterwards. Gradients flow.
+
+    Args:
+        parts: A network, or its parts in order: classifiers, generators, autoencoders.
+        images: What it takes, ``(batch, ...)``.
+        stages: Its chain, where that is known; else it is found and proved.
+        bn_reverse: See ``Walk``.
+        output_activation: See ``Walk``.
+
+    Raises:
+        UsageError: It is no chain, or a setting is not known.
+    """
+    walk = Walk(bn_reverse, output_activation)
+    found = chain_of(parts, images) if stages is None else tuple(stages)
+    with evaluating(parts):
+        records = recorded(parts, names_of(found), images)
+        *_, (_, _, back) = pairs(found, records, images, walk)
+    return back
+
+
+@attrs.frozen(eq=False)
+class Whole:
+    """The whole reverse pass of one task.
+
+    Attributes:
+        stages: Of its chain.
+        walk: Settings.
+    """
+
+    stages: tuple[Stage, ...]
+    walk: Walk
+
+    @classmethod
+    def of(cls, task: TaskState, walk: Walk) -> Whole:
+        """Find the chain of a task's network, which is left as it was.
+
+        Raises:
+            UsageError: It is none; says where, and why.
+        """
+        first = next(task.extractor.parameters(), torch.empty(0))
+        images = torch.zeros(2, len(task.data.mean), *task.data.size, device=first.device, dtype=first.dtype)
+        return cls(chain_of((task.extractor, task.head), images), walk)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The linear layers, from the images on."""
+        return tuple(one.linear for one in self.stages)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The modules that ``loss`` needs records of."""
+        return names_of(self.stages)
+
+    def loss(
+        self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
+    ) -> Tensor | None:
+        """Return the loss, see ``full_loss``."""
+        return full_loss(
+            self.stages, records, images, walk=self.walk, factors=factors, detach_target=detach_target
+        )

@@ -1,0 +1,64 @@
+"""The local reverse pass: every layer alone, from what it gave back to what it took.
+
+Paper: "Reviving Autoencoder Pretraining", Sec. 2 (equations 3 and 10) and App. A.3 (equations 25 and 26).
+Equations: d'_m = M_m' (d_{m+1} - b_m), where d_{m+1} = M_m d_m + b_m is what the layer itself gave: the loss is the sum
+    over m of lambda_m times the mean over batch and elements of (M_m' M_m d_m - d_m)^2.
+Cost: for each layer a transposed convolution forwards, and its two gradients backwards: as much as the layer itself
+    takes in a step. What it took and gave is there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from compatkit import LayerCall
+
+from .adjoint import adjoint, without_bias
+
+Records = Mapping[str, Sequence[LayerCall]]
+
+
+def local_loss(
+    records: Records,
+    factors: Mapping[str, float],
+    *,
+    detach_target: bool = False,
+    names: Iterable[str] | None = None,
+) -> Tensor | None:
+    """Return the sum over layers, and over the calls of each, of factor times the mean square of d - d'.
+
+    Args:
+        records: What each layer took and gave.
+        factors: lambda_m by layer; a layer of factor 0 costs nothing.
+        detach_target: Whether d_m gets no gradient from the comparison.
+        names: Layers to take in place of all in ``records``.
+
+    Returns:
+        A float32 scalar; None where no layer was called.
+    """
+    terms: list[Tensor] = []
+    for name in records if names is None else names:
+        factor = factors[name]
+        if factor == 0:
+            continue
+        for call in records[name]:
+            loss = residual(call, detach_target)
+            terms.append(loss if factor == 1 else factor * loss)
+    return torch.stack(terms).sum() if terms else None
+
+
+def residual(call: LayerCall, detach_target: bool = False) -> Tensor:
+    """Return the mean square of M'(y - b) - x for one call of a layer, in float32 at least."""
+    taken, given, layer = call
+    back = adjoint(layer, taken, without_bias(layer, given))
+    target = taken.detach() if detach_target else taken
+    return F.mse_loss(wide(back), wide(target))
+
+
+def wide(value: Tensor) -> Tensor:
+    """Return ``value`` in float32 at least: squares of bfloat16 are too coarse to be compared."""
+    return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value

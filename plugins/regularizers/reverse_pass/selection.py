@@ -1,0 +1,211 @@
+"""Which layers of a network are reversed: all with a linear part but gates and the class layer, or those named."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from math import prod
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit import TaskState
+from compatkit.errors import UnknownName, UsageError
+
+from .adjoint import LINEAR, refusal
+
+
+@attrs.frozen
+class Selection:
+    """The layers of one task that are reversed.
+
+    Attributes:
+        layers: Their paths, in the order of their first calls.
+        left_out: All other layers with a linear part, and why.
+    """
+
+    layers: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+    @classmethod
+    def of(cls, task: TaskState, globs: Sequence[str] | None) -> Selection:
+        """Choose among the layers of a task.
+
+        Args:
+            task: Whose network; it is run once on two empty images, and left as it was.
+            globs: Patterns of paths, such as ``"layer2.*"``; those that begin with ``!`` leave layers out. Where no
+                other is given, all layers are taken but the class layer and gates.
+
+        Raises:
+            UnknownName: A pattern fits no layer.
+            UsageError: A layer has no transpose, or nothing is left.
+        """
+        found = linear_layers(task)
+        inner = survey(task, found)
+        wanted = [one for one in globs or () if not one.startswith("!")]
+        unwanted = [one[1:] for one in globs or () if one.startswith("!")]
+        for one in (*wanted, *unwanted):
+            if not any(fnmatchcase(name, one) for name in found):
+                raise _fits_nothing(one, task, found)
+        left_out: dict[str, str] = {}
+        for name in found:
+            if any(fnmatchcase(name, one) for one in unwanted):
+                left_out[name] = "named with ! in `layers`"
+            elif wanted and not any(fnmatchcase(name, one) for one in wanted):
+                left_out[name] = "not named in `layers`"
+            elif name not in inner:
+                left_out[name] = "never called: its weight is used elsewhere, or not at all"
+            elif not wanted and f"{name}.".startswith(task.class_layer):
+                left_out[name] = "class layer"
+            elif not wanted and inner[name]:
+                left_out[name] = "gate: works on pooled features inside of a block"
+        kept = tuple(name for name in inner if name not in left_out)
+        for name in kept:
+            if (why := refusal(found[name])) is not None:
+                raise UsageError(
+                    f"reverse_pass cannot reverse the layer {name!r} of task {task.name!r}: {why}. Leave it out with "
+                    f'layers=["!{name}"].'
+                )
+        if not kept:
+            raise UsageError(
+                f"reverse_pass finds no layer to reverse in task {task.name!r} ({task.task.backbone}); left out: "
+                f"{'; '.join(f'{name} ({why})' for name, why in left_out.items()) or 'none has a linear part'}."
+            )
+        return cls(kept, left_out)
+
+
+def factors(layers: Iterable[str], weights: Mapping[str, float] | None) -> dict[str, float]:
+    """Return the factor of each layer: of the last pattern that fits it, else 1.
+
+    Raises:
+        UnknownName: A pattern fits no layer.
+    """
+    names = list(layers)
+    found = dict.fromkeys(names, 1.0)
+    for glob, weight in (weights or {}).items():
+        fitting = [name for name in names if fnmatchcase(name, glob)]
+        if not fitting:
+            raise UnknownName(
+                f"layer_weights: {glob!r} fits none of the reversed layers{_hint(glob, names)}."
+            )
+        found.update(dict.fromkeys(fitting, float(weight)))
+    return found
+
+
+def named(layers: Sequence[str], globs: Sequence[str] | None, task: str) -> tuple[str, ...]:
+    """Return the layers of a chain that patterns fit, all where none is given; ``!`` leaves out.
+
+    Raises:
+        UnknownName: A pattern fits none.
+        UsageError: Nothing is left.
+    """
+    wanted = [one for one in globs or () if not one.startswith("!")] or ["*"]
+    unwanted = [one[1:] for one in globs or () if one.startswith("!")]
+    for glob in (*wanted, *unwanted):
+        if not any(fnmatchcase(name, glob) for name in layers):
+            raise UnknownName(
+                f"layers: {glob!r} fits no layer of the chain of task {task!r}{_hint(glob, layers)}."
+            )
+    kept = tuple(
+        name
+        for name in layers
+        if any(fnmatchcase(name, one) for one in wanted)
+        and not any(fnmatchcase(name, one) for one in unwanted)
+    )
+    if not kept:
+        raise UsageError(f"layers: nothing is left of the chain of task {task!r}: {', '.join(layers)}.")
+    return kept
+
+
+def linear_layers(task: TaskState) -> dict[str, nn.Module]:
+    """Return all layers of a task's network that have a linear part, by their paths in the whole network."""
+    return {
+        name: module
+        for part in (task.extractor, task.head)
+        for name, module in part.named_modules()
+        if name and isinstance(module, LINEAR)
+    }
+
+
+def survey(task: TaskState, layers: Mapping[str, nn.Module]) -> dict[str, bool]:
+    """Run a task's network once; return the layers that it calls, in order, and whether each is a gate.
+
+    A gate (squeeze and excitation, global context) is a layer that sees one position while a block around it takes and
+    gives maps of several.
+    """
+    seen: dict[str, bool] = {}
+    open_maps: list[tuple[bool, list[str]]] = []
+    names = {id(module): name for name, module in layers.items()}
+
+    def entered(module: nn.Module, given: Any) -> None:
+        if (name := names.get(id(module))) is not None and given and name not in seen:
+            seen[name] = False
+            if _positions(module, given[0]) == 1:
+                for _, pooled in open_maps:
+                    pooled.append(name)
+        open_maps.append((_is_map(given[0]) if given else False, []))
+
+    def left(module: nn.Module, given: Any, output: Any) -> None:
+        was_map, pooled = open_maps.pop()
+        if was_map and _is_map(output) and given[0].shape[2:] == output.shape[2:]:
+            seen.update(dict.fromkeys(pooled, True))
+
+    parts = (task.extractor, task.head)
+    inside = [module for part in parts for module in part.modules() if module not in parts]
+    hooks = [module.register_forward_pre_hook(entered) for module in inside]
+    hooks += [module.register_forward_hook(left) for module in inside]
+    try:
+        with _at_rest(parts):
+            images = torch.zeros(2, len(task.data.mean), *task.data.size)
+            first = next(task.extractor.parameters(), images)
+            task.head(task.extractor(images.to(first.device, first.dtype)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def _positions(layer: nn.Module, given: Any) -> int:
+    """Return at how many places an image's values stand; a convolution over channels counts as one."""
+    if not isinstance(given, Tensor) or isinstance(layer, nn.Conv1d):
+        return 1
+    return prod(given.shape[1:-1] if isinstance(layer, nn.Linear) else given.shape[2:])
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 4 and prod(value.shape[2:]) > 1
+
+
+@contextmanager
+def _at_rest(parts: Sequence[nn.Module]) -> Iterator[None]:
+    """Put parts into eval mode, without gradients; all modes are as before afterwards."""
+    modes = [(module, module.training) for part in parts for module in part.modules()]
+    try:
+        for part in parts:
+            part.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _fits_nothing(glob: str, task: TaskState, found: Mapping[str, nn.Module]) -> UsageError:
+    others = {name for part in (task.extractor, task.head) for name, _ in part.named_modules()}
+    if any(fnmatchcase(name, glob) for name in others):
+        return UsageError(
+            f"layers: what {glob!r} fits in task {task.name!r} has no linear part; dense layers and convolutions have "
+            "one."
+        )
+    return UnknownName(f"layers: {glob!r} fits no layer of task {task.name!r}{_hint(glob, list(found))}.")
+
+
+def _hint(glob: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(glob, names, 3, 0.4)
+    return (
+        f"; near it are {', '.join(map(repr, near))}" if near else f"; there is {names[0]!r}" if names else ""
+    )

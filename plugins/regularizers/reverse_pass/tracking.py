@@ -1,0 +1,151 @@
+"""Everything that a network calls in one pass: its layers, and functions of torch outside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+
+@attrs.frozen(eq=False)
+class Call:
+    """One call of a layer or a function.
+
+    Attributes:
+        inputs: Tensors that it took, but for parameters and buffers.
+        output: What it gave; of several tensors the first.
+        where: The module that it is, or lies in, for messages.
+        path: Of the layer; None for a function.
+        module: The layer.
+        function: The function.
+        arguments: Of the function, by place and by name.
+    """
+
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+    where: str
+    path: str | None = None
+    module: nn.Module | None = None
+    function: Callable[..., Any] | None = None
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
+
+    @property
+    def name(self) -> str:
+        """The path of the layer, or the name of the function."""
+        return self.path if self.path is not None else getattr(self.function, "__name__", repr(self.function))
+
+    @property
+    def what(self) -> str:
+        """What is called, for messages."""
+        return type(self.module).__name__ if self.module is not None else f"{self.name}()"
+
+    def again(self, value: Tensor) -> Tensor:
+        """Return what the same call gives for another tensor."""
+        if self.module is not None:
+            return self.module(value)
+        places, names = self.arguments
+        own = self.inputs[0]
+        return cast(Callable[..., Tensor], self.function)(
+            *(value if one is own else one for one in places),
+            **{name: value if one is own else one for name, one in names.items()},
+        )
+
+
+def tracked(parts: Any, images: Tensor, run: Callable[[Any, Tensor], Tensor]) -> list[Call]:
+    """Run a network once and return its calls, in the order in which they ended.
+
+    The first stands for the images, the last for what the network gave. A layer without layers inside is one call, and
+    what it calls itself is left out; a batch normalisation with an activation inside is one call too.
+    """
+    watch = _Watch(parts)
+    try:
+        with watch:
+            output = run(parts, images)
+    finally:
+        watch.release()
+    return [Call((), images, "images"), *watch.calls, Call((output,), output, "output")]
+
+
+class _Watch(TorchFunctionMode):
+    """Writes down calls of layers by hooks, and calls of functions outside of layers."""
+
+    def __init__(self, parts: Any) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self._inside, self._places, self._handles = 0, [""], []
+        held = [parts] if isinstance(parts, nn.Module) else list(parts)
+        self._own = {id(one) for part in held for one in (*part.parameters(), *part.buffers())}
+        for part in held:
+            for path, module in part.named_modules():
+                if path:
+                    self._watch(path, module)
+
+    def release(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _watch(self, path: str, module: nn.Module) -> None:
+        leaf = not any(module.children()) or _whole(module)
+
+        def enter(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+            self._places.append(path)
+            self._inside += leaf
+
+        def leave(_: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+            self._places.pop()
+            self._inside -= leaf
+            given = _first(output)
+            if leaf and not self._inside and given is not None:
+                self.calls.append(Call(self._tensors(arguments), given, path, path, module))
+
+        self._handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+
+    def _tensors(self, values: Iterable[Any]) -> tuple[Tensor, ...]:
+        found: list[Tensor] = []
+        for value in values:
+            if isinstance(value, Tensor):
+                found += [value] if id(value) not in self._own else []
+            elif isinstance(value, Sequence) and not isinstance(value, str):
+                found.extend(self._tensors(value))
+        return tuple(found)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._inside:
+            return func(*args, **kwargs)
+        self._inside += 1  # what a function calls is a part of it
+        try:
+            given = func(*args, **kwargs)
+        finally:
+            self._inside -= 1
+        first = _first(given)
+        if first is not None:
+            inputs = self._tensors((*args, *kwargs.values()))
+            where = self._places[-1] or "the network"
+            self.calls.append(Call(inputs, first, where, function=func, arguments=(args, kwargs)))
+        return given
+
+
+def _whole(module: nn.Module) -> bool:
+    """Whether a module counts as one layer, whatever lies inside: normalisation with activation, timm's pooling."""
+    timms = hasattr(module, "flatten") and hasattr(module, "pool_type")
+    return timms or isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+
+
+def _first(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, tuple | list) and value and isinstance(value[0], Tensor):
+        return value[0]
+    return None

@@ -1,0 +1,61 @@
+"""The arms of "Reviving Autoencoder Pretraining": which plugin each takes, and how runs of its studies are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import compatkit as ck
+from compatkit.studies import Run
+
+REFERENCE = "Reviving Autoencoder Pretraining (anonymous, under review at ICLR 2021)"
+VARIANTS = {"rr": "full", "rr-local": "local", "rr-first": "first"}
+
+
+def regularizers(arm: str, settings: Mapping[str, Any], **reverse: Any) -> list[ck.Use]:
+    """Return the plugins of an arm.
+
+    Args:
+        arm: ``std`` none; ``pre`` greedy layer-wise autoencoders before training; ``ort`` SRIP; ``rr`` the full
+            reverse pass, ``rr-local`` each layer alone, ``rr-first`` the full one that compares images alone.
+        settings: ``ort`` is the weight of SRIP, ``rr`` of the reverse pass, ``pre_steps`` and ``pre_lr`` those of every
+            layer's autoencoder.
+        **reverse: Further settings of the reverse pass.
+    """
+    if arm == "ort":
+        return [ck.use("orthogonality", weight=settings["ort"])]
+    if arm == "pre":
+        batch = {"batch_size": settings["batch_size"]}
+        return [ck.use("layerwise_autoencoder", steps=settings["pre_steps"], lr=settings["pre_lr"], **batch)]
+    if arm in VARIANTS:
+        return [ck.use("reverse_pass", weight=settings["rr"], variant=VARIANTS[arm], **reverse)]
+    return []
+
+
+def half_sum(weight: float, batch_size: int, elements: Mapping[str, int]) -> dict[str, float]:
+    """Return by layer the weight of a mean square that equals ``weight`` on half a sum of squares.
+
+    The authors' loss is ``weight * 0.5 * sum over layers, images and elements of (d - d')^2``; ours is the sum over
+    layers of the mean over images and elements. With B images and n elements a layer,
+    ``weight * 0.5 * sum = weight * 0.5 * B * n * mean``.
+
+    Args:
+        weight: The authors' lambda.
+        batch_size: B, images in a batch.
+        elements: n of what each layer is given, by its path.
+    """
+    return {name: 0.5 * weight * batch_size * count for name, count in elements.items()}
+
+
+def trainer(run: Run, steps: int, lr: float, batch_size: int, **settings: Any) -> ck.Trainer:
+    """Return a trainer as the paper's networks are trained: Adam at a constant rate, no decay, in float32."""
+    plain = {"schedule": "constant", "weight_decay": 0.0, "precision": "float32", "log_every": 500}
+    return ck.Trainer(
+        steps=steps, lr=lr, batch_size=batch_size, seed=run.seed, progress=False, **{**plain, **settings}
+    )
+
+
+def accuracy(fit: ck.Fit, split: ck.Split) -> float | None:
+    """Return the accuracy of the one network of a fit."""
+    (state,) = fit.tasks.values()
+    return ck.measure(state, split, ["accuracy"], batch_size=512).results["accuracy"].value  # type: ignore[union-attr]

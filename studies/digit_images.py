@@ -1,0 +1,112 @@
+"""Digits in the weights: a layer that sees two images, or ten, should hold them.
+
+Paper: "Reviving Autoencoder Pretraining", A.4 and Fig. 11: one dense layer without normalisation or activation, trained
+    on two random digits; its right singular vectors are compared with the images by LPIPS. Figures only, no numbers.
+Here: the energy of the images in the span of as many right singular vectors as there are images.
+
+    compatkit study run 0.2 --data DIR --out OUT
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+import compatkit as ck
+from compatkit.hooks import Register
+from compatkit.studies import Measure, Outcome, Results, Run, Study
+
+from ._arms import REFERENCE, half_sum, regularizers, trainer
+from ._pictures import grid, kept
+from .peak import features
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIDE = 28
+COUNTS = (2, 10)
+
+
+def chosen(data: ck.DataSet, count: int, seed: int) -> ck.DataSet:
+    """Return a data set of ``count`` random training images, each of another digit; the test images stay."""
+    draw = np.random.default_rng((seed, count))
+    digits = draw.permutation(len(data.classes))[:count]
+    places = [draw.choice(np.flatnonzero(data.train.labels == digit)) for digit in digits]
+    return ck.DataSet(data.name, data.train.take(places), data.test)
+
+
+def run(run: Run) -> Outcome:
+    """Train one dense layer on two images, and another on ten."""
+    whole, settings = run.load("mnist"), run.settings
+    values: dict[str, float | None] = {}
+    pictures: dict[str, Any] = {}
+    for count in COUNTS:
+        data = chosen(whole, count, run.seed)
+        task = ck.Task(
+            data.name,
+            data,
+            "fully_connected",
+            "forward_features",
+            size=SIDE,
+            kwargs={"widths": [], "initial": "glorot"},
+            normalisation={"mean": 0, "std": 1 / 255},
+        )
+        weights = half_sum(settings["half_sum_weight"], count, {"fc": SIDE * SIDE})
+        used = regularizers(run.arm, {**settings, "rr": 1.0, "batch_size": count}, layer_weights=weights)
+        fit = trainer(run, settings["steps"], settings["lr"], count).fit([task], used)
+        images = torch.from_numpy(data.train.images.reshape(count, -1).astype(np.float64))
+        energies, _, vectors = features(fit.weights(data.name)["fc.weight"], images)
+        values |= {f"energy-{count}": sum(energies) / count, f"energy-least-{count}": min(energies)}
+        pictures[f"images-{count}"] = [kept(one, (SIDE, SIDE)) for one in images]
+        pictures[f"vectors-{count}"] = [kept(one, (SIDE, SIDE)) for one in vectors]
+    return Outcome(values=values, kept=pictures)
+
+
+def draw(results: Results) -> dict[str, Figure]:
+    """Draw images and right singular vectors: two images of every seed up to five, ten of the first."""
+    seeds = min(5, len(results.seeds))
+
+    def rows(name: str, many: int) -> dict[str, Any]:
+        first = results.kept(results.arms[0])[:many]
+        found = {"images": [one for held in first for one in held[f"images-{name}"]]}
+        for arm in results.arms:
+            found[arm] = [one for held in results.kept(arm)[:many] for one in held[f"vectors-{name}"]]
+        return found
+
+    return {
+        "two-digits": grid(f"Right singular vectors, two images, {seeds} seeds", rows("2", seeds), ()),
+        "ten-digits": grid("Right singular vectors, ten images, seed 0", rows("10", 1), ()),
+    }
+
+
+_AUTHORS = {"half_sum_weight": 1e-5, "ort": 0.1, "steps": 1000, "lr": 1e-4, "pre_steps": 1000, "pre_lr": 1e-4}
+STUDY = Study(
+    title="digits in the weights",
+    question="Does one dense layer, trained on two images or on ten, hold these images in its first right singular "
+    "vectors?",
+    reference=f"{REFERENCE}, A.4 and Fig. 11",
+    arms=("std", "ort", "pre", "rr"),
+    measures=(
+        Measure(name="energy-2", title="energy of two images in the first two right singular vectors"),
+        Measure(name="energy-least-2", title="of the image with less of two", drawn=False),
+        Measure(name="energy-10", title="energy of ten images in the ten right singular vectors"),
+        Measure(name="energy-least-10", title="of the image with the least of ten", drawn=False),
+    ),
+    sizes={"cpu": _AUTHORS, "paper": _AUTHORS},
+    scale=dict.fromkeys(
+        ("cpu", "paper"),
+        "energy of the images is measured in place of LPIPS, of which the paper shows no numbers.",
+    ),
+    paper=(),
+    run=run,
+    draw=draw,
+    data=("mnist",),
+)
+
+
+@ck.hookimpl
+def compatkit_studies(register: Register) -> None:
+    """Offer study 0.2."""
+    register("0.2", lambda: STUDY)

@@ -1,0 +1,243 @@
+"""Peaks: does a reverse pass put what images have in common into the first layer's weights?
+
+Paper: "Reviving Autoencoder Pretraining", Sec. 2, Fig. 3 and 13, A.4: two classes of images, a disc in one of two corners
+    beside a random scribble; the right singular vectors of the first layer are compared with the images by LPIPS.
+Here: the energy of the classes' mean images in the span of the first two right singular vectors, ``|V m|^2 / |m|^2``,
+    which does not depend on how equal singular values turn the vectors, and needs no other network.
+
+    compatkit study run 0.1 --out OUT        the three methods beside plain training
+    compatkit study run 0.1b --out OUT       the theory: a linear network whose active singular values become 1
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import compatkit as ck
+from compatkit.hooks import Register
+from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
+
+from ._arms import REFERENCE, accuracy, half_sum, regularizers, trainer
+from ._pictures import grid, kept
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIDE = 28
+ACTIVE = 2
+"""Directions: as many as classes."""
+
+
+def features(weight: Tensor, images: Tensor) -> tuple[list[float], Tensor, Tensor]:
+    """Return what a first layer's weights hold of images.
+
+    Args:
+        weight: ``(out, in)``.
+        images: Those to be found, such as the classes' means, ``(n, in)``.
+
+    Returns:
+        The share of each image's energy in the span of the first n right singular vectors, all singular values, and
+        these vectors ``(n, in)``.
+    """
+    _, values, right = torch.linalg.svd(weight.double(), full_matrices=False)
+    vectors = right[: len(images)]
+    inside = (images.double() @ vectors.T).square().sum(1) / images.double().square().sum(1)
+    return inside.tolist(), values, vectors
+
+
+def class_means(split: ck.Split) -> Tensor:
+    """Return the mean image of each class, ``(classes, pixels)``, from 0 to 255."""
+    flat = split.images.reshape(len(split), -1).astype(np.float64)
+    return torch.from_numpy(
+        np.stack([flat[split.labels == label].mean(0) for label in range(len(split.classes))])
+    )
+
+
+def first_layer(fit: ck.Fit, task: str) -> Tensor:
+    """Return the weight of the first dense layer, ``(out, in)``."""
+    weights = fit.weights(task)
+    return weights.get("blocks.0.linear.weight", weights["fc.weight"])
+
+
+def _measured(fit: ck.Fit, data: ck.DataSet) -> Outcome:
+    weight, means = first_layer(fit, data.name), class_means(data.train)
+    energies, values, vectors = features(weight, means)
+    return Outcome(
+        values={
+            "energy": sum(energies) / len(energies),
+            "energy-least": min(energies),
+            "sigma-1": float(values[0]),
+            "sigma-2": float(values[1]),
+            "accuracy": accuracy(fit, data.test),
+        },
+        kept={
+            "vectors": [kept(one, (SIDE, SIDE)) for one in vectors],
+            "means": [kept(one, (SIDE, SIDE)) for one in means],
+            "sigmas": [float(one) for one in values[:8]],
+        },
+    )
+
+
+def run(run: Run) -> Outcome:
+    """Train on images from 0 to 255, as the authors do: their weight of the loss belongs to these numbers."""
+    data, settings = run.load("peaks"), run.settings
+    widths, batch = list(settings["widths"]), settings["batch_size"]
+    layers = [f"blocks.{place}.linear" for place in range(len(widths))] + ["fc"]
+    elements = dict(zip(layers, [SIDE * SIDE, *widths], strict=True))
+    task = ck.Task(
+        data.name,
+        data,
+        "fully_connected",
+        "forward_features",
+        size=SIDE,
+        kwargs={
+            "widths": widths,
+            "norm": "batch",
+            "last_norm": True,
+            "last_activation": True,
+            "initial": "glorot",
+            "norm_eps": 1e-3,
+        },
+        normalisation={"mean": 0, "std": 1 / 255},
+    )
+    # The authors' lambda is on half a sum: the weights of the layers' means follow from it.
+    used = regularizers(
+        run.arm,
+        {**settings, "rr": 1.0},
+        layer_weights=half_sum(settings["half_sum_weight"], batch, elements),
+    )
+    return _measured(trainer(run, settings["steps"], settings["lr"], batch).fit([task], used), data)
+
+
+def run_theory(run: Run) -> Outcome:
+    """Train a linear network from small weights: no normalisation, no activation, each layer by itself."""
+    data, settings = run.load("peaks"), run.settings
+    hidden, batch = settings["hidden"], settings["batch_size"]
+    task = ck.Task(
+        data.name,
+        data,
+        "fully_connected",
+        "forward_features",
+        size=SIDE,
+        kwargs={"widths": [hidden], "activation": "none"},
+        normalisation={"mean": 0, "std": 1},
+        weights=_drawn(
+            run.seed, {"blocks.0.linear": (hidden, SIDE * SIDE), "fc": (2, hidden)}, settings["initial"]
+        ),
+        keep_class_layer=True,
+    )
+    # lambda on the mean over images of the sum over elements: n times the mean over both.
+    weights = {"blocks.0.linear": settings["sum_weight"] * SIDE * SIDE, "fc": settings["sum_weight"] * hidden}
+    used = regularizers(run.arm, {**settings, "rr": 1.0}, layer_weights=weights)
+    outcome = _measured(trainer(run, settings["steps"], settings["lr"], batch).fit([task], used), data)
+    sigmas = outcome.kept["sigmas"]
+    return Outcome(values={**outcome.values, "sigma-3": sigmas[2], "sigma-4": sigmas[3]}, kept=outcome.kept)
+
+
+def _drawn(seed: int, shapes: Mapping[str, tuple[int, int]], scale: float) -> dict[str, Tensor]:
+    """Return He-normal weights times ``scale``, and zero biases."""
+    draw = torch.Generator().manual_seed(seed)
+    found: dict[str, Tensor] = {}
+    for name, (rows, columns) in shapes.items():
+        found[f"{name}.weight"] = torch.randn(rows, columns, generator=draw) * math.sqrt(2 / columns) * scale
+        found[f"{name}.bias"] = torch.zeros(rows)
+    return found
+
+
+def draw(results: Results) -> dict[str, Figure]:
+    """Draw the mean images, and the first two right singular vectors of up to five seeds."""
+    seeds = results.seeds[:5]
+    first = results.kept(results.arms[0])[0]
+    rows: dict[str, Any] = {"class means": first["means"]}
+    for arm in results.arms:
+        rows[arm] = [one for held in results.kept(arm)[: len(seeds)] for one in held["vectors"]]
+    above = ["", ""] if len(seeds) == 1 else []
+    title = f"First two right singular vectors of the first layer, {len(seeds)} seeds from left to right"
+    return {"singular-vectors": grid(title, rows, above)}
+
+
+_ENERGY = (
+    Measure(name="energy", title="energy of the class means in the first two right singular vectors"),
+    Measure(name="energy-least", title="of the class with less", drawn=False),
+    Measure(name="sigma-1", title="first singular value", better="none", drawn=False),
+    Measure(name="sigma-2", title="second singular value", better="none", drawn=False),
+)
+_ACCURACY = Measure(name="accuracy", title="test accuracy (10 images)")
+_LPIPS = "LPIPS of right singular vectors to training images, lower is better: "
+
+
+def _lpips(arm: str, first: tuple[float, float], all_runs: tuple[float, float]) -> tuple[Reported, ...]:
+    return (
+        Reported(arm, "lpips", first[0], f"{_LPIPS}Sec. 2 and Fig. 13, first of five tests", "1", first[1]),
+        Reported(
+            arm,
+            "lpips-five-tests",
+            all_runs[0],
+            f"{_LPIPS}mean over the five tests of Fig. 13",
+            "1",
+            all_runs[1],
+        ),
+    )
+
+
+_AUTHORS = {"batch_size": 100, "half_sum_weight": 1e-6, "ort": 0.1, "steps": 5000, "lr": 1e-4}
+PEAK = Study(
+    title="peaks in the weights",
+    question="Does the reverse pass embed what images have in common, two discs, into the first layer, where plain "
+    "training, orthogonality and layer-wise pretraining do not?",
+    reference=f"{REFERENCE}, Sec. 2, Fig. 3 and 13, A.4",
+    arms=("std", "ort", "pre", "rr"),
+    measures=(*_ENERGY, _ACCURACY),
+    sizes={
+        "cpu": {**_AUTHORS, "widths": [128], "pre_steps": 5000, "pre_lr": 1e-4},
+        "paper": {**_AUTHORS, "widths": [], "pre_steps": 5000, "pre_lr": 1e-4},
+    },
+    scale={
+        "cpu": "the network of the authors' code, 784-128-2, where the text has one layer; the images are drawn anew from "
+        "their description; energy of class means in place of LPIPS.",
+        "paper": "the images are drawn anew from their description, and energy of class means is measured in place of LPIPS.",
+    },
+    paper=(
+        *_lpips("std", (0.500, 0.002), (0.462, 0.046)),
+        *_lpips("ort", (0.495, 0.006), (0.432, 0.039)),
+        *_lpips("pre", (0.319, 0.114), (0.332, 0.031)),
+        *_lpips("rr", (0.217, 0.022), (0.221, 0.038)),
+    ),
+    run=run,
+    draw=draw,
+)
+_LINEAR = {"hidden": 128, "batch_size": 100, "sum_weight": 1.0, "initial": 0.05, "steps": 1000, "lr": 1e-3}
+THEORY = Study(
+    title="active singular values become 1",
+    question="A linear network from small weights, each layer reversed by itself: do its first right singular vectors span "
+    "the principal directions of the images, with singular values of 1?",
+    reference=f"{REFERENCE}, Sec. 2 and A.2",
+    arms=("std", "rr-local"),
+    measures=(
+        *_ENERGY,
+        Measure(name="sigma-3", title="third singular value", better="none", drawn=False),
+        Measure(name="sigma-4", title="fourth singular value", better="none", drawn=False),
+        _ACCURACY,
+    ),
+    sizes={"cpu": _LINEAR, "paper": _LINEAR},
+    scale={"cpu": "", "paper": ""},
+    paper=(
+        Reported("rr-local", "sigma-1", 1.0, "A.2: every active singular value, at the minimum"),
+        Reported("rr-local", "sigma-2", 1.0, "A.2: every active singular value, at the minimum"),
+    ),
+    run=run_theory,
+    draw=draw,
+)
+
+
+@ck.hookimpl
+def compatkit_studies(register: Register) -> None:
+    """Offer studies 0.1 and 0.1b."""
+    register("0.1", lambda: PEAK)
+    register("0.1b", lambda: THEORY)

@@ -1,0 +1,258 @@
+"""The door to studies: by number, with what is missing only, and what it leaves in the folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributions import Install, install
+
+__all__ = ["install"]
+
+Run = Callable[..., Any]
+
+TOY = """
+    import os, time
+    from compatkit import hookimpl
+    from compatkit.studies import Measure, Outcome, Reported, Study
+
+    def run(run):
+        if run.settings["wait"] and (run.arm, run.seed) == ("rr", 1):
+            open(os.environ["TOY_WAITS"], "w").close()
+            time.sleep(60)
+        with open(os.environ["TOY_LOG"], "a") as log:
+            log.write(f"{run.arm} {run.seed}\\n")
+        value = {"std": 0.25, "rr": 0.5}[run.arm] + run.settings["shift"] * run.seed
+        data = run.find("left")
+        notes = () if data else ("left is not there.",)
+        images = float(len(data.train)) if data else None
+        return Outcome(values={"energy": value, "images": images}, kept={"arm": run.arm}, notes=notes)
+
+    def draw(results):
+        from matplotlib.figure import Figure
+        assert [one["arm"] for one in results.kept("rr")] == ["rr"] * len(results.seeds)
+        return {"extra": Figure()}
+
+    @hookimpl
+    def compatkit_studies(register):
+        register("9.1", lambda: Study(
+            title="a toy", question="Does the door work?", reference="Nobody (2021), Nothing",
+            arms=("std", "rr"),
+            measures=(Measure(name="energy", title="energy"), Measure(name="images", title="images", unit="count")),
+            sizes={"cpu": {"shift": 0.125, "wait": False}, "paper": {"shift": 0.125, "wait": False}},
+            scale={"cpu": "a toy in place of a network.", "paper": ""},
+            paper=(Reported("rr", "energy", 0.217, "Table 9"),),
+            run=run, draw=draw, data=("left",)))
+"""
+
+
+@pytest.fixture
+def toy(install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Install study 9.1 of the distribution toys; return a function that says which runs it made."""
+    install("toys", {"studies.9.1": "toy_studies"}, {"toy_studies": TOY}, "2.0")
+    monkeypatch.setenv("TOY_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("TOY_WAITS", str(tmp_path / "waits"))
+    monkeypatch.chdir(tmp_path)
+
+    def made() -> list[str]:
+        log = tmp_path / "log"
+        lines = log.read_text().splitlines() if log.exists() else []
+        log.unlink(missing_ok=True)
+        return lines
+
+    return made
+
+
+def test_list_tells_of_every_study_and_of_broken_ones(run: Run, install: Install, toy: Any) -> None:
+    install("bad", {"studies.9.2": "bad_study"}, {"bad_study": "raise RuntimeError('no')"})
+    said = run("study", "list", "--json")
+    by_number = {one["study"]: one for one in said.json}
+    assert said.code == 0 and {"3.1", "9.1", "9.2"} <= by_number.keys()
+    one = by_number["9.1"]
+    assert (one["arms"], one["distribution"], one["version"]) == (["std", "rr"], "toys", "2.0")
+    assert one["sizes"]["cpu"] == {"shift": 0.125, "wait": False} and one["data"] == ["left"]
+    assert "RuntimeError" in by_number["9.2"]["error"]
+    plain = run("study", "list")
+    assert plain.code == 0 and "9.1  a toy" in plain.out and "study 9.2" in plain.err
+
+
+def test_a_study_leaves_results_table_and_figures(run: Run, toy: Any, tmp_path: Path) -> None:
+    said = run("study", "run", "9.1", "--seeds", "2", "--out", "out", "--json")
+    assert said.code == 0 and toy() == ["std 0", "rr 0", "std 1", "rr 1"]
+    kept = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert said.json == {**kept, "folder": "out"}
+    assert (kept["study"], kept["size"], kept["seeds"]) == ("9.1", "cpu", [0, 1])
+    assert kept["results"] == [
+        {"arm": "std", "metric": "energy", "unit": "1", "values": [0.25, 0.375]},
+        {"arm": "rr", "metric": "energy", "unit": "1", "values": [0.5, 0.625]},
+    ]
+    assert [(one["arm"], one["metric"], one["value"], one["source"]) for one in kept["paper"]] == [
+        ("rr", "energy", 0.217, "Table 9")
+    ]
+    assert kept["settings"] == {"shift": 0.125, "wait": False}
+    assert kept["versions"][0]["toys"] == "2.0" and kept["versions"][0]["torch"]
+    assert kept["command"] == "compatkit study run 9.1 --seeds 2 --size cpu --out OUT"
+    assert kept["notes"] == ["left is not there."] and len(kept["seconds"]["rr"]) == 2
+    assert kept["files"] == ["table.md", "figure.png", "extra.png", "runs.jsonl"]
+    table = (tmp_path / "out" / "table.md").read_text()
+    # .25 and .375: mean .3125, standard deviation .0884.
+    assert "| std | 0.312 ± 0.088 |" in table and "| rr | 0.562 ± 0.088 |" in table
+    assert "**The scale differs**" in table and "a toy in place of a network." in table
+    assert "| rr | energy | 0.217 | Table 9 |" in table and "(extra.png)" in table
+    assert all(
+        (tmp_path / "out" / f"{name}.png").read_bytes()[:4] == b"\x89PNG" for name in ("figure", "extra")
+    )
+
+
+def test_at_the_papers_size_nothing_differs(run: Run, toy: Any, tmp_path: Path) -> None:
+    assert run("study", "run", "9.1", "--seeds", "1", "--size", "paper", "--out", "out").code == 0
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert "The scale differs" not in table and "At the paper's scale." in table
+
+
+def test_what_is_done_is_not_done_again(run: Run, toy: Any, tmp_path: Path) -> None:
+    call = ("study", "run", "9.1", "--out", "out", "--json")
+    assert run(*call, "--seeds", "1", "--arms", "rr").code == 0 and toy() == ["rr 0"]
+    both = run(*call, "--seeds", "2")
+    assert toy() == ["std 0", "std 1", "rr 1"] and "1 runs are there already" in both.err
+    log = tmp_path / "out" / "runs.jsonl"
+    whole = log.read_text()
+    log.write_text(whole[:-20])  # killed while it wrote the last line
+    assert run(*call, "--seeds", "2").json["results"] == both.json["results"]
+    assert toy() == ["rr 1"]
+    again = [{**json.loads(line), "seconds": 0} for line in log.read_text().splitlines()]
+    assert again == [{**json.loads(line), "seconds": 0} for line in whole.splitlines()]
+
+
+def test_other_settings_are_refused_or_run_anew(run: Run, toy: Any, tmp_path: Path) -> None:
+    call = ("study", "run", "9.1", "--seeds", "1", "--out", "out")
+    assert run(*call).code == 0 and len(toy()) == 2
+    refused = run(*call, "--set", "shift=0.5")
+    assert refused.code == 2 and toy() == []
+    assert (
+        "holds 2 runs of other settings (shift: 0.125 there, 0.5 here)" in refused.err
+        and "--anew" in refused.err
+    )
+    assert "size: cpu there, paper here" in run(*call, "--size", "paper").err
+    anew = run(*call, "--set", "shift=1", "--anew")
+    assert anew.code == 0 and toy() == ["std 0", "rr 0"] and "dropped 2 runs" in anew.err
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["settings"]["shift"] == 1.0
+    assert "Changed by hand: shift 1.0." in (tmp_path / "out" / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("9.2", "--out", "out"), "There is no study '9.2'. Near it: 9.1."),
+        (
+            ("9.1", "--arms", "r", "--out", "out"),
+            "Study 9.1 has no arm 'r'. Near it: rr. Its arms are std, rr.",
+        ),
+        (("9.1", "--size", "papr", "--out", "out"), "Study 9.1 has no size 'papr'. Near it: paper."),
+        (("9.1", "--set", "shft=1", "--out", "out"), "Study 9.1 has no setting 'shft'. Near it: shift."),
+        (
+            ("9.1", "--set", "shift=often", "--out", "out"),
+            "the setting 'shift' is a number, such as 0.125; got 'often'",
+        ),
+        (("9.1", "--set", "shift", "--out", "out"), "A setting is changed by NAME=VALUE"),
+        (("9.1", "--seeds", "0", "--out", "out"), "--seeds"),
+        (("9.1",), "--out"),
+    ],
+)
+def test_what_cannot_be_meant_is_named(run: Run, toy: Any, words: tuple[str, ...], said: str) -> None:
+    result = run("study", "run", *words)
+    assert result.code == 2 and said in result.err and toy() == []
+
+
+def test_missing_data_says_what_to_do(run: Run, tmp_path: Path) -> None:
+    result = run(
+        "study", "run", "3.1", "--seeds", "1", "--arms", "none", "--data", tmp_path, "--out", tmp_path / "out"
+    )
+    assert result.code == 2
+    assert "Study 3.1 reads the data set 'mnist'" in result.err
+    assert "mnist.npz" in result.err and "--data" in result.err
+
+
+def test_data_that_can_be_done_without_is_found_by_data(run: Run, toy: Any, tmp_path: Path) -> None:
+    (tmp_path / "packs").mkdir()
+    images = np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8)
+    arrays = {
+        f"{x}_{s}": value for s in ("train", "test") for x, value in (("x", images), ("y", np.arange(4) % 2))
+    }
+    np.savez(tmp_path / "packs" / "left.npz", **arrays, classes=np.array(["a", "b"]))
+    said = run(
+        "study", "run", "9.1", "--seeds", "1", "--arms", "rr", "--data", "packs", "--out", "out", "--json"
+    ).json
+    assert said["notes"] == [] and said["results"][1]["values"] == [4.0]
+    assert said["data"][0].keys() == {"left/train", "left/test"} and "--data DIR" in said["command"]
+    (tmp_path / "packs" / "left.npz").write_bytes(b"damaged")
+    damaged = run("study", "run", "9.1", "--seeds", "1", "--arms", "std", "--data", "packs", "--out", "out")
+    assert damaged.code == 2 and "left.npz is no .npz file" in damaged.err
+
+
+@pytest.mark.parametrize("line", ['{"arm": "rr"}', "nonsense", "[]"])
+def test_a_file_of_something_else_is_left_alone(run: Run, toy: Any, tmp_path: Path, line: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "runs.jsonl").write_text(line + "\n")
+    result = run("study", "run", "9.1", "--out", "out")
+    assert result.code == 3 and "line 1" in result.err and toy() == []
+    assert (tmp_path / "out" / "runs.jsonl").read_text() == line + "\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "return Outcome(values={",
+            "return dict(values={",
+            "Plugin 'studies.9.1' of toys 2.0: its run gives a dict",
+        ),
+        (
+            '"energy": value',
+            '"strength": value',
+            "its run measures 'strength', which is none of its measures",
+        ),
+        ('"energy": value', '"energy": float("nan")', "A run of a study measures finite numbers, or None"),
+        ('kept={"arm": run.arm}', 'kept={"arm": {1}}', "must be JSON values"),
+        ('arms=("std", "rr")', 'arms=("Std", "rr")', "arms are lower-case words, each once"),
+        ('"paper": ""', '"papers": ""', "sizes and scale need 'cpu' and 'paper'"),
+        ("lambda: Study(", "lambda: dict(", "its factory gives a dict; a study is a compatkit.studies.Study"),
+    ],
+)
+def test_a_study_that_is_written_wrongly_is_named(
+    run: Run, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, said: str
+) -> None:
+    assert old in TOY
+    install("toys", {"studies.9.1": "toy_studies"}, {"toy_studies": TOY.replace(old, new)}, "2.0")
+    monkeypatch.setenv("TOY_LOG", str(tmp_path / "log"))
+    result = run("study", "run", "9.1", "--seeds", "1", "--arms", "std", "--out", tmp_path / "out")
+    assert result.code == 2 and said in result.err
+
+
+def test_ctrl_c_keeps_what_is_done(toy: Any, install: Install, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "compatkit", "study", "run", "9.1", "--seeds", "2", "--out", "out"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site-toys")}
+    one = subprocess.Popen(
+        [*command, "--set", "wait=true"], env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    for _ in range(600):
+        if (tmp_path / "waits").exists():
+            break
+        time.sleep(0.05)
+    one.send_signal(signal.SIGINT)
+    _, error = one.communicate(timeout=60)
+    assert (
+        one.returncode == 130 and "the same command goes on from here" in error and "Traceback" not in error
+    )
+    assert toy() == ["std 0", "rr 0", "std 1"]
+    assert len((tmp_path / "out" / "runs.jsonl").read_text().splitlines()) == 3
+    assert not (tmp_path / "out" / "results.json").exists()

@@ -1,0 +1,356 @@
+"""The local reverse pass: the formula against a slow reference, on chains, real networks, and in every way to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import pytest
+import torch
+import torch.nn.functional as F
+from small import data_set, grouped, quick, same_parts
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import compatkit as ck
+from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError
+from compatkit.training import compilation
+from compatkit_plugins.regularizers.reverse_pass import ReversePass, reverse_pass
+from compatkit_plugins.regularizers.reverse_pass.local import local_loss
+from compatkit_plugins.regularizers.reverse_pass.sampling import drawn_images, drawn_layers
+
+
+def calls(network: nn.Module, images: Tensor) -> dict[str, list[ck.LayerCall]]:
+    """Run a network; return the records of its dense layers and convolutions."""
+    found: dict[str, list[ck.LayerCall]] = {}
+    hooks = [
+        layer.register_forward_hook(
+            lambda layer, given, output, name=name: found.setdefault(name, []).append(
+                ck.LayerCall(given[0], output, layer)
+            )
+        )
+        for name, layer in network.named_modules()
+        if isinstance(layer, nn.Linear | nn.Conv2d)
+    ]
+    network(images)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def matrix(layer: nn.Module, like: Tensor) -> Tensor:
+    """Return M of a layer, column by column: what it gives for each unit vector, less what it gives for zeros."""
+    units = torch.eye(like[0].numel(), dtype=like.dtype).reshape(-1, *like.shape[1:])
+    nothing = layer(torch.zeros_like(like[:1]))
+    return (layer(units) - nothing).flatten(1).T
+
+
+def reference(records: Mapping[str, Sequence[ck.LayerCall]]) -> Tensor:
+    """Equation 3, with the matrix of every layer built: the mean over images and elements, the sum over layers."""
+    total = torch.zeros((), dtype=torch.float64)
+    for called in records.values():
+        for taken, _, layer in called:
+            m, d = matrix(layer, taken), taken.flatten(1).T
+            total = total + (m.T @ (m @ d) - d).square().mean()
+    return total
+
+
+def test_the_loss_and_its_gradients_are_those_of_the_equations() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(2, 4, 3, stride=2, padding=1),
+        nn.Tanh(),
+        nn.Conv2d(4, 6, 3, padding=1, groups=2, bias=False),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(6 * 9, 5),
+    ).double()
+    images = torch.randn(3, 2, 6, 5, dtype=torch.float64)
+    records = calls(network, images)
+    loss = local_loss(records, dict.fromkeys(records, 1.0))
+    assert loss is not None
+    got = torch.autograd.grad(loss, list(network.parameters()), retain_graph=True, allow_unused=True)
+    slow = reference(calls(network, images))
+    expected = torch.autograd.grad(slow, list(network.parameters()), allow_unused=True)
+    torch.testing.assert_close(loss, slow)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(
+            torch.zeros(()) if one is None else one, torch.zeros(()) if other is None else other
+        )
+
+
+def test_on_a_linear_chain_it_is_how_far_each_matrix_is_from_its_own_inverse() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3, bias=False))
+    images = torch.randn(5, 6)
+    first, second = (layer.weight for layer in network)
+    hidden = network[0](images)
+    expected = sum(
+        (d @ m.T @ m - d).square().sum() / d.numel() for m, d in ((first, images), (second, hidden))
+    )
+    loss = local_loss(calls(network, images), {"0": 1.0, "1": 1.0})
+    torch.testing.assert_close(loss, expected)
+    by_hand = local_loss(
+        {"0": [ck.LayerCall(torch.tensor([[3.0]]), torch.tensor([[6.0]]), scaled(2.0))]}, {"0": 0.5}
+    )
+    assert float(by_hand.detach()) == 0.5 * (2 * 2 * 3 - 3) ** 2  # type: ignore[union-attr]
+
+
+def scaled(weight: float) -> nn.Linear:
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(layer.weight, weight)
+    return layer
+
+
+def test_a_target_that_is_detached_gets_no_gradient() -> None:
+    images = torch.randn(4, 3, requires_grad=True)
+    layer = nn.Linear(3, 3)
+    record = {"0": [ck.LayerCall(images, layer(images.detach()), layer)]}
+    kept = local_loss(record, {"0": 1.0})
+    torch.autograd.grad(kept, images, retain_graph=True)  # type: ignore[arg-type]
+    loss = local_loss(record, {"0": 1.0}, detach_target=True)
+    assert torch.autograd.grad(loss, images, allow_unused=True) == (None,)  # type: ignore[arg-type]
+
+
+def test_a_layer_of_weight_0_costs_nothing_and_one_called_twice_counts_twice() -> None:
+    layer, images = nn.Linear(3, 3), torch.randn(4, 3)
+    call = ck.LayerCall(images, layer(images), layer)
+    once, twice = local_loss({"0": [call]}, {"0": 1.0}), local_loss({"0": [call, call]}, {"0": 1.0})
+    torch.testing.assert_close(2 * once, twice)  # type: ignore[operator]
+    assert local_loss({"0": [call]}, {"0": 0.0}) is None
+
+
+def test_singular_values_of_active_directions_become_1() -> None:
+    """Appendix A.2 of the paper: small initial weights, inputs of which two directions are strong."""
+    torch.manual_seed(0)
+    basis = torch.linalg.qr(torch.randn(8, 8))[0]
+    inputs = torch.randn(256, 2) * torch.tensor([3.0, 2.0]) @ basis[:2]
+    layer = nn.Linear(8, 4)
+    with torch.no_grad():
+        layer.weight.mul_(0.05)
+    optimiser = torch.optim.Adam(layer.parameters(), lr=0.02)
+    for _ in range(300):
+        optimiser.zero_grad()
+        loss = local_loss({"0": [ck.LayerCall(inputs, layer(inputs), layer)]}, {"0": 1.0})
+        assert loss is not None
+        loss.backward()
+        optimiser.step()
+    _, sigma, right = torch.linalg.svd(layer.weight.detach())
+    torch.testing.assert_close(sigma[:2], torch.ones(2), atol=0.02, rtol=0)
+    assert float(sigma[2]) < 0.4  # no data there, so nothing pulls
+    torch.testing.assert_close((right[:2] @ basis[:2].T).norm(), torch.tensor(2.0).sqrt(), atol=0.02, rtol=0)
+
+
+def small(name: str = "a", **settings: Any) -> ck.Task:
+    given = {"backbone": "resnet8_cifar", "split": "layer2", "size": 16, **settings}
+    return ck.Task(name, data_set(name), **given)
+
+
+def plugin_of(task: ck.Task, **settings: Any) -> ReversePass:
+    """Return a plugin after its set-up for a task."""
+    made: list[ReversePass] = []
+
+    def make() -> ReversePass:
+        made.append(reverse_pass(**settings))
+        return made[0]
+
+    quick(steps=1, batch_size=4).fit([task], ["rr"], factories={"rr": make})
+    return made[0]
+
+
+def test_all_layers_but_the_class_layer_are_reversed_and_gates_are_not() -> None:
+    chosen = plugin_of(small()).selections["a"]
+    assert "conv1" in chosen.layers and dict(chosen.left_out) == {"fc": "class layer"}
+    gated = plugin_of(small(backbone="efficientnet_b0", split="blocks.2", size=32)).selections["a"]
+    reasons = set(gated.left_out.values())
+    assert reasons == {"class layer", "gate: works on pooled features inside of a block"}
+    assert all(".se." in name for name, why in gated.left_out.items() if "gate" in why)
+    named = plugin_of(small(), layers=["layer2.*", "fc", "!*.conv2"]).selections["a"]
+    assert named.layers == ("layer2.0.downsample.0", "layer2.0.conv1", "fc") or set(named.layers) >= {"fc"}
+    assert not any(name.endswith("conv2") for name in named.layers)
+
+
+def test_the_loss_of_a_run_is_the_formula_on_its_first_batch() -> None:
+    seen: list[float] = []
+
+    class Slow:
+        @ck.hookimpl
+        def compatkit_losses(self, step: ck.Step) -> dict[str, Tensor]:
+            network = nn.Sequential(step.task.extractor, step.task.head)
+            records = calls(network, step.batch.images)
+            kept = {name: one for name, one in records.items() if not name.endswith("fc")}
+            seen.append(float(reference_by_conv(kept)))
+            return {}
+
+    fit = quick(steps=1).fit([small()], ["reverse_pass", "slow"], factories={"slow": Slow})
+    assert fit.history[0]["losses"]["reverse_pass/loss"] == pytest.approx(seen[0], rel=1e-4)
+
+
+def reference_by_conv(records: Mapping[str, Sequence[ck.LayerCall]]) -> Tensor:
+    """The same by the layer's own derivative, for layers whose matrix is large."""
+    total = torch.zeros(())
+    for called in records.values():
+        for taken, given, layer in called:
+            x = taken.detach().requires_grad_()
+            bias = 0 if layer.bias is None else layer.bias.view(-1, 1, 1)  # type: ignore[union-attr, operator]
+            (back,) = torch.autograd.grad(layer(x), x, given - bias)
+            total = total + (back - taken).square().mean().detach()
+    return total
+
+
+def test_weight_0_and_steps_outside_of_its_phase_change_nothing() -> None:
+    without = quick(steps=2).fit([small()])
+    for use in (ck.use("reverse_pass", weight=0), ck.use("reverse_pass", start=7)):
+        assert same_parts(quick(steps=2).fit([small()], [use]), without)
+    assert not same_parts(quick(steps=2).fit([small()], ["reverse_pass"]), without)
+
+
+def test_pieces_of_a_batch_give_the_gradients_of_the_whole() -> None:
+    settings = {"optimiser": "sgd", "steps": 2, "lr": 0.001}
+    whole = quick(**settings).fit([grouped()], ["reverse_pass"])
+    parts = quick(**settings, accumulate=4).fit([grouped()], ["reverse_pass"])
+    for key, value in whole.weights("a").items():
+        torch.testing.assert_close(parts.weights("a")[key], value, rtol=1e-4, atol=1e-6, msg=key)
+    assert parts.history[0]["losses"] == pytest.approx(whole.history[0]["losses"], rel=1e-4)
+
+
+def test_residuals_are_float32_under_bf16() -> None:
+    fits = [
+        quick(steps=1, precision=precision).fit([small()], ["reverse_pass"])
+        for precision in ("float32", "bf16")
+    ]
+    full, half = (fit.history[0]["losses"]["reverse_pass/loss"] for fit in fits)
+    assert half == pytest.approx(full, rel=0.02)
+
+
+def test_it_is_compiled_and_serves_the_next_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = CompileCounterWithBackend("eager")
+    compilation._compiled.cache_clear()
+    torch._dynamo.reset()
+    monkeypatch.setattr(compilation, "BACKEND", counter)
+    try:
+        fits = [
+            quick(steps=2, optimiser="sgd", lr=0.001, execution=how).fit(
+                [small("a"), small("b")], ["reverse_pass"]
+            )
+            for how in ("eager", "compile")
+        ]
+    finally:
+        compilation._compiled.cache_clear()
+        torch._dynamo.reset()
+    assert fits[1].run["environment"]["execution"] == {"mode": "compile", "reason": "asked for"}
+    assert counter.frame_count == 1
+    for key, value in fits[0].weights("b").items():
+        torch.testing.assert_close(fits[1].weights("b")[key], value, rtol=1e-4, atol=1e-6, msg=key)
+
+
+def test_the_manifest_says_how_it_is_reduced() -> None:
+    fit = quick(steps=1).fit([small()], [ck.use("reverse_pass", weight=0.1, layers=["layer1.*"])])
+    settings = fit.run["plugins"][0]["settings"]
+    assert settings["reduction"] == "mean"
+    assert (settings["weight"], settings["variant"], settings["layers"]) == (0.1, "local", ["layer1.*"])
+
+
+def test_estimates_are_unbiased() -> None:
+    """The mean over all that can be drawn is the whole loss."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    records = calls(network, torch.randn(6, 4))
+    ones = dict.fromkeys(records, 1.0)
+    whole = float(local_loss(records, ones).detach())  # type: ignore[union-attr]
+    draw = torch.Generator().manual_seed(1)
+    images = [
+        float(local_loss(drawn_images(records, 6, 0.5, draw), ones).detach())  # type: ignore[union-attr]
+        for _ in range(400)
+    ]
+    assert sum(images) / len(images) == pytest.approx(whole, rel=0.05)
+    layers = []
+    for _ in range(400):
+        names, scale = drawn_layers(list(records), 0.34, draw)
+        assert len(names) == 1 and scale == 3
+        layers.append(scale * float(local_loss(records, ones, names=names).detach()))  # type: ignore[union-attr]
+    assert sum(layers) / len(layers) == pytest.approx(whole, rel=0.05)
+
+
+def test_drawn_images_are_rows_of_the_same_images_in_every_layer() -> None:
+    images, windows = torch.arange(4.0)[:, None], torch.arange(8.0)[:, None]
+    table = torch.zeros(3, 1)
+    layer = nn.Linear(1, 1)
+    records = {"a": [ck.LayerCall(images, windows, layer)], "b": [ck.LayerCall(table, table, layer)]}
+    for seed in range(8):
+        draw = torch.Generator().manual_seed(seed)
+        found = drawn_images(records, 4, 0.5, draw)
+        (one,), (other,) = found["a"], found["b"]
+        chosen = one.input[:, 0].tolist()
+        assert one.output[:, 0].tolist() == [float(2 * place + half) for place in chosen for half in (0, 1)]
+        assert chosen[1] == (chosen[0] + 1) % 4
+        assert other.input is table
+
+
+def test_an_estimate_keeps_steps_eager_and_says_so() -> None:
+    use = ck.use("reverse_pass", sample_images=0.25, sample_layers=0.5)
+    said = quick(steps=1, execution="compile").fit([small()], [use]).run["environment"]["execution"]
+    assert said["mode"] == "eager"
+    assert "'reverse_pass' has the effect 'host'" in said["reason"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"variant": "global"}, "variant is one of local, full, first; got 'global'"),
+        ({"bn_reverse": "none"}, "bn_reverse is one of batch, forward_batch, running"),
+        ({"reduction": "sum"}, "reduction is one of mean; got 'sum'"),
+        ({"sample_images": 0}, "sample_images is a share above 0 and up to 1; got 0"),
+        ({"sample_layers": 1.5}, "sample_layers is a share above 0 and up to 1; got 1.5"),
+        ({"layer_weights": {"conv1": -1}}, "'conv1' has -1, which is no finite number from 0 up"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(CompatkitError, match=said):
+        reverse_pass(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"layers": ["layer9.*"]}, r"'layer9.\*' fits no layer of task 'a'; near it are"),
+        ({"layers": ["bn1"]}, "what 'bn1' fits in task 'a' has no linear part"),
+        ({"layers": ["!*"]}, "finds no layer to reverse in task 'a'.*left out: conv1"),
+        ({"layer_weights": {"layr1": 2}}, "layer_weights: 'layr1' fits none of the reversed layers; near it"),
+    ],
+)
+def test_layers_are_checked_before_the_first_step(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises((UnknownName, PluginError), match=said):
+        quick(steps=1).fit([small()], [ck.use("reverse_pass", **settings)])
+
+
+class Doubles(nn.Linear):
+    """Not affine, and says it is a dense layer."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(input, self.weight, self.bias).square()
+
+
+def test_a_layer_that_is_not_affine_is_refused_by_name() -> None:
+    class Puts:
+        @ck.hookimpl
+        def compatkit_set_up(self, setup: ck.SetUp) -> None:
+            setup.tasks["a"].head.get_submodule("fc").__class__ = Doubles
+
+    with pytest.raises(
+        UsageError, match=r"the layer 'fc' of task 'a': a Doubles is not affine.*layers=\[\"!fc\"\]"
+    ):
+        quick(steps=1).fit(
+            [small()],
+            [ck.use("reverse_pass", layers=["fc"], after="puts"), "puts"],
+            factories={"puts": Puts},
+        )
+
+
+def test_settings_fields_are_those_of_the_factory() -> None:
+    import inspect
+
+    fields = [one.name for one in attrs.fields(ReversePass) if one.init]
+    assert fields == list(inspect.signature(reverse_pass).parameters)

@@ -1,0 +1,113 @@
+"""Study 3.1: arms, the pairs of domains, and figures that can be checked by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import data_set, quick, write_pack
+
+import compatkit as ck
+from compatkit.studies import Run, carry_out, find
+from compatkit.studies.runs import Shelf
+from compatkit.studies.settings import settings_of
+from compatkit_studies.recombination import (
+    ARMS,
+    INCREMENTAL,
+    measure,
+    regularizers,
+    tasks_of,
+    train,
+    values_of,
+)
+
+TINY = {"backbone": "resnet8_cifar", "train": 48, "test": 48, "steps": 2, "batch_size": 8}
+
+
+def tasks() -> list[ck.Task]:
+    return [
+        ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16))
+        for seed, name in enumerate(("left", "right"))
+    ]
+
+
+def cell(extractor: str, head: str, accuracy: float, policy: str = "batch") -> dict[str, Any]:
+    return {"extractor": extractor, "head": head, "policy": policy, "accuracy": accuracy, "chance": 0.1}
+
+
+def test_every_arm_names_the_plugins_it_says() -> None:
+    assert {arm: regularizers(arm) for arm in (*ARMS, *INCREMENTAL)} == {
+        "none": [],
+        "iiw": ["identical_init"],
+        "rp": ["rotation_prediction"],
+        "dcc": ["dcc"],
+        "iiw+rp": ["identical_init", "rotation_prediction"],
+        "iiw+dcc": ["identical_init", "dcc"],
+        "rp+dcc": ["rotation_prediction", "dcc"],
+        "iiw+rp+dcc": ["identical_init", "rotation_prediction", "dcc"],
+        "incremental": ["identical_init", "rotation_prediction", "dcc"],
+        "incremental-back": ["identical_init", "rotation_prediction", "dcc"],
+        "incremental-batch": ["identical_init", "rotation_prediction", "dcc"],
+    }
+
+
+@pytest.mark.parametrize("arm", ["none", "incremental-back", "incremental-batch"])
+def test_an_arm_is_trained_published_and_measured_under_every_policy(arm: str) -> None:
+    rows = measure(train(arm, tasks(), quick(steps=1)), tasks())
+    assert {(row["extractor"], row["head"], row["policy"]) for row in rows} == {
+        (left, right, policy)
+        for left in ("left", "right")
+        for right in ("left", "right")
+        for policy in ("batch", "reestimate", "running")
+    }
+
+
+def test_values_are_means_of_both_directions() -> None:
+    cells = [cell("a", "a", 0.9), cell("b", "b", 1.0), cell("a", "b", 0.5), cell("b", "a", 0.7)]
+    for policy, (one, other) in {"running": (0.2, 0.4), "reestimate": (0.3, 0.5)}.items():
+        cells += [cell("a", "a", 0.0, policy), cell("a", "b", one, policy), cell("b", "a", other, policy)]
+    assert values_of(cells) == pytest.approx(
+        {
+            "own": 0.95,
+            "recombined": 0.6,
+            "one-way": 0.5,
+            "other-way": 0.7,
+            "reestimated": 0.4,
+            "running": 0.3,
+            "chance": 0.1,
+        }
+    )
+
+
+def write_noise(folder: Path) -> None:
+    """Packs of noise in place of the real data sets."""
+    for seed, (name, channels) in enumerate({"mnist": 1, "usps": 1, "cifar10": 3, "stl10": 3}.items()):
+        write_pack(folder, data_set(name, seed=seed, channels=channels, count=96))
+
+
+@pytest.mark.parametrize(
+    ("size", "names", "images"),
+    [
+        ("cpu", ["mnist", "usps"], 48),
+        ("halves", ["plain", "shifted"], 48),
+        ("paper", ["cifar10", "stl10"], 96),
+    ],
+)
+def test_every_size_has_its_pair_of_domains(tmp_path: Path, size: str, names: list[str], images: int) -> None:
+    write_noise(tmp_path)
+    changes = {} if size == "paper" else {"train": 48, "test": 48}
+    settings = settings_of(find("3.1"), size, changes)
+    made = tasks_of(Run("3.1", "none", 0, settings, Shelf("3.1", str(tmp_path))))
+    assert [task.name for task in made] == names
+    assert all((len(task.data.train), len(task.data.test)) == (images, images) for task in made)
+    assert {task.augment for task in made} == {() if size == "cpu" else ("crop", "flip")}
+
+
+def test_the_study_runs_through_its_door(tmp_path: Path) -> None:
+    write_noise(tmp_path)
+    found = carry_out("3.1", tmp_path / "out", seeds=1, arms=["iiw"], data=str(tmp_path), changes=TINY)
+    assert {row["metric"] for row in found["results"]} == {one.name for one in find("3.1").study.measures}
+    line = json.loads((tmp_path / "out" / "runs.jsonl").read_text())
+    assert len(line["kept"]["cells"]) == 12 and set(line["data"]) >= {"mnist/train", "usps/test"}
