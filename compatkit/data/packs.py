@@ -63,9 +63,9 @@ def read_pack(path: str | os.PathLike[str], *, name: str | None = None) -> DataS
     """
     file = Path(path)
     name = name or stem(file)
-    with _opened(file) as pack:
+    with opened(file) as pack:
         classes = _classes(pack, file)
-        splits = [(_images(pack, split, file), _array(pack, f"y_{split}", file)) for split in SPLITS]
+        splits = [(images_of(pack, split, file), _array(pack, f"y_{split}", file)) for split in SPLITS]
     try:
         return DataSet.of(name, splits[0], splits[1], classes)
     except DataError as error:
@@ -81,7 +81,7 @@ def stem(file: Path) -> str:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Any]:
+def opened(file: Path) -> Iterator[Any]:
     """Open a pack; what goes wrong inside ends in one error that names the file and the reason."""
     try:
         _check_archive(file)
@@ -169,7 +169,8 @@ def _classes(pack: Any, file: Path) -> tuple[str, ...]:
     return tuple(str(name) for name in names)
 
 
-def _images(pack: Any, split: str, file: Path) -> Images:
+def images_of(pack: Any, split: str, file: Path) -> Images:
+    """Return the images of one split of an open pack."""
     if f"x_{split}" not in pack.files and f"webp_{split}" in pack.files:
         return _decoded(_array(pack, f"webp_{split}", file), _array(pack, f"len_{split}", file), split, file)
     images = _array(pack, f"x_{split}", file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -16,8 +17,8 @@ from compatkit.training.randomness import reseed
 
 NOTHING = FurtherViews()
 Criterion = Callable[[Tensor, Tensor], Tensor]
-Outcome = tuple[Tensor, dict[str, Tensor], Tensor]
-"""The loss, a float32 scalar with its graph; its terms by name, detached; the classes that the head gives."""
+Outcome = tuple[Tensor, dict[str, Tensor], Tensor | None]
+"""The loss, a float32 scalar with its graph; its terms by name, detached; the head's answers, where it ran."""
 
 
 class Objective(nn.Module):
@@ -66,9 +67,14 @@ class Objective(nn.Module):
             reseed(self.precision.device, seeds[0])
         with self.precision.autocast():
             step.features, seen = self.further.seen(step.task.extractor, step.batch)
-            step.logits = logits = step.task.head(step.features)
-        total = self.criterion(logits.float(), step.batch.labels)
-        terms = {"task": total.detach()}
+            if step.task.supervised:
+                step.logits = step.task.head(step.features)
+        terms: dict[str, Tensor] = {}
+        if step.logits is None:
+            total = step.features.new_zeros((), dtype=torch.float32)
+        else:
+            total = self.criterion(step.logits.float(), step.batch.labels)
+            terms["task"] = total.detach()
         unseen = self.further.separate(step.batch)
         for place, bound in enumerate(self.losses, 1):
             if seeds:
@@ -81,4 +87,4 @@ class Objective(nn.Module):
             for name, value in losses.items():
                 terms[f"{bound.instance}/{name}"] = value.detach()
                 total = total + bound.weight * value
-        return total, terms, logits.detach().argmax(1)
+        return total, terms, None if step.logits is None else step.logits.detach().argmax(1)

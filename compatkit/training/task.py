@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from torch import Tensor
@@ -12,6 +12,9 @@ from torch import Tensor
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError
 from compatkit.registry.names import check_segment
+
+if TYPE_CHECKING:
+    from compatkit.evaluation.matrix import LoadedPart
 
 AUGMENTATIONS = ("crop", "flip")
 
@@ -65,10 +68,16 @@ class Task:
         loader: Gives the training batches in place of ``data.train``, for streams and own augmentation: a
             ``torch.utils.data.DataLoader``, or anything that gives (images, labels) each time it is iterated. Class
             names, channels, size and normalisation are still those of ``data``.
+        extractor: Component whose weights, statistics and preprocessing the network starts from; ``registry.task``
+            makes such tasks. Backbone and split point are then the component's.
+        head: Component whose weights and statistics the head starts from, classes in its order; None draws a head anew.
+        supervised: Whether the head learns the classes. Where not, ``data`` loses its labels here and now, the head
+            stays as it is, and the extractor learns from regularizers alone.
 
     Raises:
         UsageError: An augmentation is unknown, or a loader is given and is to be augmented, or cannot be iterated
-            more than once.
+            more than once; components that are no extractor and head, or given beside ``weights``; a task without
+            labels that has no components, or a loader.
     """
 
     name: str = attrs.field(validator=_segment)
@@ -90,3 +99,35 @@ class Task:
         kw_only=True,
     )
     loader: Iterable[Any] | None = attrs.field(default=None, validator=_loader, kw_only=True)
+    extractor: LoadedPart | None = attrs.field(default=None, kw_only=True)
+    head: LoadedPart | None = attrs.field(default=None, kw_only=True)
+    supervised: bool = attrs.field(default=True, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        """Check what the network starts from, and let go of labels that nobody is to read."""
+        for side in ("extractor", "head"):
+            part = getattr(self, side)
+            came = getattr(part, "kind", type(part).__name__)
+            if part is not None and came != side:
+                raise UsageError(
+                    f"Task.{side} of task {self.name!r} expects a component of kind {side}, as registry.task loads it; "
+                    f"got {came}."
+                )
+        if self.head is not None and self.extractor is None:
+            raise UsageError(
+                f"Task {self.name!r} starts from a head; give the extractor that it starts from too."
+            )
+        if self.extractor is not None and self.weights is not None:
+            raise UsageError(
+                f"Task {self.name!r} starts from components or from weights=, not from both. Leave one out."
+            )
+        if self.supervised:
+            return
+        if self.extractor is None or self.head is None or self.loader is not None:
+            raise UsageError(
+                f"Task {self.name!r} has supervised=False: its head learns nothing, so that it starts from an "
+                "extractor and a head that were trained (registry.task), and its images are those of data, not a "
+                "loader's."
+            )
+        bare = (self.data.train.unlabelled(), self.data.test.unlabelled())
+        object.__setattr__(self, "data", DataSet(self.data.name, *bare))
