@@ -233,7 +233,7 @@ def test_images_are_brought_into_the_channels_and_size_of_the_extractor(registry
 def test_a_head_of_another_run_is_refused(registry: ck.Registry) -> None:
     other = quick(steps=1, seed=5).fit([source("other", seed=3)], ["rotation_prediction"])
     registry.publish(other, prefix="e")
-    with pytest.raises(UsageError, match="was not trained against the shared head e/shared.rotation@1.0.0"):
+    with pytest.raises(UsageError, match=r"was not trained against the shared head e/shared.rotation@1.0.0"):
         registry.adapt(*NAMES[:2], "e/shared.rotation", target(), trainer=fast())
     with pytest.warns(UserWarning, match="nothing says that this head knows them"):
         registry.adapt(NAMES[0], "e/other.head", NAMES[2], target(), trainer=fast(steps=1))
@@ -262,7 +262,7 @@ def test_a_head_that_does_not_name_its_method_needs_one(registry: ck.Registry) -
     training = {key: value for key, value in manifest.training.items() if key != "plugin"}
     old = registry.store.publish("old/shared.rotation", attrs.evolve(manifest, training=training))
     with pytest.raises(
-        UsageError, match="does not say which regularizer trained it .its run had: rotation_pred"
+        UsageError, match=r"does not say which regularizer trained it .its run had: rotation_pred"
     ):
         registry.adapt(*NAMES[:2], str(old), target(), trainer=fast())
     use = ck.use("rotation_prediction", half_turn="flip")
