@@ -78,6 +78,7 @@ def test_the_extractor_moves_as_a_loop_by_hand_moves_it(registry: ck.Registry, s
     views = [pixels, pixels.rot90(1, (-2, -1)), pixels.flip(-2), pixels.rot90(3, (-2, -1))]
     wanted = torch.arange(4).repeat_interleave(len(images))
     optimiser = torch.optim.SGD(extractor.parameters(), lr=0.01, momentum=0.9)
+    loss = torch.zeros(())
     for _ in range(steps):
         features = [extractor(views[0])]
         stored = {name: value.clone() for name, value in extractor.named_buffers()}

@@ -167,10 +167,8 @@ def _tell(context: click.Context, adapted: Adapted, kept: str | None) -> None:
         table = [("extractor", "statistics", "accuracy", "")]
         for (who, policy), cell in adapted.cells.items():
             found = cell.restricted
-            figure = (
-                (f"{found.accuracy:.3f}", f"of {found.count:,}") if found is not None else ("-", cell.reason)
-            )
-            table.append((who, policy, *figure))
+            figure = "-" if found is None else f"{found.accuracy:.3f}"
+            table.append((who, policy, figure, cell.reason if found is None else f"of {found.count:,}"))
         columns(table, right=(2,))
     else:
         click.echo("not measured: no labelled images are known; --test NAME names some")

@@ -118,27 +118,28 @@ def test_classes_are_brought_into_the_order_of_the_head(kept: ck.Registry) -> No
     assert other.data.classes == ("0", "1", "2")
     assert np.array_equal(other.data.train.labels, data.train.labels)
     assert other.data.train.digest == plain.data.train.digest
-    some = ck.DataSet.of(
-        "some", *[(one.images[:2], np.array([0, 1])) for one in (data.train, data.test)], ("2", "1")
-    )
+    first = data.train.images[:2], np.array([0, 1])
+    some = ck.DataSet.of("some", first, first, ("2", "1"))
     few = kept.task("x", some, extractor="d/left.extractor", head="d/left.head")
     assert few.data.train.labels.tolist() == [2, 1]
 
 
 def test_what_does_not_fit_is_refused(kept: ck.Registry) -> None:
-    parts = {"extractor": "d/left.extractor", "head": "d/left.head"}
+    def started(data: ck.DataSet | ck.Split, *, supervised: bool = True) -> ck.Task:
+        return kept.task("x", data, extractor="d/left.extractor", head="d/left.head", supervised=supervised)
+
     five = data_set("five", classes=("0", "1", "x"))
     with pytest.raises(UsageError, match=r"tells apart 0, 1, 2; the images of five are also of x"):
-        kept.task("x", five, **parts)
+        started(five)
     with pytest.raises(UsageError, match="is of kind extractor, where head is expected"):
         kept.task("x", data_set("left"), extractor="d/left.extractor", head="d/left.extractor")
     with pytest.raises(UsageError, match="a DataSet, not the Split"):
-        kept.task("x", data_set("left").train, **parts)
+        started(data_set("left").train)
     wide = ck.Task("wide", data_set("wide"), "test_resnet", "layer2", size=32)
     kept.publish(quick(steps=1).fit([wide]), prefix="w")
     with pytest.raises(IncompatibleError):
         kept.task("x", data_set("left"), extractor="d/left.extractor", head="w/wide.head")
-    task = kept.task("x", data_set("left"), **parts)
+    task = started(data_set("left"))
     with pytest.raises(UsageError, match="would draw its weights anew"):
         quick(steps=1).fit([task], ["identical_init"])
     with pytest.raises(UsageError, match="from components or from weights"):
@@ -153,6 +154,6 @@ def test_what_does_not_fit_is_refused(kept: ck.Registry) -> None:
         ck.Task("x", data_set("left"), BACKBONE, "layer2", supervised=False)
     with pytest.raises(UsageError, match="the images are of"):
         quick(steps=1).fit([attrs.evolve(task, data=five)])
-    alone = kept.task("x", data_set("left").train, supervised=False, **parts)
+    alone = started(data_set("left").train, supervised=False)
     with pytest.raises(UsageError, match="a loss without any gradient"):
         quick(steps=1).fit([alone])
