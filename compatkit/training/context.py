@@ -167,7 +167,8 @@ class SetUp:
 
         Raises:
             UsageError: The tasks' features differ in shape, the name is taken in this run, the network cannot
-                have that count of outputs, or the frozen head takes other features or tells other things apart.
+                have that count of outputs, or the frozen head takes other features, tells other things apart or has
+                another count of outputs.
         """
         if name in self.auxiliary:
             raise UsageError(
@@ -184,7 +185,12 @@ class SetUp:
                 )
         if name in self.frozen:
             head = self.frozen[name]
-            self._accepts(head, first)
+            given = self._accepts(head, first)
+            if outputs is not None and given != (outputs,):
+                raise UsageError(
+                    f"The frozen auxiliary head {name!r} gives {given}; this run asks for {outputs} outputs. Use the "
+                    "settings that it was trained with."
+                )
             if classes is not None and [one.name for one in head.labels or ()] != [
                 one.name for one in classes
             ]:
@@ -212,12 +218,13 @@ class SetUp:
         self.owners[f"shared.{name}"] = module
         return head
 
-    def _accepts(self, head: AuxiliaryHead, task: TaskState) -> None:
+    def _accepts(self, head: AuxiliaryHead, task: TaskState) -> tuple[int, ...]:
+        """Return what a frozen head gives for each image, or refuse it where it does not take a task's features."""
         features = torch.zeros(2, *task.feature_shape[1:], device=self.precision.device)
         was_training = head.module.training
         try:
             with torch.no_grad():
-                head.module.eval()(features)
+                return tuple(head.module.eval()(features).shape[1:])
         except RuntimeError as error:
             raise UsageError(
                 f"The frozen auxiliary head {head.name!r} ({head.blueprint.model} after {head.blueprint.split}) "
