@@ -8,7 +8,7 @@ put on it, with batch statistics.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -89,6 +89,7 @@ def adapt(
     statistics: Statistics = "stored",
     test: Split | None = None,
     batch_size: int = 256,
+    factories: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Adapted:
     """Train the extractor of a task without labels against a frozen head, and measure it.
 
@@ -100,6 +101,7 @@ def adapt(
         statistics: Batch normalisation inside the shared head: see ``Trainer.fit``.
         test: Labelled images; read when nothing is left to train.
         batch_size: Of the measurement.
+        factories: Regularizers that are not installed, by name.
 
     Raises:
         UsageError: The shared head is not the method's; and what ``Trainer.fit`` raises.
@@ -112,7 +114,7 @@ def adapt(
         )
     before = {} if test is None else _measured(ARMS[:2], source, head, test, batch_size)
     frozen = {auxiliary.name: auxiliary}
-    fit = trainer.fit([task], [method], frozen=frozen, frozen_statistics=statistics)
+    fit = trainer.fit([task], [method], frozen=frozen, frozen_statistics=statistics, factories=factories)
     moved = attrs.evolve(
         source, reference="adapted", digest="", function="", module=fit.tasks[TASK].extractor
     )

@@ -10,7 +10,7 @@ from small import data_set, quick
 
 import compatkit as ck
 
-BACKBONE = "resnet20_cifar"
+BACKBONE = "resnet8_cifar"
 
 
 def source(name: str = "left", seed: int = 0, **settings: object) -> ck.Task:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from adapted import copied, publish_source, shuffled, source, target
+from adapted import BACKBONE, copied, publish_source, shuffled, source, target
 from small import data_set, quick
 
 import compatkit as ck
@@ -181,7 +181,7 @@ def test_what_is_published_says_where_it_came_from(registry: ck.Registry) -> Non
     assert manifest.training["data"] == {"name": "right/train", "digest": bare.digest, "labelled": False}
     assert manifest.training["steps"] == 3
     assert manifest.training["plugins"][0]["settings"]["half_turn"] == "flip"
-    assert manifest.about.title == "resnet20_cifar up to layer2, adapted to right"
+    assert manifest.about.title == "resnet8_cifar up to layer2, adapted to right"
     contract, old = manifest.contract, registry.manifest(NAMES[0]).contract
     assert contract.data == old.data and contract.structural == old.structural
     shared = registry.manifest(NAMES[2]).contract.protocol.anchors[0].digest
@@ -229,6 +229,20 @@ def test_images_are_brought_into_the_channels_and_size_of_the_extractor(registry
     state = adapted.fit.tasks["target"]
     assert state.examples.size == (16, 16) and state.examples.channels == "L"
     assert state.data.mean == registry.manifest(NAMES[0]).contract.data.mean
+
+
+@pytest.mark.parametrize("name", ["jigsaw", "colourisation", "contrastive"])
+def test_every_self_supervised_head_will_do(registry: ck.Registry, name: str) -> None:
+    colour, settings = data_set("colour", channels=3), {"colourisation": {"cells": 2}}.get(name, {})
+    task = ck.Task("colour", colour, BACKBONE, "layer2", size=16)
+    registry.publish(quick(steps=1).fit([task], [ck.use(name, **settings)]), prefix="c")
+    images = data_set("other", seed=1, channels=3).train
+    parts = "c/colour.extractor", "c/colour.head", f"c/shared.{name}"
+    adapted, again = (registry.adapt(*parts, one, trainer=fast()) for one in (images, shuffled(images)))
+    assert same(adapted, again)
+    assert list(adapted.fit.history[0]["losses"]) == [f"{name}/loss"]
+    assert adapted.fit.run["plugins"][0]["settings"].get("cells") == settings.get("cells")
+    assert registry.publish_adapted("c/other.extractor", adapted) == "c/other.extractor@1.0.0"
 
 
 def test_a_head_of_another_run_is_refused(registry: ck.Registry) -> None:

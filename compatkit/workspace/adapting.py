@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -97,6 +97,7 @@ class Adapting(Measuring):
         frozen_statistics: Statistics = "stored",
         test: Split | None = None,
         augment: Sequence[str] = (),
+        factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Adapted:
         """Move an extractor to images without labels: the loss of a frozen shared head trains it, and nothing else.
 
@@ -110,6 +111,7 @@ class Adapting(Measuring):
             frozen_statistics: Batch normalisation inside the shared head: ``"stored"`` or ``"batch"``.
             test: Labelled images of the target, to measure on.
             augment: Any of ``"crop"`` and ``"flip"``.
+            factories: Regularizers that are not installed, by name: for notebooks.
 
         Raises:
             NotFound: Nothing has that name or version.
@@ -131,7 +133,9 @@ class Adapting(Measuring):
         domains.check_anchor(left, shared, whose.reference)
         use = domains.method_of(whose.manifest, whose.reference, method)
         chosen = domains.paper() if trainer is None else trainer
-        return domains.adapt(task, shared, use, chosen, statistics=frozen_statistics, test=test)
+        return domains.adapt(
+            task, shared, use, chosen, statistics=frozen_statistics, test=test, factories=factories
+        )
 
     def publish_adapted(
         self,
