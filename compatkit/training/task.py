@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 from torch import Tensor
 
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError
+from compatkit.evaluation.matrix import LoadedPart
 from compatkit.registry.names import check_segment
-
-if TYPE_CHECKING:
-    from compatkit.evaluation.matrix import LoadedPart
 
 AUGMENTATIONS = ("crop", "flip")
 
