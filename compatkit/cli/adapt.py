@@ -17,6 +17,7 @@ from compatkit.cli.options import (
     sign_option,
     signature_options,
 )
+from compatkit.cli.outcome import found_in
 from compatkit.cli.output import columns, emit, news, next_step, progress
 from compatkit.cli.roots import registry
 from compatkit.cli.signing import chosen_key, sign_published
@@ -127,7 +128,8 @@ def adapt_command(
     kept = None
     if publish is not None:
         with progress("policies") as report:
-            kept = held.publish_adapted(publish, adapted, version=version, progress=report)
+            deciding = (*([] if tests is None else [tests]), found_in(data_root, download))
+            kept = held.publish_adapted(publish, adapted, version=version, data=deciding, progress=report)
     signed = sign_published(held, [kept], key) if kept is not None else {}
     if machine:
         emit(_to_json(adapted, kept, trainer) | signed)

@@ -48,6 +48,7 @@ def test_it_measures_and_publishes(run: Run, place: Path) -> None:
     assert "--normalisation batch" in found.out
     shown = run("--registry", "parts", "show", "d/right.extractor").out
     assert "right/train, without labels" in shown and "adapted against" in shown
+    assert run("--registry", "parts", "verify").code == 0
     matrix = run(
         "--registry", "parts", "matrix", "d/right.extractor", "d/left.head", "--data-root", ".", "--json"
     )
@@ -109,6 +110,16 @@ def test_options_reach_the_trainer_and_the_manifest(run: Run, place: Path) -> No
         '"crop"',
     ):
         assert fact in facts
+
+
+def test_a_policy_decides_on_what_is_published(run: Run, place: Path) -> None:
+    """A name that promises to work with a head is not given to an extractor that does not."""
+    policy = ("d/left.extractor", "--mode", "backward", "--data", "left.npz", "--tolerance", "0")
+    assert run("--registry", "parts", "policy", "set", *policy).code == 0
+    words = ("--data", "photos", "--publish", "d/left.extractor", "--lr", "1", "--optimiser", "adam", *QUICK)
+    found = run("--registry", "parts", "adapt", *NAMES, *words, "--version", "1.1.0", "--data-root", ".")
+    assert found.code == 1 and "policy-broken" in found.err
+    assert len(ck.Registry.open("parts").store.versions("d/left.extractor")) == 1
 
 
 def test_without_a_name_nothing_is_published(run: Run, place: Path) -> None:
