@@ -157,3 +157,14 @@ def test_what_does_not_fit_is_refused(kept: ck.Registry) -> None:
     alone = started(data_set("left").train, supervised=False)
     with pytest.raises(UsageError, match="a loss without any gradient"):
         quick(steps=1).fit([alone])
+
+
+def test_parts_of_two_architectures_are_trained_and_kept(kept: ck.Registry) -> None:
+    deep = ck.Task("deep", data_set("deep"), "resnet20_cifar", "layer2", size=16)
+    kept.publish(quick(steps=1).fit([deep]), prefix="two")
+    task = kept.task("x", data_set("left"), extractor="d/left.extractor", head="two/deep.head")
+    fit = quick(steps=1).fit([task])
+    parts = kept.publish(fit, prefix="mixed")
+    models = [kept.manifest(parts[f"x.{side}"]).blueprint.model for side in ("extractor", "head")]
+    assert models == [BACKBONE, "resnet20_cifar"]
+    assert equal(state(kept.build(parts["x.head"])), state(fit.tasks["x"].head))
