@@ -73,11 +73,27 @@ class Objective(nn.Module):
             reseed(self.precision.device, seeds[0])
         seen, calls = self._target_pass(step)
         terms: dict[str, Tensor] = {}
-        if step.logits is None:
+        logits, answers = step.logits, None
+        if logits is None:
             total = step.features.new_zeros((), dtype=torch.float32)  # type: ignore[union-attr]
         else:
-            total = self.criterion(step.logits.float(), step.batch.labels)
-            terms["task"] = total.detach()
+            wide = logits if logits.dtype is torch.float32 else logits.float()
+            total = self.criterion(wide, step.batch.labels)
+            terms["task"], answers = total.detach(), logits.detach().argmax(1)
+        if self.losses:
+            total = self._regularized(step, total, terms, seen, calls, seeds)
+        return total, terms, answers
+
+    def _regularized(
+        self,
+        step: Step,
+        total: Tensor,
+        terms: dict[str, Tensor],
+        seen: Mapping[str, list[Tensor]],
+        calls: Layers,
+        seeds: Sequence[int],
+    ) -> Tensor:
+        """Return ``total`` with what regularizers add to it; note their terms."""
         unseen = self.further.separate(step.batch)
         for place, bound in enumerate(self.losses, 1):
             if seeds:
@@ -93,14 +109,14 @@ class Objective(nn.Module):
                 terms[f"{bound.instance}/{name}"] = value.detach()
                 total = total + bound.weight * value
         step.layers = NO_LAYERS
-        return total, terms, None if step.logits is None else step.logits.detach().argmax(1)
+        return total
 
     def _target_pass(self, step: Step) -> tuple[dict[str, list[Tensor]], Layers]:
         """Run the network; return features of further views by instance, and what layers did."""
-        recording, calls = self.recording, NO_LAYERS
+        recording = self.recording
         with self.precision.autocast():
             if recording is None:
-                return self._run(step), calls
+                return self._run(step), NO_LAYERS
             recording.begin()
             try:
                 seen = self._run(step, recording)
