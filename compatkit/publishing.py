@@ -89,6 +89,8 @@ class Draft:
 def drafts(fit: Fit) -> Iterator[Draft]:
     """Yield extractors, then shared auxiliary heads, then heads; each proved and rebuilt before it is yielded.
 
+    The head of a task without labels is as it was, and is left out.
+
     Raises:
         CutError: The parts, rebuilt from their blueprints, do not reproduce the trained network bitwise, or give
             other outputs than they do, or random ones.
@@ -112,7 +114,7 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
         yield Draft(
             f"{state.name}.extractor",
             "extractor",
-            f"{state.task.backbone} up to {state.task.split}, trained on {state.task.data.name}",
+            f"{state.task.backbone} up to {state.task.split}, {_learnt(state)} {state.task.data.name}",
             state.extractor_blueprint,
             extractor,
             contract_of(
@@ -128,7 +130,7 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
     for auxiliary in fit.auxiliary.values():
         if auxiliary.origin is None:
             yield _auxiliary(auxiliary, next(iter(fit.tasks.values())), shapes, moments)
-    for state in fit.tasks.values():
+    for state in (one for one in fit.tasks.values() if one.supervised):
         head, seen = _on_cpu(state.head), moments[state.name]
         shape = structural(head, state.head_blueprint, feature_ports=shapes[state.name].outputs)
         yield Draft(
@@ -236,8 +238,10 @@ def blobs_of(moments: Sequence[Moments]) -> tuple[bytes, ...]:
     return tuple(one.blob for one in moments if one.blob is not None)
 
 
-def training_facts(fit: Fit, run: Edge, state: TaskState | None) -> dict[str, Any]:
-    """Return the ``training`` part of a manifest; ``state`` is None for what several tasks share."""
+def training_facts(
+    fit: Fit, run: Edge, state: TaskState | None, head: AuxiliaryHead | None = None
+) -> dict[str, Any]:
+    """Return the ``training`` part of a manifest; ``state`` is None for what several tasks share, such as ``head``."""
     trainer = fit.run["trainer"]
     names = [state.name] if state is not None else list(fit.tasks)
     data = [dict(task["data"]) for task in fit.run["tasks"] if task["name"] in names]
@@ -249,6 +253,7 @@ def training_facts(fit: Fit, run: Edge, state: TaskState | None) -> dict[str, An
         "plugins": list(fit.run["plugins"]),
         "initial": sorted({fit.tasks[name].initial for name in names}),
         "frozen": [frozen["digest"] for frozen in fit.run["frozen"].values()],
+        **({"plugin": head.plugin} if head is not None and head.plugin else {}),
         "environment": dict(fit.run["environment"]),
         **{key: fit.run[key] for key in ("stopped", "weights", "pretraining") if key in fit.run},
     }
@@ -286,10 +291,21 @@ def normalisation_of(module: nn.Module) -> Literal["batch", "none"]:
 def _prove(state: TaskState, extractor: nn.Module, head: nn.Module) -> None:
     for side, module in (("extractor", extractor), ("head", head)):
         check_finite(module.state_dict(), f"{state.name}.{side}")
+    if not _is_one_network(state):
+        return
     whole = build_pair(state.extractor_blueprint, state.head_blueprint, seed=0)[0]
     trained: dict[str, Tensor] = {**extractor.state_dict(), **head.state_dict()}
     whole.load_state_dict(trained, strict=True)
     prove(whole, extractor, head, state.data.size, len(state.data.mean))
+
+
+def _learnt(state: TaskState) -> str:
+    return "trained on" if state.supervised else "adapted to"
+
+
+def _is_one_network(state: TaskState) -> bool:
+    """Tell whether both parts are cut from one network; parts that were started from may be of two."""
+    return attrs.evolve(state.extractor_blueprint, side="head") == state.head_blueprint
 
 
 def _on_cpu(module: nn.Module) -> nn.Module:

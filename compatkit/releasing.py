@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -10,12 +10,13 @@ from compatkit.errors import PolicyBroken
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.outcomes import Outcome, refusal
 from compatkit.promises import Decider, Given, Progress, candidate_of
-from compatkit.publishing import drafts, remember_proof, training_facts
+from compatkit.publishing import Draft, drafts, remember_proof, training_facts
 from compatkit.registry.canonical import digest as digest_of
 from compatkit.registry.canonical import dumps
 from compatkit.registry.manifest import About, Manifest, Parent, Payload, to_bytes
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.store import Store
+from compatkit.training.context import AuxiliaryHead, TaskState
 from compatkit.training.fit import Fit
 
 
@@ -63,7 +64,7 @@ class Release:
         cls,
         store: Store,
         fit: Fit,
-        prefix: str,
+        named: Callable[[str], str],
         *,
         about: About | None = None,
         version: str | None = None,
@@ -71,19 +72,25 @@ class Release:
         data: Given = (),
         progress: Progress | None = None,
     ) -> Release:
-        """Derive and prove all parts of a fit, and put their blobs; arguments as for ``Registry.publish``."""
-        check_name(f"{prefix}/x")
+        """Derive and prove all parts of a fit, and put their blobs; arguments as for ``Registry.publish``.
+
+        ``named`` gives the name of a part by its key, such as ``"mnist.extractor"``.
+        """
+        check_name(named("x"))
         ready = list(drafts(fit))
         run = store.put_blob(dumps(fit.run))
         parts: dict[str, Ready] = {}
         for draft in ready:
-            payload, name = draft.put(store), f"{prefix}/{draft.key}"
+            payload, name = draft.put(store), named(draft.key)
             released = _released(store, fit, name, payload)
+            task, head = _trained(fit, draft.key)
             parents = ()
             if draft.parent is not None:
                 parents = (Parent("trained_with", parts[draft.parent].part.digest),)
-            task = fit.tasks.get(draft.key.rsplit(".", 1)[0])
-            manifest = draft.manifest(payload, training_facts(fit, run, task), parents, about or About())
+            facts = training_facts(fit, run, task, head)
+            manifest = draft.manifest(
+                payload, facts, (*parents, *_origins(fit, draft, task)), about or About()
+            )
             part = candidate_of(store, name, digest_of(to_bytes(manifest)), manifest, draft.module)
             parts[draft.key] = Ready(draft.key, name, part, released)
         known = [
@@ -143,6 +150,24 @@ class Release:
         )
         remember_proof(self.store, one.manifest, reference)
         return reference
+
+
+def _trained(fit: Fit, key: str) -> tuple[TaskState | None, AuxiliaryHead | None]:
+    """Return the task that a part was trained for, or the shared head that it is."""
+    task, _, name = key.rpartition(".")
+    return fit.tasks.get(task), fit.auxiliary.get(name) if task == "shared" else None
+
+
+def _origins(fit: Fit, draft: Draft, task: TaskState | None) -> tuple[Parent, ...]:
+    """Return the component that a part started from and, where that is all it learnt from, the frozen heads."""
+    if task is None:
+        return ()
+    start = task.task.extractor if draft.kind == "extractor" else task.task.head
+    found = [] if start is None else [Parent("initialised_from", start.digest)]
+    if not task.supervised:
+        heads = (one.origin for one in fit.auxiliary.values())
+        found += [Parent("adapted_against", one) for one in heads if one is not None]
+    return tuple(found)
 
 
 def _released(store: Store, fit: Fit, name: str, payload: Payload) -> Reference | None:

@@ -13,6 +13,7 @@ from ._arms import regularizers, trainer
 WIDTHS = (10, 7, 5, 4, 3)
 LAYERS = (*(f"blocks.{place}" for place in range(len(WIDTHS))), "fc")
 """What each of the six layers gives, activation included: D_2 to D_7 of the paper."""
+LINEAR = (*(f"blocks.{place}.linear" for place in range(len(WIDTHS))), "fc")
 SETTINGS: dict[str, dict[str, Any]] = {
     "cpu": {
         "steps": 1000,
@@ -42,9 +43,10 @@ def first_stage(run: Run) -> ck.Fit:
     """Train on task A with the arm's regularizer."""
     settings = run.settings
     task = _task(run.load("sphere-rule"))
-    return trainer(run, settings["steps"], settings["lr"], settings["batch_size"]).fit(
-        [task], regularizers(run.arm, settings)
-    )
+    # Each layer alone, too, takes all six, and goes through the non-linearities, as the paper's does.
+    local = {"layers": list(LINEAR), "activation": True} if run.arm == "rr-local" else {}
+    used = regularizers(run.arm, settings, **local)
+    return trainer(run, settings["steps"], settings["lr"], settings["batch_size"]).fit([task], used)
 
 
 def second_stage(run: Run, first: ck.Fit | None, task: str, *, short: bool = False) -> ck.Fit:

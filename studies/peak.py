@@ -1,7 +1,7 @@
 """Peaks: does a reverse pass put what images have in common into the first layer's weights?
 
-Paper: "Reviving Autoencoder Pretraining", Sec. 2, Fig. 3 and 13, A.4: two classes of images, a disc in one of two corners
-    beside a random scribble; the right singular vectors of the first layer are compared with the images by LPIPS.
+Paper: "Reviving Autoencoder Pretraining", Sec. 2, Fig. 3 and 13, A.4: two classes of images, a disc in one of two
+    corners beside a random scribble; the right singular vectors of the first layer are compared with them by LPIPS.
 Here: the energy of the classes' mean images in the span of the first two right singular vectors, ``|V m|^2 / |m|^2``,
     which does not depend on how equal singular values turn the vectors, and needs no other network.
 
@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import compatkit as ck
@@ -24,62 +25,39 @@ from compatkit.hooks import Register
 from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._arms import REFERENCE, accuracy, half_sum, regularizers, trainer
-from ._pictures import grid, kept
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ._features import energies, kept, rows, singular
 
 SIDE = 28
+NO_PRE = (
+    "pre has no figures in a network of one layer: that is the class layer, which layer-wise pretraining leaves as it "
+    "was drawn."
+)
 ACTIVE = 2
-"""Directions: as many as classes."""
+"""Directions that are looked at: as many as classes."""
 
 
-def features(weight: Tensor, images: Tensor) -> tuple[list[float], Tensor, Tensor]:
-    """Return what a first layer's weights hold of images.
-
-    Args:
-        weight: ``(out, in)``.
-        images: Those to be found, such as the classes' means, ``(n, in)``.
-
-    Returns:
-        The share of each image's energy in the span of the first n right singular vectors, all singular values, and
-        these vectors ``(n, in)``.
-    """
-    _, values, right = torch.linalg.svd(weight.double(), full_matrices=False)
-    vectors = right[: len(images)]
-    inside = (images.double() @ vectors.T).square().sum(1) / images.double().square().sum(1)
-    return inside.tolist(), values, vectors
-
-
-def class_means(split: ck.Split) -> Tensor:
-    """Return the mean image of each class, ``(classes, pixels)``, from 0 to 255."""
-    flat = split.images.reshape(len(split), -1).astype(np.float64)
-    return torch.from_numpy(
-        np.stack([flat[split.labels == label].mean(0) for label in range(len(split.classes))])
-    )
-
-
-def first_layer(fit: ck.Fit, task: str) -> Tensor:
-    """Return the weight of the first dense layer, ``(out, in)``."""
-    weights = fit.weights(task)
-    return weights.get("blocks.0.linear.weight", weights["fc.weight"])
+def class_means(split: ck.Split) -> list[NDArray[np.float64]]:
+    """Return the mean image of each class, ``(height, width, 1)``, from 0 to 255."""
+    return [split.images[split.labels == label].mean(0) for label in range(len(split.classes))]
 
 
 def _measured(fit: ck.Fit, data: ck.DataSet) -> Outcome:
-    weight, means = first_layer(fit, data.name), class_means(data.train)
-    energies, values, vectors = features(weight, means)
+    weights = fit.weights(data.name)
+    layer = "blocks.0.linear" if "blocks.0.linear.weight" in weights else "fc"
+    shares = energies(fit, data.train, layer, ACTIVE)
+    values, vectors = singular(weights[f"{layer}.weight"], ACTIVE)
     return Outcome(
         values={
-            "energy": sum(energies) / len(energies),
-            "energy-least": min(energies),
-            "sigma-1": float(values[0]),
-            "sigma-2": float(values[1]),
+            "energy": sum(shares) / len(shares),
+            "energy-least": min(shares),
+            "sigma-1": values[0],
+            "sigma-2": values[1],
             "accuracy": accuracy(fit, data.test),
         },
         kept={
             "vectors": [kept(one, (SIDE, SIDE)) for one in vectors],
-            "means": [kept(one, (SIDE, SIDE)) for one in means],
-            "sigmas": [float(one) for one in values[:8]],
+            "means": [kept(one, (SIDE, SIDE)) for one in class_means(data.train)],
+            "sigmas": values[:8],
         },
     )
 
@@ -88,6 +66,8 @@ def run(run: Run) -> Outcome:
     """Train on images from 0 to 255, as the authors do: their weight of the loss belongs to these numbers."""
     data, settings = run.load("peaks"), run.settings
     widths, batch = list(settings["widths"]), settings["batch_size"]
+    if run.arm == "pre" and not widths:
+        return Outcome(values={}, notes=(NO_PRE,))
     layers = [f"blocks.{place}.linear" for place in range(len(widths))] + ["fc"]
     elements = dict(zip(layers, [SIDE * SIDE, *widths], strict=True))
     task = ck.Task(
@@ -134,7 +114,8 @@ def run_theory(run: Run) -> Outcome:
     )
     # lambda on the mean over images of the sum over elements: n times the mean over both.
     weights = {"blocks.0.linear": settings["sum_weight"] * SIDE * SIDE, "fc": settings["sum_weight"] * hidden}
-    used = regularizers(run.arm, {**settings, "rr": 1.0}, layer_weights=weights)
+    # The class layer too, which the local variant leaves out unless it is named.
+    used = regularizers(run.arm, {**settings, "rr": 1.0}, layers=list(weights), layer_weights=weights)
     outcome = _measured(trainer(run, settings["steps"], settings["lr"], batch).fit([task], used), data)
     sigmas = outcome.kept["sigmas"]
     return Outcome(values={**outcome.values, "sigma-3": sigmas[2], "sigma-4": sigmas[3]}, kept=outcome.kept)
@@ -144,22 +125,24 @@ def _drawn(seed: int, shapes: Mapping[str, tuple[int, int]], scale: float) -> di
     """Return He-normal weights times ``scale``, and zero biases."""
     draw = torch.Generator().manual_seed(seed)
     found: dict[str, Tensor] = {}
-    for name, (rows, columns) in shapes.items():
-        found[f"{name}.weight"] = torch.randn(rows, columns, generator=draw) * math.sqrt(2 / columns) * scale
-        found[f"{name}.bias"] = torch.zeros(rows)
+    for name, (outputs, inputs) in shapes.items():
+        found[f"{name}.weight"] = torch.randn(outputs, inputs, generator=draw) * math.sqrt(2 / inputs) * scale
+        found[f"{name}.bias"] = torch.zeros(outputs)
     return found
 
 
-def draw(results: Results) -> dict[str, Figure]:
+def draw(results: Results) -> dict[str, bytes]:
     """Draw the mean images, and the first two right singular vectors of up to five seeds."""
     seeds = results.seeds[:5]
-    first = results.kept(results.arms[0])[0]
-    rows: dict[str, Any] = {"class means": first["means"]}
+    means = next((one["means"] for arm in results.arms for one in results.kept(arm) if "means" in one), [])
+    if not means:
+        return {}
+    found: dict[str, Any] = {"class means": means * len(seeds)}
     for arm in results.arms:
-        rows[arm] = [one for held in results.kept(arm)[: len(seeds)] for one in held["vectors"]]
-    above = ["", ""] if len(seeds) == 1 else []
-    title = f"First two right singular vectors of the first layer, {len(seeds)} seeds from left to right"
-    return {"singular-vectors": grid(title, rows, above)}
+        if results.known(arm, "energy"):
+            found[arm] = [one for held in results.kept(arm)[: len(seeds)] for one in held.get("vectors", ())]
+    titles = [f"seed {seed}, v{number}" for seed in seeds for number in range(1, ACTIVE + 1)]
+    return {"singular-vectors": rows(found, titles)}
 
 
 _ENERGY = (
@@ -172,17 +155,11 @@ _ACCURACY = Measure(name="accuracy", title="test accuracy (10 images)")
 _LPIPS = "LPIPS of right singular vectors to training images, lower is better: "
 
 
-def _lpips(arm: str, first: tuple[float, float], all_runs: tuple[float, float]) -> tuple[Reported, ...]:
+def _lpips(arm: str, first: tuple[float, float], five: tuple[float, float]) -> tuple[Reported, ...]:
+    """Return mean and deviation over the two vectors of the first test, and over the five tests."""
     return (
-        Reported(arm, "lpips", first[0], f"{_LPIPS}Sec. 2 and Fig. 13, first of five tests", "1", first[1]),
-        Reported(
-            arm,
-            "lpips-five-tests",
-            all_runs[0],
-            f"{_LPIPS}mean over the five tests of Fig. 13",
-            "1",
-            all_runs[1],
-        ),
+        Reported(arm, "lpips", first[0], f"{_LPIPS}Sec. 2 and Fig. 13, first test", spread=first[1]),
+        Reported(arm, "lpips-five-tests", five[0], f"{_LPIPS}Fig. 13, all tests", spread=five[1]),
     )
 
 
@@ -199,9 +176,9 @@ PEAK = Study(
         "paper": {**_AUTHORS, "widths": [], "pre_steps": 5000, "pre_lr": 1e-4},
     },
     scale={
-        "cpu": "the network of the authors' code, 784-128-2, where the text has one layer; the images are drawn anew from "
-        "their description; energy of class means in place of LPIPS.",
-        "paper": "the images are drawn anew from their description, and energy of class means is measured in place of LPIPS.",
+        "cpu": "the network of the authors' code, 784-128-2, where the text has one layer; the images are drawn anew "
+        "from their description; energy of class means in place of LPIPS.",
+        "paper": "the images are drawn anew from their description; energy of class means in place of LPIPS.",
     },
     paper=(
         *_lpips("std", (0.500, 0.002), (0.462, 0.046)),
@@ -215,8 +192,8 @@ PEAK = Study(
 _LINEAR = {"hidden": 128, "batch_size": 100, "sum_weight": 1.0, "initial": 0.05, "steps": 1000, "lr": 1e-3}
 THEORY = Study(
     title="active singular values become 1",
-    question="A linear network from small weights, each layer reversed by itself: do its first right singular vectors span "
-    "the principal directions of the images, with singular values of 1?",
+    question="A linear network from small weights, each layer reversed by itself: do its first right singular vectors "
+    "span the principal directions of the images, with singular values of 1?",
     reference=f"{REFERENCE}, Sec. 2 and A.2",
     arms=("std", "rr-local"),
     measures=(

@@ -36,8 +36,8 @@ def run(run: Run) -> Outcome:
 
 STUDY = Study(
     title="transfer of twelve bits",
-    question="After pretraining with a reverse pass on task A, is a network better on A, and on B with exchanged labels, "
-    "than after plain training, orthogonality or layer-wise pretraining?",
+    question="After pretraining with a reverse pass on task A, is a network better on A, and on B with exchanged "
+    "labels, than after plain training, orthogonality or layer-wise pretraining?",
     reference=f"{REFERENCE}, Sec. 3, Fig. 5 and 15d, B.1",
     arms=("std", "ort", "pre", "rr", "rr-first", "rr-local"),
     measures=(
@@ -49,8 +49,8 @@ STUDY = Study(
     ),
     sizes={name: {**settings, "rr": 0.1} for name, settings in SETTINGS.items()},
     scale={
-        "cpu": "1,000 steps of Adam at .003 where the authors take 8,000 epochs at .0004; the paper shows bars without "
-        "numbers, and does not say the weights of its losses.",
+        "cpu": "1,000 steps of Adam at .003 where the authors take 8,000 epochs at .0004; the paper shows bars "
+        "without numbers, and does not say the weights of its losses.",
         "paper": "the paper shows bars without numbers, and does not say the weights of its losses.",
     },
     paper=(),

@@ -135,6 +135,21 @@ def frozen() -> ck.Fit:
     )
 
 
+def puzzled() -> ck.Fit:
+    """Self-supervised tasks whose losses are means over images."""
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
+    coloured = [
+        attrs.evolve(one, data=data_set(one.name, seed=seed, channels=3))
+        for seed, one in enumerate(tasks(kwargs={"in_chans": 3}))
+    ]
+    return trainer.fit(coloured, ["jigsaw", "colourisation"])
+
+
+def contrasted() -> ck.Fit:
+    """A loss that compares images, at a temperature at which it says how many it compares."""
+    return quick(steps=1, batch_size=BATCH).fit(tasks("left"), [ck.use("contrastive", temperature=1e6)])
+
+
 def batch_normalised() -> ck.Fit:
     """A network whose normalisation sees a share of the batch; rows of the history every other step."""
     task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=16)
@@ -234,7 +249,8 @@ def drifting() -> ck.Fit:
 RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     one.__name__: one
     for one in (
-        *(sgd, adam, comforts, phases, reversing, frozen, pretrained, batch_normalised, resumed),
+        *(sgd, adam, comforts, phases, reversing, frozen, pretrained, puzzled, contrasted),
+        *(batch_normalised, resumed),
         *(failing, other_images, drifting),
     )
 }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from compatkit.verdict import Report
 
 COMMANDS = {
+    "adapt": ("compatkit.cli.adapt", "Move an extractor to images without labels."),
     "adopt": ("compatkit.cli.adopt", "Take in a checkpoint as an extractor and a head."),
     "alias": ("compatkit.cli.moving", "Point an alias at a version, or show where it points."),
     "check": ("compatkit.cli.check", "Compare the contracts of extractors and heads."),

@@ -60,7 +60,11 @@ def data_sets(
     manifests = {reference: held.manifest(reference) for reference in extractors}
     if not recipe and not names:
         return _by_manifest(manifests, root, download)
-    sets = _of_recipe(recipe, root, download) if recipe else [_load(name, root, download) for name in names]
+    sets = (
+        _of_recipe(recipe, root, download)
+        if recipe
+        else [load_data_set(name, root, download) for name in names]
+    )
     tests = {data.test.name: data for data in sets}
     chosen = {}
     for reference, manifest in manifests.items():
@@ -91,13 +95,15 @@ def _by_manifest(manifests: Mapping[str, Manifest], root: str | None, download: 
             )
         if family not in loaded:
             try:
-                loaded[family] = _load(family, root, download)
+                loaded[family] = load_data_set(family, root, download)
             except (DataError, UnknownName) as error:
                 raise DataError(
                     f"{reference} was trained on {family!r}, whose test images could not be loaded. {error}",
                     subject=reference,
                 ) from error
-        if loaded[family].train.digest != _trained(manifest).get("digest"):
+        seen = loaded[family].train
+        seen = seen if _trained(manifest).get("labelled", True) else seen.unlabelled()
+        if seen.digest != _trained(manifest).get("digest"):
             warn(
                 f"{reference} was trained on other images than the {family!r} found here (a subset, or changed by "
                 "its recipe). The plain test set is used; --recipe FILE takes the recipe's own."
@@ -106,7 +112,8 @@ def _by_manifest(manifests: Mapping[str, Manifest], root: str | None, download: 
     return chosen
 
 
-def _load(name: str, root: str | None, download: bool) -> DataSet:
+def load_data_set(name: str, root: str | None, download: bool) -> DataSet:
+    """Return a data set by name or path, those of plugins too; an error says how to name one."""
     from compatkit.data import load
     from compatkit.recipes import providers
 

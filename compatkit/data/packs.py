@@ -69,7 +69,7 @@ def read_pack(path: str | os.PathLike[str], *, name: str | None = None) -> DataS
     name = name or stem(file)
     with opened(file) as pack:
         classes = class_names(pack, file)
-        splits = [(_images(pack, split, file), array(pack, f"y_{split}", file)) for split in SPLITS]
+        splits = [(images_of(pack, split, file), array(pack, f"y_{split}", file)) for split in SPLITS]
     try:
         return DataSet.of(name, splits[0], splits[1], classes)
     except DataError as error:
@@ -185,7 +185,8 @@ def class_names(pack: Any, file: Path) -> tuple[str, ...]:
     return tuple(str(name) for name in names)
 
 
-def _images(pack: Any, split: str, file: Path) -> Images:
+def images_of(pack: Any, split: str, file: Path) -> Images:
+    """Return the images of one split of an open pack."""
     if f"x_{split}" not in pack.files and f"webp_{split}" in pack.files:
         return _decoded(array(pack, f"webp_{split}", file), array(pack, f"len_{split}", file), split, file)
     images = array(pack, f"x_{split}", file)

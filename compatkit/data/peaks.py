@@ -51,7 +51,7 @@ def _image(draw: np.random.Generator, label: int) -> Images:
 
 def _grid() -> tuple[Floats, Floats]:
     """Return the rows and columns of the fine pixels' middles, in pixels."""
-    middles = (np.arange(SIZE * _FINE, dtype=np.float32) + 0.5) / _FINE - 0.5
+    middles = ((np.arange(SIZE * _FINE) + 0.5) / _FINE - 0.5).astype(np.float32)
     return middles[:, None], middles[None, :]
 
 

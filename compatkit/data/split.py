@@ -19,6 +19,8 @@ from compatkit.errors import DataError
 
 Channels = Literal["L", "RGB"]
 
+NO_CLASSES = ("unlabelled",)
+"""Classes of images without labels."""
 LUMA = np.array([[0.299], [0.587], [0.114]], dtype=np.float32)
 """Shares of red, green and blue in grey (ITU-R BT.601, as in Pillow)."""
 
@@ -84,6 +86,11 @@ class Split:
             hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
             self._known["digest"] = f"data:sha256:{hashed.hexdigest()}"
         return self._known["digest"]
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the labels say anything: False of what ``unlabelled`` returns."""
+        return self.classes != NO_CLASSES
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -184,6 +191,13 @@ class Split:
     def renamed(self, name: str) -> Split:
         """Return the same images under another name."""
         return self._with(name=name)
+
+    def unlabelled(self) -> Split:
+        """Return the same images, of which no label is known: all of one class, whatever they were.
+
+        Its digest is one of the images alone.
+        """
+        return self._with(labels=np.zeros(len(self), dtype=np.int64), classes=NO_CLASSES)
 
     def _positions(self) -> list[NDArray[np.int64]]:
         return [np.flatnonzero(self.labels == index) for index in range(len(self.classes))]

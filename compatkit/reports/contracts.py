@@ -101,7 +101,8 @@ def _training(training: Mapping[str, object]) -> dict[str, str]:
     rows: dict[str, str] = {}
     data = training.get("data")
     if isinstance(data, Mapping):
-        rows["trained on"] = str(data.get("name", ""))
+        bare = "" if data.get("labelled", True) else ", without labels"
+        rows["trained on"] = str(data.get("name", "")) + bare
     adopted = training.get("adopted")
     if isinstance(adopted, Mapping):
         rows["adopted from"] = f"{adopted.get('file')} ({short(str(adopted.get('digest')))})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 130
+LETTERS = 12
+"""Of a title, in an inch."""
 COLOURS = ("#8a8f98", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 """Of the arms, in their order: told apart by those who see no red or no green."""
 
@@ -26,23 +28,21 @@ def draw(results: Results, folder: Path) -> list[str]:
     Raises:
         EnvironmentFailure: The folder cannot be written.
     """
-    found: dict[str, Figure] = {"figure": _bars(results)}
+    pictures: dict[str, bytes] = {"figure": _png(_bars(results))}
     if results.found.study.draw is not None:
-        found |= results.found.study.draw(results)
-    return _written(found, folder)
+        pictures |= results.found.study.draw(results)
+    for name, content in pictures.items():
+        write(folder / f"{name}.png", content)
+    return [f"{name}.png" for name in pictures]
 
 
-def _written(figures: Mapping[str, Figure], folder: Path) -> list[str]:
+def _png(figure: Figure) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    names: list[str] = []
-    for name, figure in figures.items():
-        out = io.BytesIO()
-        figure.set_dpi(DPI)
-        FigureCanvasAgg(figure).print_png(out, metadata={"Software": "compatkit"})
-        write(folder / f"{name}.png", out.getvalue())
-        names.append(f"{name}.png")
-    return names
+    out = io.BytesIO()
+    figure.set_dpi(DPI)
+    FigureCanvasAgg(figure).print_png(out, metadata={"Software": "compatkit"})
+    return out.getvalue()
 
 
 def _bars(results: Results) -> Figure:
@@ -61,13 +61,14 @@ def _bars(results: Results) -> Figure:
         axes.set_xticks(range(len(results.arms)), results.arms, rotation=30, ha="right", fontsize=8)
         axes.set_xlim(-0.6, len(results.arms) - 0.4)
         unit = "" if one.unit == "1" else f" ({one.unit})"
-        axes.set_title(f"{one.title}{unit}", fontsize=9)
+        axes.set_title(textwrap.fill(f"{one.title}{unit}", int(LETTERS * wide)), fontsize=9)
         axes.tick_params(axis="y", labelsize=8)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
     count = len(results.seeds)
     seeds = "one seed" if count == 1 else f"{count} seeds; bars are means, lines standard deviations"
-    figure.suptitle(f"Study {results.found.number}, {results.found.study.title}: {seeds}", fontsize=9)
+    title = f"Study {results.found.number}, {results.found.study.title}: {seeds}"
+    figure.suptitle(textwrap.fill(title, int(LETTERS * wide * columns)), fontsize=9)
     return figure
 
 

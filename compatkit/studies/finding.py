@@ -83,9 +83,10 @@ def arms_of(found: Found, asked: Iterable[str]) -> tuple[str, ...]:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Return ``" Near it are ..."``, or nothing."""
-    chapter = [one for one in known if one.split(".")[0] == name.split(".")[0] and "." in name]
-    close = difflib.get_close_matches(name, list(known), 3) or chapter[:3]
+    """Return ``" Near it: ..."``, or nothing: numbers of the same chapter first, then names that look alike."""
+    names = list(known)
+    chapter = [one for one in names if "." in name and one.split(".")[0] == name.split(".")[0]]
+    close = difflib.get_close_matches(name, chapter or names, 3) or chapter[:3]
     return f" Near it: {', '.join(close)}." if close else ""
 
 

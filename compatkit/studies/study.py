@@ -13,8 +13,6 @@ import attrs
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from compatkit.studies.results import Results
     from compatkit.studies.runs import Run
 
@@ -112,7 +110,7 @@ class Study:
         paper: What the paper reports.
         data: Data sets that it reads from files, by name.
         run: Makes one run: an arm at a seed.
-        draw: Makes further figures, by file name without ending.
+        draw: Makes further pictures: PNG by file name without ending.
 
     Raises:
         UsageError: A name is not lower-case or comes twice, or a size is missing.
@@ -127,7 +125,7 @@ class Study:
     scale: Mapping[str, str]
     paper: tuple[Reported, ...]
     run: Callable[[Run], Outcome]
-    draw: Callable[[Results], Mapping[str, Figure]] | None = None
+    draw: Callable[[Results], Mapping[str, bytes]] | None = None
     data: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:

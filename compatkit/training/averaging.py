@@ -79,6 +79,7 @@ class Averages:
             pairs = [
                 (kept[owner][key], value)
                 for owner in (*networks[name], *shared)
+                if owner in states  # the head of a task without labels is not trained
                 for key, value in states[owner].items()
             ]
             floats = [pair for pair in pairs if pair[1].is_floating_point()]

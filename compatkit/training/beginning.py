@@ -152,7 +152,13 @@ def _check(trainer: Trainer, tasks: Sequence[Task], world: World) -> None:
     if len(set(names)) != len(names):
         raise UsageError(f"Task names must differ, got {names}.")
     for task in tasks:
-        check_classes(task)
+        if task.supervised:
+            check_classes(task)
+        elif trainer.validation is not None or trainer.evaluate_every is not None:
+            raise UsageError(
+                f"Task {task.name!r} has no labels, so that nothing can be evaluated while it trains. Leave "
+                "validation, evaluate_every and stop_early out, and measure afterwards."
+            )
     if trainer.scalars is not None:
         check_tensorboard(trainer.scalars)
 
@@ -170,16 +176,26 @@ def _set_up(
     held = {name: _frozen(head, statistics, precision) for name, head in heads.items()}
 
     def reset(state: TaskState, stream: tuple[str | int, ...], other: int | None) -> None:
+        if state.task.extractor is not None:
+            raise UsageError(
+                f"Task {state.name!r} starts from the component {state.task.extractor.reference}; a regularizer of "
+                "this run would draw its weights anew. Leave it out (identical_init), or the components."
+            )
         redraw(state, seed_of(seed if other is None else other, "initial", *stream))
 
     owners = {
-        f"{name}.{side}": getattr(s, side) for name, s in states.items() for side in ("extractor", "head")
+        f"{name}.{side}": getattr(s, side)
+        for name, s in states.items()
+        for side in ("extractor", *(["head"] if s.supervised else []))
     }
     setup = SetUp(seed, precision, states, held, reset, owners=owners)
     for bound in plugins.set_up:
         reseed(precision.device, seed_of(seed, "set_up", bound.instance))
+        known = set(setup.auxiliary)
         setup.asking = bound.instance
         bound.call(setup)
+        for name in setup.auxiliary.keys() - known:
+            setup.auxiliary[name].plugin = bound.instance
     setup.asking = None
     for name in held:
         if name not in setup.auxiliary:

@@ -21,6 +21,9 @@ from compatkit.training.randomness import generator, seed_of
 from compatkit.training.recording import NOTHING, Layers, Recorder
 from compatkit.training.task import Task
 
+NO_LABEL = -1
+"""In the place of a label that is not known; no loss takes it for a class."""
+
 
 @attrs.define(eq=False)
 class TaskState:
@@ -53,6 +56,11 @@ class TaskState:
         return self.task.name
 
     @property
+    def supervised(self) -> bool:
+        """Whether the head learns classes; else no label is known, and batches have ``NO_LABEL`` in their place."""
+        return self.task.supervised
+
+    @property
     def labels(self) -> tuple[Label, ...]:
         """Classes in the order of the head's outputs."""
         return self.data.labels or ()
@@ -71,6 +79,7 @@ class AuxiliaryHead:
         digest: Tensor digest of the parameters; set when it is frozen or the run has ended.
         origin: Manifest digest of the component it came from, if it came from a registry.
         initials: Digests of the initial weights of the networks it was trained with; set with ``digest``.
+        plugin: Instance name of the regularizer that added it.
     """
 
     name: str
@@ -82,6 +91,7 @@ class AuxiliaryHead:
     digest: str = ""
     origin: str | None = None
     initials: tuple[str, ...] = ()
+    plugin: str = ""
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return logits ``(batch, outputs)``, with the statistics that the head's state asks for."""
@@ -202,7 +212,8 @@ class SetUp:
 
         Raises:
             UsageError: The tasks' features differ in shape, the name is taken in this run, the network cannot
-                have that count of outputs, or the frozen head takes other features or tells other things apart.
+                have that count of outputs, or the frozen head takes other features, tells other things apart or has
+                another count of outputs.
         """
         if name in self.auxiliary:
             raise UsageError(
@@ -219,7 +230,12 @@ class SetUp:
                 )
         if name in self.frozen:
             head = self.frozen[name]
-            self._accepts(head, first)
+            given = self._accepts(head, first)
+            if outputs is not None and given != (outputs,):
+                raise UsageError(
+                    f"The frozen auxiliary head {name!r} gives {given}; this run asks for {outputs} outputs. Use the "
+                    "settings that it was trained with."
+                )
             if classes is not None and [one.name for one in head.labels or ()] != [
                 one.name for one in classes
             ]:
@@ -247,12 +263,13 @@ class SetUp:
         self.owners[f"shared.{name}"] = module
         return head
 
-    def _accepts(self, head: AuxiliaryHead, task: TaskState) -> None:
+    def _accepts(self, head: AuxiliaryHead, task: TaskState) -> tuple[int, ...]:
+        """Return what a frozen head gives for each image, or refuse it where it does not take a task's features."""
         features = torch.zeros(2, *task.feature_shape[1:], device=self.precision.device)
         was_training = head.module.training
         try:
             with torch.no_grad():
-                head.module.eval()(features)
+                return tuple(head.module.eval()(features).shape[1:])
         except RuntimeError as error:
             raise UsageError(
                 f"The frozen auxiliary head {head.name!r} ({head.blueprint.model} after {head.blueprint.split}) "
@@ -268,7 +285,7 @@ class Batch:
 
     Attributes:
         images: Normalised, ``(batch, channels, height, width)``.
-        labels: Class indices of the task, ``(batch,)``.
+        labels: Class indices of the task, ``(batch,)``; all ``NO_LABEL`` where the task has none.
         index: Positions in the training set, ``(batch,)``; in a pass, for images that a loader gives.
         stacked: ``images``, then the second view of all of them, and so on: ``(views * batch, ...)``, of which
             ``images`` is the beginning; None where there are no further views, or something changed the images.
@@ -305,7 +322,7 @@ class Step:
         number: Step of this task, from 0.
         piece: Which piece of the step's batch this is, from 0, where the trainer accumulates gradients.
         features: What the extractor gave, ``(batch, ...)``.
-        logits: What the head gave, ``(batch, classes)``.
+        logits: What the head gave, ``(batch, classes)``; None for a task without labels, whose head does not run.
         views: What the extractor gave for each further view that the plugin asked for whose losses are computed, as
             ``features``; every view was normalised by its own batch statistics and left no trace in the buffers.
     """

@@ -13,6 +13,7 @@ import torch
 
 from compatkit.training.context import TaskState
 from compatkit.training.networks import start_digest
+from compatkit.training.task import Task
 
 if TYPE_CHECKING:
     from compatkit.training.loop import Loop
@@ -111,7 +112,12 @@ def _task(state: TaskState) -> dict[str, Any]:
         "kwargs": dict(state.extractor_blueprint.kwargs),
         "size": list(state.data.size),
         "augment": list(task.augment),
-        "data": {"name": task.data.train.name, "digest": task.data.train.digest},
+        "data": {
+            "name": task.data.train.name,
+            "digest": task.data.train.digest,
+            **({} if task.supervised else {"labelled": False}),
+        },
+        **_start(task),
         **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
         **({} if task.normalisation is None else {"normalisation": _listed(task.normalisation)}),
         "initial": state.initial,
@@ -122,6 +128,13 @@ def _task(state: TaskState) -> dict[str, Any]:
 
 def _listed(stated: Mapping[str, tuple[float, ...]]) -> dict[str, list[float]]:
     return {name: list(numbers) for name, numbers in stated.items()}
+
+
+def _start(task: Task) -> dict[str, Any]:
+    """Return the components that a task starts from, by digest; nothing where it starts from none."""
+    parts = {"extractor": task.extractor, "head": task.head}
+    started = {side: part.digest for side, part in parts.items() if part is not None}
+    return {"started_from": started} if started else {}
 
 
 def _leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:

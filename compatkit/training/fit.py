@@ -59,7 +59,7 @@ class Fit:
             name: attrs.evolve(
                 state,
                 extractor=averaged(state.extractor, f"{name}.extractor"),
-                head=averaged(state.head, f"{name}.head"),
+                head=averaged(state.head, f"{name}.head") if state.supervised else state.head,
             )
             for name, state in self.tasks.items()
         }

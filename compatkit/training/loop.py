@@ -13,7 +13,7 @@ from compatkit.plugins import RunPlugins
 from compatkit.training.accumulation import pieces, together
 from compatkit.training.averaging import Averages, Averaging
 from compatkit.training.capture import Captured
-from compatkit.training.context import SetUp, Step, TaskState
+from compatkit.training.context import NO_LABEL, SetUp, Step, TaskState
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.exchange import Exchange
 from compatkit.training.execution import EAGER, Execution
@@ -203,7 +203,10 @@ class Loop:
 
     def begin(self, lane: Lane, number: int) -> Step:
         """Return a step with its whole batch, which no plugin has seen."""
-        return Step(self.setup.seed, lane.task, number, lane.source.batch(number), self.setup.precision)
+        batch = lane.source.batch(number)
+        if not lane.task.supervised:
+            batch = attrs.evolve(batch, labels=torch.full_like(batch.labels, NO_LABEL))
+        return Step(self.setup.seed, lane.task, number, batch, self.setup.precision)
 
     def view(self, lane: Lane, step: Step) -> None:
         """Let plugins put another batch in the place of a step's."""
@@ -249,7 +252,7 @@ class Loop:
         if lane.pieces > 1:
             total = total / lane.pieces
         total.backward()
-        return {**terms, "accuracy": (answers, step.batch.labels)}
+        return terms if answers is None else {**terms, "accuracy": (answers, step.batch.labels)}
 
     def forget_gradients(self) -> None:
         """Drop all gradients: a loss may have reached another task's network."""

@@ -19,18 +19,25 @@ from compatkit.registry.tensors.tensorfile import state_digest
 from compatkit.training.context import TaskState
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
+from compatkit.training.starting import start_from_parts
 from compatkit.training.task import Task
 
 
 def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     """Build a task's network with initial weights of its own and bring its data into size and channels.
 
-    The cut is proved on the spot: head(extractor(x)) must equal the whole network bitwise.
+    The cut is proved on the spot: head(extractor(x)) must equal the whole network bitwise. Where the task starts from
+    components, these are the network: see ``start_from_parts``.
 
     Raises:
         UnknownName: The backbone or split point does not exist.
         CutError: The network cannot be cut there.
+        UsageError: Components do not fit the task.
     """
+    if task.extractor is not None:
+        state = start_from_parts(task, task.extractor, seed, precision)
+        state.initial = initial_digest(state)
+        return state
     planned, data = _plan(task)
     drawn = seed_of(seed, "initial", task.name)
     whole, extractor, head = _pair(task, planned.extractor, planned.head, planned.class_layer, drawn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -18,8 +19,8 @@ from compatkit.training.recording import Layers, Recording
 
 NOTHING = FurtherViews()
 Criterion = Callable[[Tensor, Tensor], Tensor]
-Outcome = tuple[Tensor, dict[str, Tensor], Tensor]
-"""The loss, a float32 scalar with its graph; its terms by name, detached; the classes that the head gives."""
+Outcome = tuple[Tensor, dict[str, Tensor], Tensor | None]
+"""The loss, a float32 scalar with its graph; its terms by name, detached; the head's answers, where it ran."""
 
 
 class Objective(nn.Module):
@@ -70,9 +71,29 @@ class Objective(nn.Module):
         """
         if seeds:
             reseed(self.precision.device, seeds[0])
-        logits, seen, calls = self._target_pass(step)
-        total = self.criterion(logits.float(), step.batch.labels)
-        terms = {"task": total.detach()}
+        seen, calls = self._target_pass(step)
+        terms: dict[str, Tensor] = {}
+        logits, answers = step.logits, None
+        if logits is None:
+            total = step.features.new_zeros((), dtype=torch.float32)  # type: ignore[union-attr]
+        else:
+            wide = logits if logits.dtype is torch.float32 else logits.float()
+            total = self.criterion(wide, step.batch.labels)
+            terms["task"], answers = total.detach(), logits.detach().argmax(1)
+        if self.losses:
+            total = self._regularized(step, total, terms, seen, calls, seeds)
+        return total, terms, answers
+
+    def _regularized(
+        self,
+        step: Step,
+        total: Tensor,
+        terms: dict[str, Tensor],
+        seen: Mapping[str, list[Tensor]],
+        calls: Layers,
+        seeds: Sequence[int],
+    ) -> Tensor:
+        """Return ``total`` with what regularizers add to it; note their terms."""
         unseen = self.further.separate(step.batch)
         for place, bound in enumerate(self.losses, 1):
             if seeds:
@@ -88,22 +109,26 @@ class Objective(nn.Module):
                 terms[f"{bound.instance}/{name}"] = value.detach()
                 total = total + bound.weight * value
         step.layers = NO_LAYERS
-        return total, terms, logits.detach().argmax(1)
+        return total
 
-    def _target_pass(self, step: Step) -> tuple[Tensor, dict[str, list[Tensor]], Layers]:
-        """Run the network; return its logits, features of further views by instance, and what layers did."""
-        recording, calls = self.recording, NO_LAYERS
+    def _target_pass(self, step: Step) -> tuple[dict[str, list[Tensor]], Layers]:
+        """Run the network; return features of further views by instance, and what layers did."""
+        recording = self.recording
         with self.precision.autocast():
             if recording is None:
-                step.features, seen = self.further.seen(step.task.extractor, step.batch)
-                step.logits = logits = step.task.head(step.features)
-                return logits, seen, calls
+                return self._run(step), NO_LAYERS
             recording.begin()
             try:
-                step.features, seen = self.further.seen(step.task.extractor, step.batch)
-                if seen:
-                    recording.narrow(1 + len(self.further))
-                step.logits = logits = step.task.head(step.features)
+                seen = self._run(step, recording)
             finally:
                 calls = recording.end()
-            return logits, seen, calls
+            return seen, calls
+
+    def _run(self, step: Step, recording: Recording | None = None) -> dict[str, list[Tensor]]:
+        """Run extractor and, where classes are learned, head; return features of further views by instance."""
+        step.features, seen = self.further.seen(step.task.extractor, step.batch)
+        if recording is not None and seen:
+            recording.narrow(1 + len(self.further))
+        if step.task.supervised:
+            step.logits = step.task.head(step.features)
+        return seen

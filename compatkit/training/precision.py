@@ -19,6 +19,9 @@ def has_fast_bf16() -> bool:
     return any(bool(getattr(torch.cpu, flag, lambda: False)()) for flag in flags)
 
 
+_PLAIN = nullcontext()
+
+
 @attrs.frozen
 class Precision:
     """What a run computes with.
@@ -65,5 +68,5 @@ class Precision:
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which forward passes run."""
         if self.dtype == "float32":
-            return nullcontext()
+            return _PLAIN
         return torch.autocast(torch.device(self.device).type, torch.bfloat16)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError
+from compatkit.evaluation.matrix import LoadedPart
 from compatkit.registry.names import check_segment
 
 AUGMENTATIONS = ("crop", "flip")
@@ -102,10 +103,17 @@ class Task:
         normalisation: ``{"mean": ..., "std": ...}`` on the scale 0 to 1, each a number or one a channel, in place of
             those of the training images (or of the pretrained weights): ``{"mean": 0, "std": 1 / 255}`` gives the
             network 0 to 255, ``{"mean": 0.5, "std": 0.5}`` gives it -1 to 1.
+        extractor: Component whose weights, statistics and preprocessing the network starts from; ``registry.task``
+            makes such tasks. Backbone and split point are then the component's.
+        head: Component whose weights and statistics the head starts from, classes in its order; None draws a head anew.
+        supervised: Whether the head learns the classes. Where not, ``data`` loses its labels here and now, the head
+            stays as it is, and the extractor learns from regularizers alone.
 
     Raises:
         UsageError: An augmentation is unknown, or a loader is given and is to be augmented, or cannot be iterated
-            more than once; the normalisation is none, or a class layer is to be kept that is not given.
+            more than once; the normalisation is none, or a class layer is to be kept that is not given; components
+            that are no extractor and head, or given beside ``weights`` or a normalisation; a task without labels that
+            has no components, or a loader.
     """
 
     name: str = attrs.field(validator=_segment)
@@ -131,3 +139,37 @@ class Task:
         default=None, converter=_normalisation, kw_only=True
     )
     keep_class_layer: bool = attrs.field(default=False, validator=_kept, kw_only=True)
+    extractor: LoadedPart | None = attrs.field(default=None, kw_only=True)
+    head: LoadedPart | None = attrs.field(default=None, kw_only=True)
+    supervised: bool = attrs.field(default=True, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        """Check what the network starts from, and let go of labels that nobody is to read."""
+        for side in ("extractor", "head"):
+            part = getattr(self, side)
+            came = getattr(part, "kind", type(part).__name__)
+            if part is not None and came != side:
+                raise UsageError(
+                    f"Task.{side} of task {self.name!r} expects a component of kind {side}, as registry.task loads it; "
+                    f"got {came}."
+                )
+        if self.head is not None and self.extractor is None:
+            raise UsageError(
+                f"Task {self.name!r} starts from a head; give the extractor that it starts from too."
+            )
+        for word in ("weights", "normalisation"):
+            if self.extractor is not None and getattr(self, word) is not None:
+                raise UsageError(
+                    f"Task {self.name!r} starts from components, which bring weights and normalisation of their own. "
+                    f"Leave out {word}=, or the components."
+                )
+        if self.supervised:
+            return
+        if self.extractor is None or self.head is None or self.loader is not None:
+            raise UsageError(
+                f"Task {self.name!r} has supervised=False: its head learns nothing, so that it starts from an "
+                "extractor and a head that were trained (registry.task), and its images are those of data, not a "
+                "loader's."
+            )
+        bare = (self.data.train.unlabelled(), self.data.test.unlabelled())
+        object.__setattr__(self, "data", DataSet(self.data.name, *bare))

@@ -102,7 +102,14 @@ class Publishing:
         from compatkit.releasing import Release
 
         return Release.of(
-            self.store, fit, prefix, about=about, version=version, major=major, data=data, progress=progress
+            self.store,
+            fit,
+            lambda key: f"{prefix}/{key}",
+            about=about,
+            version=version,
+            major=major,
+            data=data,
+            progress=progress,
         )
 
     def adopt(

@@ -11,16 +11,16 @@ import attrs
 
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
+from compatkit.workspace.adapting import Adapting
 from compatkit.workspace.building import Building
 from compatkit.workspace.copying import Copying
-from compatkit.workspace.measuring import Measuring
 from compatkit.workspace.policing import Policing
 from compatkit.workspace.publishing import Publishing
 from compatkit.workspace.signing import Signing
 
 
 @attrs.frozen(eq=False)
-class Registry(Publishing, Building, Measuring, Copying, Signing, Policing):
+class Registry(Publishing, Building, Adapting, Copying, Signing, Policing):
     """Components under versioned names in one folder.
 
     Attributes:

@@ -61,8 +61,14 @@ class DiscriminateCommonClasses:
         """Add the head (or take the frozen one) and match every task's classes to its outputs by name.
 
         Raises:
-            UsageError: The tasks, or a task and the frozen head, have no class in common.
+            UsageError: The tasks, or a task and the frozen head, have no class in common; a task has no labels.
         """
+        for state in setup.tasks.values():
+            if not state.supervised:
+                raise UsageError(
+                    f"dcc tells classes apart; task {state.name!r} has no labels. Use a self-supervised regularizer "
+                    "(rotation_prediction) with a shared head of its own."
+                )
         wanted = self._wanted(setup)
         self._head = setup.add_auxiliary_head("dcc", classes=wanted)
         outputs = self._head.labels or ()

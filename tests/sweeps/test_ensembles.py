@@ -22,9 +22,10 @@ from compatkit.training.beginning import begun
 STEPS = 3
 
 
-def tasks(backbone: str = "resnet8_cifar", **settings: Any) -> list[ck.Task]:
+def tasks(backbone: str = "resnet8_cifar", channels: int = 1, **settings: Any) -> list[ck.Task]:
+    given = {"size": (8, 8), "channels": channels}
     return [
-        ck.Task(name, data_set(name, seed=seed, size=(8, 8)), backbone, "layer2", size=(8, 8), **settings)
+        ck.Task(name, data_set(name, seed=seed, **given), backbone, "layer2", size=(8, 8), **settings)  # type: ignore[arg-type]
         for seed, name in enumerate(("left", "right"))
     ]
 
@@ -59,15 +60,16 @@ def states(fit: ck.Fit) -> dict[str, torch.Tensor]:
         [],
         ["identical_init", "dcc", "rotation_prediction"],
         [ck.use("orthogonality", weight=0.01, kind="so", layers="conv1")],
+        ["jigsaw", ck.use("colourisation", cells=2)],
     ],
-    ids=["none", "all", "weights"],
+    ids=["none", "all", "weights", "pixels"],
 )
 def test_a_member_is_the_run_alone_within_rounding_buffers_included(
     methods: Sequence[str | ck.Use], begin: Any
 ) -> None:
     """Weights, running statistics and losses agree to 1e-5 a step; crops, flips and order are each member's own."""
     chosen = trainers()
-    given = tasks(augment=("crop", "flip"))
+    given = tasks(augment=("crop", "flip"), channels=3)
     members = begin(chosen, given, *methods)
     rows, errors = train(chosen[0], members)
     assert not errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -41,7 +42,7 @@ TORCHRUN = (
     *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(PROCESSES)),
     *("--local-addr", "127.0.0.1"),
 )
-EQUAL = ("sgd", "adam", "comforts", "phases", "reversing", "frozen", "pretrained")
+EQUAL = ("sgd", "adam", "comforts", "phases", "reversing", "frozen", "pretrained", "puzzled")
 REFUSED = ("other_images", "failing", "drifting")
 
 
@@ -81,7 +82,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, grouped: None) -> Iterato
     folder = tmp_path_factory.mktemp("spread")
     with pytest.raises(KeyboardInterrupt):
         spread.kept(folder / "one.safetensors", Interrupt)
-    names = (*EQUAL, "batch_normalised", "resumed", *REFUSED)
+    names = (*EQUAL, "contrasted", "batch_normalised", "resumed", *REFUSED)
     subprocess.run([*TORCHRUN, spread.__file__, *names, folder], check=True, timeout=240, env=surroundings())
     yield Outcomes(folder)
 
@@ -101,7 +102,7 @@ def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor], within: fl
 
 @pytest.mark.parametrize("name", EQUAL)
 def test_two_processes_equal_one_at_the_same_batch(outcomes: Outcomes, name: str) -> None:
-    """With IIW, DCC, RP; shared heads of some steps, of some processes, and frozen ones."""
+    """With IIW, DCC, RP, other tasks; shared heads of some steps, of some processes, and frozen ones."""
     fit, said = spread.RUNS[name](), outcomes.said(name)
     assert_equal(outcomes.state(name), spread.state(fit))
     assert outcomes.state(name).keys() == outcomes.state(name, 1).keys()
@@ -118,6 +119,13 @@ def test_two_processes_equal_one_at_the_same_batch(outcomes: Outcomes, name: str
         assert said["plan"] == fit.plan
     assert said["run"].get("pretraining") == fit.run.get("pretraining")
     assert said["run"]["environment"].pop("processes") == PROCESSES
+
+
+def test_images_are_contrasted_with_those_of_their_process(outcomes: Outcomes) -> None:
+    """Four images of two views have 7 others in their process, and 15 where one has all eight."""
+    alone = spread.contrasted().history[0]["losses"]["contrastive/loss"]
+    shared = outcomes.said("contrasted")["history"][0]["losses"]["contrastive/loss"]
+    assert (alone, shared) == pytest.approx((math.log(15), math.log(7)), abs=1e-3)
 
 
 def test_batch_normalisation_equals_a_loop_over_two_shards(outcomes: Outcomes) -> None:

@@ -45,6 +45,18 @@ def test_a_run_is_the_eager_one_to_rounding(mode: Any, settings: dict[str, Any])
         torch.testing.assert_close(weights(other)[name], value, rtol=1e-3, atol=1e-4, msg=name)
 
 
+@pytest.mark.parametrize("mode", ["graph", "compile+graph"])
+def test_other_self_supervised_tasks_are_captured_too(mode: Any) -> None:
+    task = ck.Task("a", data_set("a", channels=3), "resnet8_cifar", "layer2", size=16, augment=("crop",))
+    uses = ["jigsaw", ck.use("colourisation", cells=2)]
+    eager = quick(steps=4, **ON_GPU, execution="eager").fit([task], uses)
+    other = quick(steps=4, **ON_GPU, execution=mode).fit([task], uses)
+    assert other.run["environment"]["execution"] == {"mode": mode, "reason": "asked for"}
+    assert other.run["environment"]["passes"] == {"a": "fused"}
+    for name, value in weights(eager).items():
+        torch.testing.assert_close(weights(other)[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_a_run_that_is_killed_goes_on_bit_by_bit(tmp_path: Path, mode: Any) -> None:
     whole = quick(steps=6, **ON_GPU, execution=mode).fit(tasks(), ALL)

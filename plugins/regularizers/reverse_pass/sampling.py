@@ -31,7 +31,8 @@ def drawn_layers(names: Sequence[str], share: float, draw: torch.Generator) -> l
     expected = share * len(names)
     count = math.floor(expected)
     count += float(torch.rand((), generator=draw, dtype=torch.float64)) < expected - count
-    return [names[place] for place in sorted(torch.randperm(len(names), generator=draw)[:count].tolist())]
+    chosen: list[int] = sorted(torch.randperm(len(names), generator=draw)[:count].tolist())
+    return [names[place] for place in chosen]
 
 
 def first_images(records: Records, images: int, share: float) -> Records:
@@ -44,7 +45,10 @@ def first_images(records: Records, images: int, share: float) -> Records:
     """
     count = max(1, round(share * images))
     return {
-        name: [LayerCall(*(_first(one, count, images) for one in call[:2]), call.layer) for call in calls]
+        name: [
+            LayerCall(_first(call.input, count, images), _first(call.output, count, images), call.layer)
+            for call in calls
+        ]
         for name, calls in records.items()
     }
 

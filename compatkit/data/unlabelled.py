@@ -1,0 +1,126 @@
+"""Images of which no label is known: a folder of image files, or a pack that holds images alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from compatkit.data.checking import LARGEST_SIDE
+from compatkit.data.packs import LARGEST, images_of, opened, stem
+from compatkit.data.separable import Images
+from compatkit.data.split import NO_CLASSES, Split
+from compatkit.errors import DataError, EnvironmentFailure
+
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+MODES = {"L": "L", "1": "L", "RGB": "RGB", "P": "RGB"}
+"""How a file's pixels are taken, by their mode; transparency and more than eight bits are refused."""
+
+
+def read_unlabelled(path: str | os.PathLike[str], *, name: str | None = None) -> Split:
+    """Read the images of a folder, or the training images of a pack; labels are not looked at.
+
+    Args:
+        path: A folder, whose PNG, JPEG, BMP and WebP files are read in the order of their names, those of its folders
+            included; or an ``.npz`` file with ``x_train`` (or ``webp_train`` and ``len_train``).
+        name: Of the images; that of the folder or file by default.
+
+    Raises:
+        DataError: There is nothing such; a file is damaged, or its images differ in size or channels.
+        EnvironmentFailure: The system does not let it be read.
+    """
+    place = Path(path).expanduser()
+    if place.is_dir():
+        return _bare(_folder(place), name or place.resolve().name, place)
+    with opened(place) as pack:
+        images = images_of(pack, "train", place)
+    return _bare(images, name or f"{stem(place)}/train", place)
+
+
+def is_bare(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is a pack of images without all that a data set has: labels and classes of both splits.
+
+    Raises:
+        DataError: The file is damaged or no pack. One that does not exist is left to who reads it.
+    """
+    place = Path(path).expanduser()
+    if not place.is_file():
+        return False
+    with opened(place) as pack:
+        held = set(pack.files)
+    return bool(held & {"x_train", "webp_train"}) and not {"y_train", "y_test", "classes"} <= held
+
+
+def _bare(images: Images, name: str, place: Path) -> Split:
+    try:
+        return Split(images, np.zeros(len(images), dtype=np.int64), NO_CLASSES, name)
+    except DataError as error:
+        raise DataError(f"{place}: {error}", subject=place) from error
+
+
+def _folder(folder: Path) -> Images:
+    try:
+        files = sorted(one for one in folder.rglob("*") if one.suffix.lower() in ENDINGS and one.is_file())
+    except OSError as error:
+        raise EnvironmentFailure(f"{folder} cannot be read: {error.strerror}. Check its rights.") from error
+    if not files:
+        raise DataError(
+            f"{folder} holds no images: expected files that end in {', '.join(ENDINGS)}.", subject=folder
+        )
+    first = _read(files[0])
+    if first.nbytes * len(files) > LARGEST:
+        raise DataError(
+            f"The {len(files):,} images of {folder} would take more than {LARGEST} bytes. Give fewer, or smaller ones.",
+            subject=folder,
+        )
+    images = np.empty((len(files), *first.shape), dtype=np.uint8)
+    for place, file in enumerate(files):
+        image = _read(file)
+        if image.shape != first.shape:
+            raise DataError(
+                f"{file} has {_said(image)}, {files[0]} {_said(first)}; all images must be of one size and kind. "
+                "Resize or convert them first.",
+                subject=file,
+            )
+        images[place] = image
+    return images
+
+
+def _said(image: Images) -> str:
+    height, width, channels = image.shape
+    return f"{height} x {width} pixels in {'grey' if channels == 1 else 'colour'}"
+
+
+def _read(file: Path) -> Images:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            if max(image.size) > LARGEST_SIDE:
+                raise DataError(
+                    f"{file} has {image.size[1]} x {image.size[0]} pixels, more than {LARGEST_SIDE} on a side."
+                )
+            if image.mode not in MODES:
+                raise DataError(
+                    f"{file} has pixels of the kind {image.mode}; grey or RGB ones of eight bits are read. Convert it "
+                    "first.",
+                    subject=file,
+                )
+            pixels = np.asarray(image.convert(MODES[image.mode]))
+    except DataError:
+        raise
+    except PermissionError as error:
+        raise EnvironmentFailure(f"{file} cannot be read: {error.strerror}. Check its rights.") from error
+    except (
+        UnidentifiedImageError,
+        Image.DecompressionBombError,
+        OSError,
+        ValueError,
+        SyntaxError,
+        EOFError,
+    ) as error:
+        raise DataError(f"{file} is no readable image: {error}", subject=file) from error
+    return cast(Images, pixels[..., None] if pixels.ndim == 2 else pixels)

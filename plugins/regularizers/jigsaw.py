@@ -1,0 +1,158 @@
+"""Jigsaw puzzles: one shared head tells in which order the tiles of an image lie, on all extractors.
+
+Paper: Noroozi, Favaro (2016), "Unsupervised Learning of Visual Representations by Solving Jigsaw Puzzles",
+    arXiv:1603.09246, Sec. 3 and Algorithm 1, in the form that keeps the size of the image, of Carlucci et al. (2019),
+    "Domain Generalization by Solving Jigsaw Puzzles", arXiv:1903.06864, Sec. 3: tiles are laid out anew and the
+    extractor sees them together. Named as a task to try by Gygli et al. (2021), App. A.
+Equations: 1/P of the sum over the permutations p of CE(s(f_t(p(x))), p), all P of every image; the first is the image
+    itself, and the target head sees that one only.
+Differences: tiles keep the pixels at their edges (no gaps, no normalisation tile by tile), so that edges that go on
+    tell of their neighbours; every image is shown in all permutations and not in one that is drawn, so that P is small.
+Cost: P - 1 more extractor passes, or a pass P times as large (``Trainer.passes``), and P times the batch through one
+    more head, a step.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from compatkit import AuxiliaryHead, Label, SetUp, Step, effect, hookimpl
+from compatkit.errors import UsageError
+from compatkit.hooks import Register
+
+compatkit_api = 1
+MOST = {2: 24, 3: 1000}
+"""Permutations by grid: all of four tiles; of nine as many as the paper used at most."""
+LEAST_SIDE = 2
+"""Pixels of a tile's side, at least."""
+
+
+@hookimpl
+def compatkit_regularizers(register: Register) -> None:
+    """Offer ``jigsaw``."""
+    register("jigsaw", Jigsaw)
+
+
+@functools.cache
+def far_apart(tiles: int, count: int) -> tuple[tuple[int, ...], ...]:
+    """Return ``count`` permutations of ``tiles`` tiles that differ in many places, always the same ones.
+
+    The identity is the first. Each next one has the largest least Hamming distance to those before it; among equals the
+    largest sum of distances, then the first in lexicographic order. The paper starts from a drawn one and takes means.
+    """
+    everything = np.array(list(itertools.permutations(range(tiles))), dtype=np.int8)
+    least = np.full(len(everything), tiles)
+    total = np.zeros(len(everything), dtype=np.int64)
+    chosen = [0]
+    while len(chosen) < count:
+        distances = (everything != everything[chosen[-1]]).sum(1)
+        least, total = np.minimum(least, distances), total + distances
+        chosen.append(int(np.argmax(least * (tiles * count + 1) + total)))
+    return tuple(tuple(int(tile) for tile in everything[place]) for place in chosen)
+
+
+def rearranged(images: Tensor, order: Sequence[int], grid: int) -> Tensor:
+    """Return images whose tiles lie in another order.
+
+    Where a side is no multiple of ``grid``, the tiles are those of the largest part in the middle whose sides are, and
+    the pixels around it stay where they are.
+
+    Args:
+        images: ``(..., height, width)``, numbers of any type.
+        order: At place k, counted row by row, lies the tile that was at place ``order[k]``.
+        grid: Tiles a side.
+    """
+    sides = [side // grid for side in images.shape[-2:]]
+    starts = [side % grid // 2 for side in images.shape[-2:]]
+
+    def tile(place: int) -> tuple[slice, ...]:
+        corner = [
+            start + number * side
+            for start, number, side in zip(starts, divmod(place, grid), sides, strict=True)
+        ]
+        return (..., *(slice(one, one + side) for one, side in zip(corner, sides, strict=True)))  # type: ignore[return-value]
+
+    view = images.clone()
+    for place, other in enumerate(order):
+        if place != other:
+            view[tile(place)] = images[tile(other)]
+    return view
+
+
+@attrs.define(eq=False)
+class Jigsaw:
+    """Trains a shared head to tell permutations of tiles apart.
+
+    The outputs of the head are named after the permutations, so that its contract lists them, and a run against a
+    frozen head of other permutations is refused.
+
+    Attributes:
+        grid: Tiles a side, 2 or 3.
+        permutations: How many permutations are told apart, the identity included: 2 to 24 for a grid of 2, 2 to 1,000
+            for a grid of 3. Each but the identity costs an extractor pass a step.
+
+    Raises:
+        UsageError: A grid or count that is none of these.
+    """
+
+    grid: int = 2
+    permutations: int = 4
+    _head: AuxiliaryHead | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.grid, bool) or self.grid not in MOST:
+            raise UsageError(f"jigsaw: grid is 2 or 3 tiles a side, got {self.grid!r}.")
+        most = MOST[self.grid]
+        whole = isinstance(self.permutations, int) and not isinstance(self.permutations, bool)
+        if not whole or not 2 <= self.permutations <= most:
+            raise UsageError(
+                f"jigsaw: permutations is a whole number from 2 to {most} for a grid of {self.grid}, got "
+                f"{self.permutations!r}."
+            )
+
+    @property
+    def orders(self) -> tuple[tuple[int, ...], ...]:
+        """The permutations that are told apart, the identity first; see ``far_apart``."""
+        return far_apart(self.grid**2, self.permutations)
+
+    @hookimpl
+    def compatkit_set_up(self, setup: SetUp) -> None:
+        """Add the head, or take the frozen one.
+
+        Raises:
+            UsageError: A task's images are too small to be cut into tiles.
+        """
+        least = self.grid * LEAST_SIDE
+        for state in setup.tasks.values():
+            height, width = state.data.size
+            if min(height, width) < least:
+                raise UsageError(
+                    f"jigsaw needs images of at least {least} x {least} pixels for {self.grid} tiles a side; task "
+                    f"{state.name!r} has {height} x {width}. Set Task.size."
+                )
+        names = ["tiles " + " ".join(map(str, order)) for order in self.orders]
+        self._head = setup.add_auxiliary_head("jigsaw", classes=[Label(name) for name in names])
+
+    @hookimpl
+    @effect("pure")
+    def compatkit_further_views(self, images: Tensor) -> Sequence[Tensor]:
+        """Return the images in all orders of their tiles but their own."""
+        return [rearranged(images, order, self.grid) for order in self.orders[1:]]
+
+    @hookimpl
+    @effect("pure")
+    def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
+        """Return the mean cross-entropy over all permutations of every image."""
+        if self._head is None or step.features is None:
+            raise UsageError("jigsaw: losses were asked for before the run was set up.")
+        logits = self._head(torch.cat([step.features, *step.views]))
+        wanted = torch.arange(self.permutations, device=logits.device)
+        return {"loss": F.cross_entropy(logits.float(), wanted.repeat_interleave(len(step.batch.images)))}

@@ -1,0 +1,67 @@
+"""What a dense layer's weights hold of images: energies, and pictures, kept as whole numbers, drawn as rows of arms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import compatkit as ck
+from compatkit.metrics import Table, make_metric
+from compatkit.pictures import beside
+
+Picture = Sequence[Sequence[int]]
+DEEPEST = 127
+
+
+def energies(fit: ck.Fit, split: ck.Split, layer: str, top: int, *, subspace: str = "top") -> list[float]:
+    """Return the share of each class's mean image that lies in the span of a layer's first right singular vectors.
+
+    Args:
+        fit: Of one network.
+        split: Images; classes without any are left out.
+        layer: That takes them.
+        top: How many vectors.
+        subspace: ``"active"`` takes all whose singular value is not zero.
+    """
+    (state,) = fit.tasks.values()
+    measured = ck.measure(state, split, [make_metric("singular_features", top=top)], layers=[layer])
+    table = measured["singular_features/energy"]
+    cells = [one for (*_, which), one in table if which == subspace] if isinstance(table, Table) else []
+    return [one.value for one in cells if one.value is not None]
+
+
+def singular(weight: Tensor, count: int) -> tuple[list[float], Tensor]:
+    """Return all singular values of ``weight (out, in)``, and the first right singular vectors ``(count, in)``."""
+    _, values, right = torch.linalg.svd(weight.double(), full_matrices=False)
+    return values.tolist(), right[:count]
+
+
+def kept(values: Any, size: tuple[int, int]) -> list[list[int]]:
+    """Return numbers as a picture of whole numbers, -127 to 127, the largest positive.
+
+    Args:
+        values: As many numbers as pixels; their sign means nothing, as that of a singular vector.
+        size: Height and width.
+    """
+    array = np.asarray(values, dtype=np.float64).reshape(size)
+    largest = array.flat[np.abs(array).argmax()] or 1.0
+    return np.rint(array / largest * DEEPEST).astype(int).tolist()
+
+
+def rows(pictures: Mapping[str, Sequence[Picture]], titles: Sequence[str]) -> bytes:
+    """Return rows of pictures below each other as PNG; zero is grey.
+
+    Args:
+        pictures: By the name of their row; one with less than others has grey ones behind.
+        titles: One above each column.
+    """
+    most = max(len(row) for row in pictures.values())
+    arrays = {}
+    for name, row in pictures.items():
+        array = np.asarray(row)[:, None]
+        arrays[name] = np.pad(array, [(0, most - len(array)), (0, 0), (0, 0), (0, 0)])
+    return beside(arrays, low=-DEEPEST, high=DEEPEST, titles=titles)

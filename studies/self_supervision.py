@@ -1,0 +1,69 @@
+"""Which self-supervised task makes parts fit: rotations, puzzles, colours, contrasts, alone and from equal weights.
+
+Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
+    App. A: any self-supervised task could take the place of rotation prediction; none other was tried there.
+
+    compatkit study run 3.12 --data DIR --out OUT
+"""
+
+from __future__ import annotations
+
+import compatkit as ck
+from compatkit.hooks import Register
+from compatkit.studies import Outcome, Reported, Run, Study
+
+from .recombination import STUDY as RECOMBINATION
+from .recombination import measure, tasks_of, values_of
+
+TASKS = ("rp", "jigsaw", "contrastive", "colourisation")
+ARMS = ("none", *TASKS, "iiw", *(f"iiw+{one}" for one in TASKS))
+
+
+def regularizers(arm: str, pair: str) -> list[ck.Use]:
+    """Return the plugins of an arm, at their defaults; the contrastive task mirrors no digits."""
+    made = {
+        "iiw": ck.use("identical_init"),
+        "rp": ck.use("rotation_prediction"),
+        "jigsaw": ck.use("jigsaw"),
+        "contrastive": ck.use("contrastive", flip=pair != "digits"),
+        "colourisation": ck.use("colourisation"),
+    }
+    return [made[one] for one in arm.split("+") if one in made]
+
+
+def run(run: Run) -> Outcome:
+    """Train both networks of an arm, exchange their heads, measure."""
+    settings = run.settings
+    if settings["pair"] == "digits" and "colourisation" in run.arm:
+        return Outcome(values={}, notes=("Digits are grey: colourisation has nothing to tell of them.",))
+    tasks = tasks_of(run)
+    trainer = ck.Trainer(
+        steps=settings["steps"], seed=run.seed, batch_size=settings["batch_size"], progress=False
+    )
+    cells = measure([trainer.fit(tasks, regularizers(run.arm, settings["pair"]))], tasks)
+    return Outcome(values=values_of(cells), kept={"cells": cells})
+
+
+STUDY = Study(
+    title="recombination accuracy by self-supervised task",
+    question="Which task without labels makes parts fit, where both networks train one head for it, and do the tasks "
+    "that the networks are for suffer?",
+    reference="Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components by Learning Compatible "
+    "Representations, App. A",
+    arms=ARMS,
+    measures=RECOMBINATION.measures,
+    sizes=RECOMBINATION.sizes,
+    scale=RECOMBINATION.scale,
+    paper=tuple(
+        Reported(arm, "recombined", value, "Gygli et al. 2021, Fig. 2, Sec. 4", "%")
+        for arm, value in (("none", 10.6), ("iiw", 25.1), ("rp", 50.1))
+    ),
+    run=run,
+    data=RECOMBINATION.data,
+)
+
+
+@ck.hookimpl
+def compatkit_studies(register: Register) -> None:
+    """Offer study 3.12."""
+    register("3.12", lambda: STUDY)

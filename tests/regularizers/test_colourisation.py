@@ -1,0 +1,192 @@
+"""Colourisation: CIE Lab, bins, windows, the loss over pixels, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from small import data_set, quick
+
+import compatkit as ck
+from compatkit.data.dataset import DataSet
+from compatkit.errors import PluginError
+from compatkit.testing import assert_regularizer
+from compatkit_plugins.regularizers._lab import Lookup, bins, lightness_and_chroma, without_colours
+from compatkit_plugins.regularizers.colourisation import Colourisation, chroma_loss, windows
+
+
+@pytest.mark.parametrize(
+    ("colour", "wanted"),
+    [
+        ((1, 0, 0), (53.24, 80.09, 67.20)),
+        ((0, 1, 0), (87.73, -86.18, 83.18)),
+        ((0, 0, 1), (32.30, 79.19, -107.86)),
+        ((1, 1, 1), (100, 0, 0)),
+        ((0.5, 0.5, 0.5), (53.39, 0, 0)),
+        ((0, 0, 0), (0, 0, 0)),
+    ],
+)
+def test_lab_of_known_colours(colour: tuple[float, ...], wanted: tuple[float, ...]) -> None:
+    """Published values for D65."""
+    y, a, b = (float(one) for one in lightness_and_chroma(torch.tensor([colour], dtype=torch.float64)))
+    light = 116 * y ** (1 / 3) - 16 if y > (6 / 29) ** 3 else y * (29 / 3) ** 3
+    assert (light, a, b) == pytest.approx(wanted, abs=0.01)
+
+
+def test_an_image_without_colours_has_the_same_luminance_and_no_chroma() -> None:
+    images = torch.rand(4, 5, 5, 3, dtype=torch.float64)
+    images[0] *= 0.01  # where the curve of sRGB is a line
+    luminance, _, _ = lightness_and_chroma(images)
+    grey = without_colours(luminance)[..., None].expand(-1, -1, -1, 3)
+    again, a, b = lightness_and_chroma(grey)
+    torch.testing.assert_close(again, luminance, rtol=1e-6, atol=1e-9)
+    assert float(a.abs().max()) < 1e-9 and float(b.abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize(("side", "count"), [(10, 260), (20, 74), (50, 19)])
+def test_bins_are_those_that_colours_fall_into(side: int, count: int) -> None:
+    found = bins(side)
+    assert len(set(found)) == len(found) == count
+    assert (0, 0) in found and all(a % side == b % side == 0 for a, b in found)
+    lookup = Lookup.of(side, "cpu")
+    colours = torch.rand(2000, 3, dtype=torch.float64)
+    _, a, b = lightness_and_chroma(colours)
+    for number, one, other in zip(lookup(a, b).tolist(), a.tolist(), b.tolist(), strict=True):
+        middle = round(one / side) * side, round(other / side) * side
+        assert found[number] == middle or middle not in found
+
+
+def test_what_lies_outside_has_the_nearest_bin() -> None:
+    lookup = Lookup.of(20, "cpu")
+    far = lookup(torch.tensor([1000.0, -1000.0]), torch.tensor([0.0, 0.0]))
+    assert [bins(20)[int(one)] for one in far] == [(80, 0), (-80, 20)]
+
+
+def test_windows_by_hand() -> None:
+    features = torch.arange(32).view(2, 1, 4, 4)
+    found = windows(features, 2)
+    assert found.shape == (8, 1, 2, 2)
+    assert found[:, 0].flatten(1).tolist()[:4] == [
+        [0, 1, 4, 5],
+        [2, 3, 6, 7],
+        [8, 9, 12, 13],
+        [10, 11, 14, 15],
+    ]
+    assert found[4, 0].tolist() == [[16, 17], [20, 21]]
+    assert torch.equal(windows(features, 1), features)
+    last = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    assert windows(last, 2).is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(("cells", "size"), [(2, (4, 4)), (3, (7, 5)), (1, (3, 3))])
+def test_loss_is_the_mean_over_pixels_of_the_entropy_of_their_bin(cells: int, size: tuple[int, int]) -> None:
+    """Against numpy in double precision, pixel by pixel, also where sides do not divide."""
+    logits = torch.randn(2 * cells * cells, 6, dtype=torch.float64)
+    numbers = torch.randint(0, 6, (2, *size))
+    total = 0.0
+    for image, row, column in np.ndindex(2, *size):
+        cell = int((row + 0.5) * cells / size[0]) * cells + int((column + 0.5) * cells / size[1])
+        said = logits[image * cells * cells + cell].numpy()
+        total -= said[int(numbers[image, row, column])] - np.log(np.exp(said).sum())
+    found = chroma_loss(logits.float(), numbers, cells)
+    assert float(found) == pytest.approx(total / numbers.numel(), rel=1e-5)
+
+
+def colour(name: str, seed: int = 0) -> DataSet:
+    return data_set(name, channels=3, seed=seed)
+
+
+def task(name: str = "a", data: DataSet | None = None, split: str = "layer2", **settings: Any) -> ck.Task:
+    return ck.Task(name, data or colour(name), "resnet8_cifar", split, **{"size": 16, **settings})
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_the_extractor_sees_grey_images_of_the_same_luminance(
+    channels_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[ck.Step] = []
+    given: list[torch.Tensor] = []
+    extract = ck.Step.extract
+
+    def watched(self: ck.Step, images: torch.Tensor, *, write_statistics: bool) -> torch.Tensor:
+        seen.append(self)
+        given.append(images.detach().double())
+        assert not write_statistics
+        assert images.is_contiguous(memory_format=self.precision.memory_format)
+        return extract(self, images, write_statistics=write_statistics)
+
+    monkeypatch.setattr(ck.Step, "extract", watched)
+    quick(steps=1, channels_last=channels_last).fit([task()], ["colourisation"])
+    data = seen[0].task.data
+    mean, std = (torch.tensor(one, dtype=torch.float64) for one in (data.mean, data.std))
+    images = seen[0].batch.images.double().movedim(1, -1) * std + mean
+    grey = given[0].movedim(1, -1) * std + mean
+    torch.testing.assert_close(grey[..., :1].expand_as(grey), grey, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        lightness_and_chroma(grey)[0], lightness_and_chroma(images)[0], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_network_learns_the_colours_of_its_images() -> None:
+    """Red above, blue below: two bins, which the head tells by their place alone."""
+    data = colour("a")
+    images = np.zeros_like(data.train.images)
+    images[..., 1] = data.train.images[..., 1] // 8
+    images[:, :6, :, 0], images[:, 6:, :, 2] = 255, 255
+    flat = attrs.evolve(data, train=attrs.evolve(data.train, images=images))
+    fit = quick(steps=30, lr=0.02).fit([task(data=flat)], [ck.use("colourisation", cells=2)])
+    losses = [row["losses"]["colourisation/loss"] for row in fit.history]
+    assert losses[0] > 1 and losses[-1] < 0.3
+
+
+def grey_in_colour() -> DataSet:
+    data = data_set("faded")
+    return attrs.evolve(data, train=data.train.converted("RGB"), test=data.test.converted("RGB"))
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "said"),
+    [
+        (
+            lambda: task(data=data_set("pale")),
+            {},
+            r"those of task 'a' \(pale\) are grey.*jigsaw or contrastive",
+        ),
+        (lambda: task(data=grey_in_colour()), {}, r"those of task 'a' \(faded\) are grey"),
+        (task, {"cells": 3}, r"3 x 3 windows; the features of task 'a' after layer2 are \(32, 8, 8\)"),
+        (lambda: task(split="forward_features"), {"cells": 8}, "8 x 8 windows; the features of task 'a'"),
+        (task, {"cells": 0}, "cells is a whole number from 1, got 0"),
+        (task, {"cells": True}, "cells is a whole number from 1, got True"),
+        (task, {"bin_size": 4}, "bin_size is a whole number from 5 to 50, got 4"),
+        (task, {"bin_size": 20.0}, r"bin_size is a whole number from 5 to 50, got 20\.0"),
+    ],
+)
+def test_what_is_refused(given: Any, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(PluginError, match=said):
+        quick(steps=1).fit([given()], [ck.use("colourisation", **settings)])
+
+
+def test_a_head_of_fixed_size_takes_all_features_at_once_only() -> None:
+    kwargs = {"filters": 4, "convolutions": 1, "units": 8}
+    one = ck.Task("a", colour("a"), "simple_cnn", "blocks", kwargs=kwargs, size=(8, 8))
+    with pytest.raises(
+        PluginError, match="a head of simple_cnn after blocks does not take one of 2 x 2 windows"
+    ):
+        quick(steps=1).fit([one], [ck.use("colourisation", cells=2)])
+    fit = quick(steps=1).fit([one], [ck.use("colourisation", cells=1)])
+    assert fit.history[0]["losses"]["colourisation/loss"] > 0
+
+
+def test_a_frozen_head_of_other_bins_is_refused() -> None:
+    first = quick(steps=1).fit([task()], ["colourisation"])
+    with pytest.raises(
+        PluginError, match=r"tells apart \['a -80 b .*Use the settings that it was trained with"
+    ):
+        quick(steps=1).fit([task("b")], [ck.use("colourisation", bin_size=25)], frozen=first)
+
+
+def test_conforms() -> None:
+    assert_regularizer(Colourisation, cells=2, bin_size=10)
