@@ -182,6 +182,23 @@ def test_a_step_that_draws_no_layer_reports_0_and_moves_as_without() -> None:
     assert same_parts(fit, quick(steps=2).fit([small()]))
 
 
+@pytest.mark.parametrize("settings", [{"variant": "full"}, {"variant": "first"}, {"activation": True}])
+def test_layers_that_are_walked_through_are_drawn_all_together(settings: dict[str, Any]) -> None:
+    """Steps give the whole loss over its probability, or 0; both happen, and the first as often as it should."""
+
+    def losses(**more: Any) -> list[float]:
+        # At a rate of 0 in all but name every step sees the first weights, so that steps can be compared.
+        use = ck.use("reverse_pass", **settings, **more)
+        fit = quick(steps=24, lr=1e-30, optimiser="sgd", log_every=1).fit([small()], [use])
+        return [row["losses"]["reverse_pass/loss"] for row in fit.history]
+
+    whole, drawn = losses(), losses(sample_layers=0.5)
+    hit = [one > 0 for one in drawn]
+    assert 5 <= sum(hit) <= 19  # 12 of 24 expected; outside with a probability of .004
+    for loss, estimate, there in zip(whole, drawn, hit, strict=True):
+        assert estimate == pytest.approx(2 * loss if there else 0, rel=1e-5)
+
+
 def test_layers_of_factor_0_are_not_drawn() -> None:
     one = {"layers": ["blocks.0.conv"]}
     other = {"layer_weights": {"*": 0, "blocks.0.conv": 1}}

@@ -170,8 +170,8 @@ def test_layers_of_a_chain_can_be_chosen() -> None:
         ({"variant": "first", "layers": ["conv1"]}, "layers are of no use with variant='first'"),
         ({"bn_reverse": "running"}, "bn_reverse and output_activation are of no use with variant='local'"),
         ({"output_activation": "relu"}, "through each layer's linear part alone"),
-        ({"variant": "full", "sample_images": 0.5}, "are for variant='local' without activation"),
-        ({"activation": True, "sample_layers": 0.5}, "are for variant='local' without activation"),
+        ({"variant": "full", "sample_images": 0.5}, "is for variant='local' without activation"),
+        ({"activation": True, "sample_images": 0.5}, "is for variant='local' without activation"),
     ],
 )
 def test_settings_that_would_not_be_heeded_are_refused(settings: dict[str, Any], said: str) -> None:

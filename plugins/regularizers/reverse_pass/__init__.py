@@ -97,7 +97,8 @@ class ReversePass:
         sample_images: Share of the batch that is taken in each step, its first images: an unbiased estimate, as
             batches are in random order.
         sample_layers: Share of the layers that is drawn in each step, weighted by its inverse: an unbiased estimate.
-            Where it stands for less than one layer, some steps draw none.
+            Where it stands for less than one layer, some steps draw none. Layers that are walked through one after the
+            other (``full``, ``first``, ``activation``) are drawn all together: in that share of the steps.
         reduction: ``"mean"``: over batch and elements for each layer, then the sum over layers.
 
     Raises:
@@ -156,13 +157,13 @@ class ReversePass:
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the sum over layers of what each is away from giving back what it took."""
-        detach = self.detach_target
-        if self._ways:
-            way, weighted = self._ways[step.task.name]
-            loss = way.loss(step.layers, step.batch.images, weighted, detach_target=detach)
-        else:
-            loss = self._estimate(step, step.layers)
+        loss = self._walked(step) if self._ways else self._estimate(step, step.layers)
         return {} if loss is None else {"loss": loss}
+
+    def _walked(self, step: Step) -> Tensor | None:
+        """Return the loss of layers that are walked through one after the other."""
+        way, weighted = self._ways[step.task.name]
+        return way.loss(step.layers, step.batch.images, weighted, detach_target=self.detach_target)
 
     def _estimate(self, step: Step, records: Records) -> Tensor | None:
         """Return the loss of what layers did, or of what they did with some images."""
@@ -206,9 +207,14 @@ class SampledReversePass(ReversePass):
     @effect("host")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return an unbiased estimate of the loss: 0 where no layer is drawn."""
-        names = [name for name in step.layers if self._factors[name] != 0]
-        chosen = drawn_layers(names, self.sample_layers, step.rng("reverse_pass", "layers"))
-        loss = self._estimate(step, {name: step.layers[name] for name in chosen})
+        draw = step.rng("reverse_pass", "layers")
+        if self._ways:
+            drawn = drawn_layers(["all"], self.sample_layers, draw)
+            loss = self._walked(step) if drawn else None
+        else:
+            names = [name for name in step.layers if self._factors[name] != 0]
+            chosen = drawn_layers(names, self.sample_layers, draw)
+            loss = self._estimate(step, {name: step.layers[name] for name in chosen})
         if loss is None:
             return {} if step.logits is None else {"loss": 0 * step.logits.sum()}  # counts in means of losses
         return {"loss": loss / self.sample_layers}
@@ -233,8 +239,8 @@ def _check_variant(one: ReversePass) -> None:
             "bn_reverse and output_activation are of no use with variant='local' without activation, which goes back "
             "through each layer's linear part alone; set activation=True, or take variant='full'."
         )
-    if not linear and (one.sample_images != 1 or one.sample_layers != 1):
+    if not linear and one.sample_images != 1:
         raise UsageError(
-            "sample_images and sample_layers are for variant='local' without activation, where each layer and each "
-            f"image stands alone; got variant={one.variant!r}, activation={one.activation!r}."
+            "sample_images is for variant='local' without activation, where each image stands alone; got "
+            f"variant={one.variant!r}, activation={one.activation!r}."
         )
