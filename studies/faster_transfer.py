@@ -2,64 +2,39 @@
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
     Sec. 5.3, Fig. 4 (a rotation head from CIFAR-100; ImageNet to CIFAR-10, STL-10 and CIFAR-100, ResNet-56).
-Here: a rotation head from Fashion-MNIST, MNIST to USPS; or from CIFAR-100, one half of CIFAR-10 to the other, shifted.
-    The order of the arms at each step is comparable with the paper's, not the figures.
+Here: a rotation head from Fashion-MNIST, MNIST to USPS or back; or one from CIFAR-100, and one half of CIFAR-10 to the
+    other, shifted, or CIFAR-10 to STL-10.
 
 All networks are trained with rotation prediction. In the first two arms its head is one that was trained before, on
 other images, and stays frozen; in the others it is each network's own.
+
+    compatkit study run 3.11 --data DIR --out OUT
 """
 
 from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import torch
 from torch import nn
 
 import compatkit as ck
+from compatkit.hooks import Register
+from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
+
+from ._curves import curves
 
 ARMS = ("rp", "iiw+rp", "independent", "re-initialised")
 """``rp``: source extractor under the target's head, both trained with one frozen rotation head; ``iiw+rp``: the two
 from the same initial weights too; ``independent``: both with rotation heads of their own; ``re-initialised``: the same
 source extractor under a head that is drawn anew."""
 STEPS = (0, 10, 100, 1000)
-PAPER = {("rp", "steps-0"): (40.0, 66.4)}
-"""Per cent, Sec. 5.3: from the worst to the best target, before any fine-tuning; the baselines are at chance."""
-SIZES: dict[str, dict[str, Any]] = {
-    "cpu": {
-        "data": ["fashion-mnist", "mnist", "usps"],
-        "backbone": "resnet20_cifar",
-        "split": "layer2",
-        "size": 16,
-        "train": 5000,
-        "test": 2000,
-        "steps": 300,
-        "batch_size": 64,
-        "lr": 0.01,
-        "tune_lr": 0.01,
-        "tune_steps": list(STEPS),
-    },
-    "paper": {
-        "data": ["cifar100", "plain", "shifted"],
-        "backbone": "resnet56_cifar",
-        "split": "layer2",
-        "size": 32,
-        "train": None,
-        "test": None,
-        "steps": 20000,
-        "batch_size": 512,
-        "lr": 0.01,
-        "tune_lr": 0.01,
-        "tune_steps": list(STEPS),
-    },
-}
-"""``data``: where the rotation head comes from, the source, the target."""
-Load = Callable[[str], ck.DataSet]
 EVALUATED = 500
 """Images of a batch of the evaluation, whose statistics batch normalisation takes."""
 
@@ -109,46 +84,65 @@ def accuracy(network: nn.Module, split: ck.Split, state: ck.TaskState, seed: int
     return right / len(shown)
 
 
-def sets(load: Load, settings: Mapping[str, Any]) -> list[ck.DataSet]:
-    """Return the data of the rotation head, of the source and of the target."""
-    found = []
-    for name in settings["data"]:
-        if name in ("plain", "shifted"):
-            plain, other = load("cifar10").halves()
-            data = (plain if name == "plain" else other.shifted(hue=0.3, blur=0.8)).renamed(name)
+def tasks_of(run: Run) -> list[ck.Task]:
+    """Return the tasks of the rotation head, of the source and of the target."""
+    settings, tasks = run.settings, []
+    kept = {"train": settings["train"] or None, "test": settings["test"] or None}
+    for name, known in zip(("rotation", "source", "target"), settings["data"], strict=True):
+        if known in ("plain", "shifted"):
+            plain, other = run.load("cifar10").halves()
+            data = (plain if known == "plain" else other.shifted(hue=0.3, blur=0.8)).renamed(known)
         else:
-            data = load(name)
-        kept = {"train": settings["train"], "test": settings["test"]}
-        found.append(data.subset(**kept))
-    return found
+            data = run.load(known)
+        augment = ("crop", "flip") if data.train.channels == "RGB" else ()
+        data = data.subset(**kept)
+        tasks.append(
+            ck.Task(
+                name, data, settings["backbone"], settings["split"], size=settings["image"], augment=augment
+            )
+        )
+    return tasks
 
 
-def run(arm: str, seed: int, settings: Mapping[str, Any], load: Load) -> dict[str, float]:
-    """Train source and target, swap the extractor, fine-tune, and measure on the target's test images on the way.
+def train(run: Run, tasks: list[ck.Task]) -> list[ck.Fit]:
+    """Return source and target, trained with one frozen rotation head, or with heads of their own.
 
-    Args:
-        arm: One of ``ARMS``.
-        seed: Of all runs; networks are drawn from streams of their own all the same, but for IIW.
-        settings: See ``SIZES``.
-        load: Gives a data set by name.
-
-    Returns:
-        Accuracy by measure: ``own`` is that of the target's own network, ``steps-0``, ``steps-10`` and so on those of
-        the swapped one after so many steps.
+    Each network has a seed of its own: from one seed, rotation heads would start from the same weights too, and the
+    controls would be half compatible by that.
     """
-    names = ("rotation", "source", "target")
-    tasks = [_task(name, data, settings) for name, data in zip(names, sets(load, settings), strict=True)]
+    settings, shared = run.settings, "rp" in run.arm.split("+")
     colour = tasks[-1].data.train.channels == "RGB"
     # A half turn makes a 9 of a 6: digits are turned upside down instead.
-    uses: list[Any] = [ck.use("rotation_prediction", half_turn="rotate" if colour else "flip")]
-    if arm == "iiw+rp":
-        uses.append("identical_init")
-    batch = {"batch_size": settings["batch_size"], "seed": seed, "progress": False}
-    trainer = ck.Trainer(steps=settings["steps"], lr=settings["lr"], **batch)
-    head = trainer.fit(tasks[:1], uses) if "rp" in arm.split("+") else None
-    source, target = (trainer.fit([task], uses, frozen=head) for task in tasks[1:])
+    uses = [ck.use("rotation_prediction", half_turn="rotate" if colour else "flip")]
+    if run.arm == "iiw+rp":
+        uses.append(ck.use("identical_init", seed=run.seed))
+    rotation, *trainers = (
+        ck.Trainer(
+            steps=settings["steps"],
+            lr=settings["lr"],
+            batch_size=settings["batch_size"],
+            seed=len(tasks) * run.seed + place,
+            progress=False,
+        )
+        for place in range(len(tasks))
+    )
+    head = rotation.fit(tasks[:1], uses) if shared else None
+    return [
+        trainer.fit([task], uses, frozen=head, frozen_statistics=settings["frozen_statistics"])
+        for trainer, task in zip(trainers, tasks[1:], strict=True)
+    ]
+
+
+def run(run: Run) -> Outcome:
+    """Train source and target, swap the extractor, fine-tune, and measure on the target's test images on the way.
+
+    ``own`` is the accuracy of the target's own network, ``steps-10`` that of the swapped one after ten steps.
+    """
+    settings, tasks = run.settings, tasks_of(run)
+    source, target = train(run, tasks)
     test = tasks[-1].data.test
-    own = accuracy(copy.deepcopy(target.network("target")), test, target.tasks["target"], seed)
+    own = accuracy(copy.deepcopy(target.network("target")), test, target.tasks["target"], run.seed)
+    keep = Keep(tuple(done for done in STEPS if done <= settings["tune"]))
     with tempfile.TemporaryDirectory() as folder:
         registry = ck.Registry.init(Path(folder) / "parts")
         registry.publish(source, prefix="source")
@@ -157,29 +151,99 @@ def run(arm: str, seed: int, settings: Mapping[str, Any], load: Load) -> dict[st
             "swapped",
             tasks[-1].data,
             extractor="source/source.extractor",
-            head=None if arm == "re-initialised" else "target/target.head",
+            head=None if run.arm == "re-initialised" else "target/target.head",
             augment=tasks[-1].augment,
         )
-        keep = Keep(tuple(settings["tune_steps"]))
         tuned = ck.Trainer(
-            steps=max(*keep.steps, 1),
+            steps=max(settings["tune"], 1),
             lr=settings["tune_lr"],
             weight_decay=0.0,
             schedule="constant",
-            **batch,
+            batch_size=settings["batch_size"],
+            seed=run.seed,
+            progress=False,
         ).fit([swapped], ["keep"], factories={"keep": lambda: keep})
     state = tuned.tasks["swapped"]
-    figures = {f"steps-{done}": accuracy(one, test, state, seed) for done, one in keep.networks.items()}
-    return {"own": own, **figures}
+    figures = {f"steps-{done}": accuracy(one, test, state, run.seed) for done, one in keep.networks.items()}
+    chance = float(np.bincount(test.labels).max() / len(test))
+    return Outcome(values={"own": own, **figures, "chance": chance})
 
 
-def _task(name: str, data: ck.DataSet, settings: Mapping[str, Any]) -> ck.Task:
-    colour = data.train.channels == "RGB"
-    return ck.Task(
-        name,
-        data,
-        settings["backbone"],
-        settings["split"],
-        size=settings["size"],
-        augment=("crop", "flip") if colour else (),
-    )
+def draw(results: Results) -> Mapping[str, bytes]:
+    """Draw accuracy by steps of fine-tuning, as the paper's Fig. 4."""
+    done = [one for one in STEPS if one <= results.settings["tune"]]
+    ticks = [f"{one:,}" for one in done]
+    return {"transfer": curves(results, [f"steps-{one}" for one in done], ticks, "steps of fine-tuning")}
+
+
+def _reported(value: float, which: str) -> Reported:
+    where = f"Gygli et al. 2021, Sec. 5.3, Fig. 4: {which} of three targets, with IIW or without"
+    return Reported("rp", "steps-0", value, where, "%")
+
+
+_CPU: dict[str, Any] = {
+    "data": ["fashion-mnist", "mnist", "usps"],
+    "backbone": "resnet20_cifar",
+    "split": "layer2",
+    "image": 16,
+    "train": 5000,
+    "test": 2000,
+    "steps": 300,
+    "batch_size": 64,
+    "lr": 0.01,
+    "frozen_statistics": "stored",
+    "tune": STEPS[-1],
+    "tune_lr": 0.01,
+}
+_SMALLER = "ResNet-20, 5,000 images and 300 steps of 64 in place of ResNet-56 and 20,000 of 512"
+_HALVES = ["cifar100", "plain", "shifted"]
+STUDY = Study(
+    title="faster transfer",
+    question="A source's extractor under the target's head, trained apart against one frozen rotation head: is it "
+    "ahead of independent parts and of a head drawn anew, before and soon after fine-tuning starts?",
+    reference="Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components by Learning Compatible "
+    "Representations, Sec. 5.3, Fig. 4, App. E",
+    arms=ARMS,
+    measures=(
+        Measure(name="own", title="target's own network"),
+        *(Measure(name=f"steps-{one}", title=f"swapped, after {one:,} steps") for one in STEPS),
+        Measure(name="chance", title="chance", better="none", drawn=False),
+    ),
+    # ``data``: where the rotation head comes from, the source, the target.
+    sizes={
+        "cpu": _CPU,
+        "back": {**_CPU, "data": ["fashion-mnist", "usps", "mnist"]},
+        "halves": {**_CPU, "data": _HALVES, "image": 32},
+        "paper": {
+            **_CPU,
+            "data": ["cifar100", "cifar10", "stl10"],
+            "backbone": "resnet56_cifar",
+            "image": 32,
+            "train": 0,  # all
+            "test": 0,
+            "steps": 20_000,
+            "batch_size": 512,
+            "frozen_statistics": "batch",
+        },
+    },
+    scale={
+        "cpu": "a rotation head from Fashion-MNIST, MNIST to USPS at 16x16, in place of CIFAR-100, ImageNet and three "
+        f"targets; {_SMALLER}.",
+        "back": "a rotation head from Fashion-MNIST, USPS to MNIST at 16x16, in place of CIFAR-100, ImageNet and three "
+        f"targets; {_SMALLER}.",
+        "halves": "a rotation head from CIFAR-100, one half of CIFAR-10 to the other, which is shifted, in place of "
+        f"ImageNet and three targets; {_SMALLER}.",
+        "paper": "CIFAR-10 in place of ImageNet, and STL-10 alone of three targets; fine-tuned for 1,000 steps, where "
+        "the paper stops after 5 epochs and does not say the learning rate.",
+    },
+    paper=(_reported(40.0, "lowest"), _reported(66.4, "highest")),
+    run=run,
+    draw=draw,
+    data=("fashion-mnist", "mnist", "usps", "cifar100", "cifar10", "stl10"),
+)
+
+
+@ck.hookimpl
+def compatkit_studies(register: Register) -> None:
+    """Offer study 3.11."""
+    register("3.11", lambda: STUDY)

@@ -153,12 +153,14 @@ class SetUp:
 
         Raises:
             UnknownName: The network has no such layer.
-            UsageError: This is not asked in ``compatkit_set_up``, or ``names`` is one text.
+            UsageError: This is not asked in ``compatkit_set_up``, or ``names`` is one text; or a layer lies in the head
+                of a task without labels, which does not run.
         """
         instance = self._asking("record_layers", "layers are chosen before the first step")
         if isinstance(names, str):
             raise UsageError(f"record_layers expects several names, such as [{names!r}]; got {names!r}.")
-        recorder = self.recorders.setdefault(task.name, Recorder(task.extractor, task.head))
+        made = Recorder(task.extractor, task.head, None if task.supervised else task.name)
+        recorder = self.recorders.setdefault(task.name, made)
         recorder.ask(instance, names)
 
     def tell(self, facts: Mapping[str, Any]) -> None:

@@ -148,6 +148,14 @@ class Recording:
         return {name: found[self.aliases[name]] for name in self.names.get(instance, ())}
 
 
+def _has(part: nn.Module, name: str) -> bool:
+    try:
+        part.get_submodule(name)
+    except AttributeError:
+        return False
+    return True
+
+
 def _first(call: LayerCall, notes: Notes, views: int) -> LayerCall:
     given, output = call.input, call.output
     if notes.rows[0]:
@@ -164,12 +172,14 @@ class Recorder:
     Attributes:
         extractor: Layers are looked for here,
         head: and here.
+        idle: Name of the task whose head does not run, for it has no labels; None where it does.
         asked: By instance, names of layers.
         switched: Activations that would overwrite something recorded, and work on a copy meanwhile.
     """
 
     extractor: nn.Module
     head: nn.Module
+    idle: str | None = None
     asked: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
     switched: tuple[nn.Module, ...] = ()
     _during: Pass = attrs.field(factory=Pass)
@@ -181,20 +191,22 @@ class Recorder:
 
         Raises:
             UnknownName: No layer has such a name.
+            UsageError: It lies in a head that does not run.
         """
         for name in (wanted := tuple(dict.fromkeys(names))):
             if not name or not self.modules(name):
                 raise UnknownName(self._unknown(name), subject=name)
+            if self.idle is not None and not _has(self.extractor, name):
+                raise UsageError(
+                    f"The layer {name!r} cannot be recorded: it lies in the head of task {self.idle!r}, which has no "
+                    "labels, so that its head does not run. Ask for layers of the extractor.",
+                    subject=name,
+                )
         self.asked[instance] = tuple(dict.fromkeys((*self.asked.get(instance, ()), *wanted)))
 
     def modules(self, name: str) -> list[nn.Module]:
         """Return the modules of that path: one, or for a container whose layers lie on both sides, one of each."""
-        found = []
-        for part in (self.extractor, self.head):
-            try:
-                found.append(part.get_submodule(name))
-            except AttributeError:
-                continue
+        found = [part.get_submodule(name) for part in (self.extractor, self.head) if _has(part, name)]
         return list({id(one): one for one in found}.values())
 
     @property

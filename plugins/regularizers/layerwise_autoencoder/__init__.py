@@ -78,9 +78,15 @@ class LayerwiseAutoencoder:
         """Find the chain of every task's network.
 
         Raises:
-            UsageError: A network is no chain, or has no layer before its class layer.
+            UsageError: A network is no chain, or has no layer before its class layer; or a task has no labels, whose
+                head is to stay as it is.
         """
         for state in setup.tasks.values():
+            if not state.supervised:
+                raise UsageError(
+                    f"layerwise_autoencoder trains whole networks, heads included, before the first step; task "
+                    f"{state.name!r} has no labels, so that its head stays as it is. Leave the plugin out."
+                )
             images = torch.zeros(2, len(state.data.mean), *state.data.size, device=setup.precision.device)
             try:
                 stages = chain_of((state.extractor, state.head), images)

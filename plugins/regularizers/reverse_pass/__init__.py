@@ -144,7 +144,8 @@ class ReversePass:
         """Choose the layers of every task.
 
         Raises:
-            UsageError: A layer has no transpose, or nothing is left to reverse.
+            UsageError: A layer has no transpose, or nothing is left to reverse; or the whole network of a task without
+                labels is to be reversed, whose head does not run.
         """
         for task in setup.tasks.values():
             recorded, weighted = self._whole(task) if self.variant != "local" else self._local(task)
@@ -188,6 +189,12 @@ class ReversePass:
         """Find the chain of a task; return the same. Layers that are left out are walked through."""
         from .full import Whole
 
+        if not task.supervised:
+            raise UsageError(
+                f"reverse_pass: variant={self.variant!r} goes back from what the head gives, and the head of task "
+                f"{task.name!r}, which has no labels, does not run. Use variant='local', which takes each layer of the "
+                "extractor alone."
+            )
         way = Whole.of(task, self._walk())
         wanted = way.layers[:1] if self.variant == "first" else named(way.layers, self.layers, task.name)
         weighted = factors(wanted, self.layer_weights)

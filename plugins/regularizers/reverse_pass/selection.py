@@ -42,7 +42,7 @@ class Selection:
 
         Raises:
             UnknownName: A pattern fits no layer.
-            UsageError: A layer has no transpose, or nothing is left.
+            UsageError: A layer has no transpose, or nothing is left; the head of a task without labels is left out.
         """
         found = linear_layers(task)
         inner = survey(task, found)
@@ -51,12 +51,15 @@ class Selection:
         for one in (*wanted, *unwanted):
             if not any(fnmatchcase(name, one) for name in found):
                 raise _fits_nothing(one, task, found)
+        idle = set() if task.supervised else found.keys() - dict(task.extractor.named_modules()).keys()
         left_out: dict[str, str] = {}
         for name in found:
             if any(fnmatchcase(name, one) for one in unwanted):
                 left_out[name] = "named with ! in `layers`"
             elif wanted and not any(fnmatchcase(name, one) for one in wanted):
                 left_out[name] = "not named in `layers`"
+            elif name in idle:
+                left_out[name] = "of the head, which does not run for a task without labels"
             elif name not in inner:
                 left_out[name] = "never called: its weight is used elsewhere, or not at all"
             elif not wanted and f"{name}.".startswith(task.class_layer):
