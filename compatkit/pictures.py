@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DPI = 160
 SIDE, GAP, TITLE = 1.0, 0.12, 0.26
 """Inches: of one picture, between two, above each."""
+NEAR = 0.04
+"""Share of an axis: names of layers that lie nearer would stand on each other."""
 COLOURS = ("#566170", "#c2410c", "#1d4ed8", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d")
 MARKS = "osD^vPX*"
 Floats = NDArray[np.floating[Any]]
@@ -138,8 +140,17 @@ def information_plane(
             axes.plot(one[:, 0], one[:, 1], "-", color=colour, alpha=0.25, linewidth=0.8)
         mean = np.mean(points, axis=0)
         axes.plot(mean[:, 0], mean[:, 1], f"{mark}-", color=colour, label=printable(name), markersize=5)
-        for text, at in zip(layers if not number else (), mean, strict=False):
-            axes.annotate(printable(text), at, (3, -9), textcoords="offset points", fontsize=6, color=QUIET)
+        for text, (x, y) in _labels(layers, mean, (most, label_entropy)) if not number else ():
+            left = x > 0.96 * most  # where names would run out of the picture
+            axes.annotate(
+                printable(text),
+                (x, y),
+                (-6 if left else 6, -9),
+                ha="right" if left else "left",
+                textcoords="offset points",
+                fontsize=6,
+                color=QUIET,
+            )
     axes.set_xlim(-0.03 * most, 1.03 * most)
     axes.set_ylim(-0.03 * label_entropy, 1.05 * label_entropy)
     axes.set_xlabel("I(X;T) in bits", color=INK)
@@ -147,6 +158,21 @@ def information_plane(
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     return _png(figure, "Mutual information plane")
+
+
+def _labels(
+    layers: Sequence[str], points: Floats, ends: tuple[float, float]
+) -> list[tuple[str, tuple[float, float]]]:
+    """Return names with their places; layers that follow each other at one place share a name there."""
+    found: list[tuple[str, tuple[float, float]]] = []
+    for name, (x, y) in zip(layers, points.tolist(), strict=False):
+        if found:
+            names, (before, below) = found[-1]
+            if abs(x - before) < NEAR * ends[0] and abs(y - below) < NEAR * ends[1]:
+                found[-1] = f"{names}, {name}", (before, below)
+                continue
+        found.append((name, (x, y)))
+    return found
 
 
 def _grid(rows: int, columns: int, ratio: float, left: float = GAP) -> tuple[Figure, Any]:

@@ -11,6 +11,7 @@ from PIL import Image
 
 import compatkit as ck
 from compatkit.errors import DataError
+from compatkit.pictures import _labels
 
 
 def pixels(png: bytes) -> np.ndarray:
@@ -52,6 +53,17 @@ def test_the_plane_shows_every_arm_in_a_colour_of_its_own() -> None:
     shown = pixels(ck.pictures.information_plane(runs, most=12, layers=["1", "2"]))
     for colour in ((0x56, 0x61, 0x70), (0xC2, 0x41, 0x0C)):
         assert (np.abs(shown - colour).sum(2) < 12).sum() > 50
+
+
+def test_layers_at_one_place_share_a_name_on_the_plane() -> None:
+    points = np.array([[12.0, 1.0], [11.9, 0.99], [11.8, 0.7], [3.0, 0.69], [3.1, 0.68]])
+    labels = _labels(["D2", "D3", "D4", "D5", "D6"], points, (12.0, 1.0))
+    assert labels == [("D2, D3", (12.0, 1.0)), ("D4", (11.8, 0.7)), ("D5, D6", (3.0, 0.69))]
+    run = [np.array([[12.0, 1.0], [12.0, 0.5]])]
+    plain = pixels(ck.pictures.information_plane({"std": run}, most=12))
+    named = pixels(ck.pictures.information_plane({"std": run}, most=12, layers=["first", "last"]))
+    changed = np.nonzero((plain != named).any(axis=(0, 2)))[0]
+    assert len(changed) and changed.max() < plain.shape[1] * 0.95  # to the left of points at the right end
 
 
 @pytest.mark.parametrize(

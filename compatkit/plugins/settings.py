@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any, cast
 
 import attrs
@@ -14,6 +15,10 @@ from compatkit.plugins.owners import Owner, suggestion
 
 RESERVED = ("name", "weight", "as", "as_", "start", "stop", "before", "after")
 """Words that a run says about any regularizer; none can be a setting of one."""
+
+
+_PLAIN: Mapping[str, type] = {"bool": bool, "int": Integral, "float": Real, "None": type(None)}
+_WORDS = {"bool": "True or False", "int": "a whole number", "float": "a number", "None": "None"}
 
 
 @attrs.frozen
@@ -85,7 +90,9 @@ def takes_one(factory: Callable[..., Any]) -> bool:
 
 
 def check_settings(given: Mapping[str, Any], known: Sequence[Setting], owner: Owner) -> None:
-    """Refuse settings that the factory does not have, and the lack of those that it needs.
+    """Refuse settings that the factory does not have, the lack of those that it needs, and values of another type.
+
+    Of types, flags and numbers are compared: a text where a flag is expected counts as True, and is seldom meant so.
 
     Raises:
         PluginError: With the legal settings and the nearest name.
@@ -101,6 +108,24 @@ def check_settings(given: Mapping[str, Any], known: Sequence[Setting], owner: Ow
     for one in known:
         if one.required and one.name not in given:
             raise owner.error(f"the setting {one.name!r} is needed. The settings are: {shown}.")
+        if one.name in given and not _fits(given[one.name], one.annotation):
+            raise owner.error(
+                f"the setting {one.name!r} is {_words(one.annotation)}; got {given[one.name]!r}."
+            )
+
+
+def _fits(value: Any, annotation: str) -> bool:
+    """Tell whether a value is of an annotated plain type; others are left to the factory."""
+    kinds = [_PLAIN.get(part) for part in annotation.split(" | ")]
+    if None in kinds:
+        return True
+    if isinstance(value, bool):  # which is an int for Python, and no number for anyone else
+        return bool in kinds
+    return any(isinstance(value, kind) for kind in kinds if kind is not None)
+
+
+def _words(annotation: str) -> str:
+    return " or ".join(_WORDS[part] for part in annotation.split(" | "))
 
 
 def plain(value: Any) -> Any:

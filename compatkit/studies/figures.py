@@ -57,7 +57,8 @@ def _bars(results: Results) -> Figure:
     for place, one in enumerate(measures):
         axes = figure.add_subplot(rows, columns, place + 1)
         for at, arm in enumerate(results.arms):
-            _bar(axes, at, results.known(arm, one.name), COLOURS[at % len(COLOURS)])
+            colour = COLOURS[results.found.study.arms.index(arm) % len(COLOURS)]  # whichever arms were run
+            _bar(axes, at, results.known(arm, one.name), colour)
         axes.set_xticks(range(len(results.arms)), results.arms, rotation=30, ha="right", fontsize=8)
         axes.set_xlim(-0.6, len(results.arms) - 0.4)
         unit = "" if one.unit == "1" else f" ({one.unit})"

@@ -26,7 +26,7 @@ class Found:
 
 
 def numbers() -> list[str]:
-    """Return the numbers of all installed studies in their order, 0.9 before 0.10; nothing is imported."""
+    """Return the numbers of all installed studies in their order, 0.1, 0.1b, 0.9, 0.10; nothing is imported."""
     return sorted(plugins.names(KIND), key=_order)
 
 
@@ -90,5 +90,7 @@ def near(name: str, known: Iterable[str]) -> str:
     return f" Near it: {', '.join(close)}." if close else ""
 
 
-def _order(number: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (10**6, part) for part in re.split(r"[.]", number)]
+def _order(number: str) -> list[tuple[float, str]]:
+    """Return a key by which 0.1b comes after 0.1 and before 0.2, and words after numbers."""
+    parts = (re.fullmatch(r"(\d*)(.*)", part) for part in number.split("."))
+    return [(float(one[1] or "inf"), one[2]) for one in parts if one is not None]

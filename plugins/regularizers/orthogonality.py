@@ -154,8 +154,14 @@ class Orthogonality:
                 f"orthogonality: iterations is a count of turns of power iteration, at least 1; got "
                 f"{self.iterations!r}."
             )
+        if self.kind != "srip" and (not self.squared or self.iterations != 1):
+            raise UsageError(
+                f"orthogonality: squared and iterations are settings of kind='srip'; got kind={self.kind!r}, "
+                f"squared={self.squared!r}, iterations={self.iterations!r}."
+            )
         if isinstance(self.layers, str):
             self.layers = [self.layers]
+        _check_layers(self.layers)
         _check_schedule(self.schedule)
 
     @hookimpl
@@ -265,6 +271,17 @@ def chosen(named: Iterable[tuple[str, nn.Module]], globs: Sequence[str] | None, 
     return list(kept.values())
 
 
+def _check_layers(layers: object) -> None:
+    if layers is None:
+        return
+    listed = isinstance(layers, Sequence) and len(layers) > 0
+    if not listed or not all(isinstance(one, str) and one for one in layers):
+        raise UsageError(
+            'orthogonality: layers is a list of module paths or globs, such as ["layer2.*"], or None for all; got '
+            f"{layers!r}."
+        )
+
+
 def _check_schedule(schedule: Sequence[Sequence[float]] | None) -> None:
     if schedule is None:
         return
@@ -277,6 +294,7 @@ def _check_schedule(schedule: Sequence[Sequence[float]] | None) -> None:
             and isinstance(pair[0], int)
             and not isinstance(pair[0], bool)
             and isinstance(pair[1], (int, float))
+            and not isinstance(pair[1], bool)
             and 0 <= pair[1] < float("inf")
             for pair in schedule
         )

@@ -171,6 +171,18 @@ def test_arguments_that_the_factory_does_not_have_are_refused_with_those_it_has(
     assert "there is no setting 'model'" in refused(model="wide")
 
 
+def test_flags_and_numbers_are_of_the_annotated_type(plugin: Write) -> None:
+    head = "def build(model, *, flag: bool = False, count: int = 1, share: float | None = None, other: 'X' = 0):\n"
+    plugin(f"{head}    return network()\n")
+    assert "the setting 'flag' is True or False; got 'no'" in refused(flag="no")
+    assert "the setting 'flag' is True or False; got 1" in refused(flag=1)
+    assert "the setting 'count' is a whole number; got 2.0" in refused(count=2.0)
+    assert "the setting 'count' is a whole number; got True" in refused(count=True)
+    assert "the setting 'share' is a number or None; got 'a'" in refused(share="a")
+    for good in ({"flag": True}, {"count": 3}, {"share": 1}, {"share": None}, {"share": 0.5}, {"other": "b"}):
+        create("mynets", "small", good)
+
+
 def test_there_are_no_pretrained_weights(plugin: Write) -> None:
     plugin(GOOD)
     with pytest.raises(

@@ -246,6 +246,16 @@ def test_a_plan_lists_the_layers_with_their_factors_and_those_left_out() -> None
         ({"bn_reverse": "none"}, "bn_reverse is one of batch, forward_batch, running"),
         ({"reduction": "sum"}, "reduction is one of mean; got 'sum'"),
         ({"layer_weights": {"conv1": -1}}, "'conv1' has -1, which is no finite number from 0 up"),
+        ({"layer_weights": ["conv1"]}, r"layer_weights are factors by pattern, .*; got \['conv1'\]"),
+        ({"layer_weights": {1: 1}}, "layer_weights: a pattern is a text, such as 'layer2.*'; got 1"),
+        ({"layers": []}, r"layers is a list of patterns of paths, .* or None for all; got \[\]"),
+        ({"layers": 3}, "layers is a list of patterns of paths, .*; got 3"),
+        ({"bn_reverse": "running"}, "variant='local' without activation .*; got bn_reverse='running'"),
+        (
+            {"output_activation": "relu"},
+            "variant='local' without activation .*; got output_activation='relu'",
+        ),
+        ({"output_activation": "elu"}, "output_activation is one of relu, sigmoid, tanh, or None; got 'elu'"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, Any], said: str) -> None:

@@ -12,6 +12,7 @@ from small import data_set, write_pack
 
 import compatkit as ck
 from compatkit.studies import carry_out, find, numbers
+from compatkit.studies.finding import _order
 from compatkit_studies._arms import half_sum, regularizers
 from compatkit_studies._features import kept
 from compatkit_studies._sphere import whole
@@ -70,6 +71,13 @@ def test_a_network_of_one_layer_is_not_pretrained(tmp_path: Path) -> None:
     assert {row["arm"] for row in found["results"]} == {"std"} and "one layer" in found["notes"][0]
     alone = carry_out("0.1", tmp_path, seeds=1, arms=["pre"], changes=changes)
     assert alone["results"] == [] and "singular-vectors.png" not in alone["files"]
+
+
+def test_variants_of_a_study_follow_it() -> None:
+    ours = [one for one in numbers() if one.startswith("0.")]
+    assert ours == ["0.1", "0.1b", "0.2", "0.3", "0.4", "0.6", "0.7"]
+    mixed = ["mylab.1", "0.10", "3.1", "0.9", "0.1b", "0.1", "10.1"]
+    assert sorted(mixed, key=_order) == ["0.1", "0.1b", "0.9", "0.10", "3.1", "10.1", "mylab.1"]
 
 
 def test_all_studies_are_on_the_page() -> None:

@@ -57,20 +57,32 @@ class LayerwiseAutoencoder:
             where they are normalised to mean 0, as the trainer's are.
     """
 
-    tied: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
-    steps: int = attrs.field(
-        default=500, validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)]
-    )
-    lr: float = attrs.field(default=1e-3, validator=attrs.validators.gt(0))
-    batch_size: int = attrs.field(
-        default=64, validator=[attrs.validators.instance_of(int), attrs.validators.ge(2)]
-    )
-    noise: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
+    tied: bool = True
+    steps: int = 500
+    lr: float = 1e-3
+    batch_size: int = 64
+    noise: float = 0.0
     output_activation: str | None = None
     _chains: dict[str, tuple[Stage, ...]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Check what the decoder ends with."""
+        """Check that the settings can be used.
+
+        Raises:
+            UsageError: One cannot.
+        """
+        for word, fits, said in (
+            ("steps", self.steps >= 1, "a whole number from 1 up"),
+            ("lr", 0 < self.lr < math.inf, "a finite number above 0"),
+            (
+                "batch_size",
+                self.batch_size >= 2,
+                "a whole number from 2 up: one image has no batch statistics",
+            ),
+            ("noise", 0 <= self.noise < math.inf, "a finite number from 0 up"),
+        ):
+            if not fits:
+                raise UsageError(f"{word} is {said}; got {getattr(self, word)!r}.")
         Walk(output_activation=self.output_activation)
 
     @hookimpl

@@ -75,7 +75,14 @@ class Way(Protocol):
 
 
 def _globs(value: Any) -> tuple[str, ...] | None:
-    return (value,) if isinstance(value, str) else None if value is None else tuple(value)
+    if value is None:
+        return None
+    given = (value,) if isinstance(value, str) else value
+    if not isinstance(given, Sequence) or not given or not all(isinstance(one, str) and one for one in given):
+        raise UsageError(
+            f'layers is a list of patterns of paths, such as ["layer2.*"], or None for all; got {value!r}.'
+        )
+    return tuple(given)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -124,12 +131,19 @@ class ReversePass:
         _one_of("variant", self.variant, VARIANTS)
         _one_of("bn_reverse", self.bn_reverse, STATISTICS)
         _one_of("reduction", self.reduction, ("mean",))
+        self._walk()
         _check_variant(self)
         for word in ("sample_images", "sample_layers"):
             share = getattr(self, word)
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
                 raise UsageError(f"{word} is a share above 0 and up to 1; got {share!r}.")
+        if not isinstance(self.layer_weights, Mapping | None):
+            raise UsageError(
+                f'layer_weights are factors by pattern, such as {{"layer2.*": 0.5}}; got {self.layer_weights!r}.'
+            )
         for glob, weight in (self.layer_weights or {}).items():
+            if not isinstance(glob, str):
+                raise UsageError(f"layer_weights: a pattern is a text, such as 'layer2.*'; got {glob!r}.")
             if (
                 isinstance(weight, bool)
                 or not isinstance(weight, int | float)
