@@ -9,7 +9,9 @@ import compatkit as ck
 from compatkit.studies import Run
 
 REFERENCE = "Reviving Autoencoder Pretraining (anonymous, under review at ICLR 2021)"
-VARIANTS = {"rr": "full", "rr-local": "local", "rr-first": "first"}
+VARIANTS = {"rr": "full", "rr-local": "local", "rr-first": "first", "rr-sampled": "full"}
+SAMPLED = 0.125
+"""Share of the layers that ``rr-sampled`` draws: what it adds to a step is an eighth of what ``rr`` adds."""
 
 
 def regularizers(arm: str, settings: Mapping[str, Any], **reverse: Any) -> list[ck.Use]:
@@ -17,7 +19,8 @@ def regularizers(arm: str, settings: Mapping[str, Any], **reverse: Any) -> list[
 
     Args:
         arm: ``std`` none; ``pre`` greedy layer-wise autoencoders before training; ``ort`` SRIP; ``rr`` the full
-            reverse pass, ``rr-local`` each layer alone, ``rr-first`` the full one that compares images alone.
+            reverse pass, ``rr-local`` each layer alone, ``rr-first`` the full one that compares images alone,
+            ``rr-sampled`` an unbiased estimate of the full one (the paper has none).
         settings: ``ort`` is the weight of SRIP, ``rr`` of the reverse pass, ``pre_steps`` and ``pre_lr`` those of every
             layer's autoencoder.
         **reverse: Further settings of the reverse pass.
@@ -27,6 +30,8 @@ def regularizers(arm: str, settings: Mapping[str, Any], **reverse: Any) -> list[
     if arm == "pre":
         batch = {"batch_size": settings["batch_size"]}
         return [ck.use("layerwise_autoencoder", steps=settings["pre_steps"], lr=settings["pre_lr"], **batch)]
+    if arm == "rr-sampled":
+        reverse["sample_layers"] = SAMPLED
     if arm in VARIANTS:
         return [ck.use("reverse_pass", weight=settings["rr"], variant=VARIANTS[arm], **reverse)]
     return []

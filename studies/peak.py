@@ -169,7 +169,7 @@ PEAK = Study(
     question="Does the reverse pass embed what images have in common, two discs, into the first layer, where plain "
     "training, orthogonality and layer-wise pretraining do not?",
     reference=f"{REFERENCE}, Sec. 2, Fig. 3 and 13, A.4",
-    arms=("std", "ort", "pre", "rr"),
+    arms=("std", "ort", "pre", "rr", "rr-sampled"),
     measures=(*_ENERGY, _ACCURACY),
     sizes={
         "cpu": {**_AUTHORS, "widths": [128], "pre_steps": 5000, "pre_lr": 1e-4},

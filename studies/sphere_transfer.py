@@ -39,7 +39,7 @@ STUDY = Study(
     question="After pretraining with a reverse pass on task A, is a network better on A, and on B with exchanged "
     "labels, than after plain training, orthogonality or layer-wise pretraining?",
     reference=f"{REFERENCE}, Sec. 3, Fig. 5 and 15d, B.1",
-    arms=("std", "ort", "pre", "rr", "rr-first", "rr-local"),
+    arms=("std", "ort", "pre", "rr", "rr-first", "rr-local", "rr-sampled"),
     measures=(
         Measure(name="a", title="accuracy on A after the first stage"),
         Measure(name="aa", title="AA: trained on A again"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 import torch
@@ -15,6 +15,7 @@ from compatkit.data.classes import common
 from compatkit.data.dataset import Split
 from compatkit.errors import UsageError
 from compatkit.evaluation.normalisation import batch_statistics
+from compatkit.registry.canonical import dumps
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
 from compatkit.training.recording import NOTHING, Layers, Recorder
@@ -109,6 +110,7 @@ class SetUp:
         auxiliary: Auxiliary heads of this run by name, frozen ones included.
         frozen: Heads that were handed in frozen, by name.
         recorders: By task, what is recorded of its layers; empty where nobody asked.
+        told: By instance, what it said of its choices.
         asking: The instance that is being set up.
     """
 
@@ -120,6 +122,7 @@ class SetUp:
     auxiliary: dict[str, AuxiliaryHead] = attrs.field(factory=dict)
     owners: dict[str, nn.Module] = attrs.field(factory=dict)
     recorders: dict[str, Recorder] = attrs.field(factory=dict)
+    told: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     asking: str | None = None
 
     def rng(self, *key: str | int) -> torch.Generator:
@@ -153,15 +156,32 @@ class SetUp:
             UsageError: This is not asked in ``compatkit_set_up``, or ``names`` is one text; or a layer lies in the head
                 of a task without labels, which does not run.
         """
-        if self.asking is None:
-            raise UsageError(
-                "record_layers is for compatkit_set_up: layers are chosen before the first step."
-            )
+        instance = self._asking("record_layers", "layers are chosen before the first step")
         if isinstance(names, str):
             raise UsageError(f"record_layers expects several names, such as [{names!r}]; got {names!r}.")
         made = Recorder(task.extractor, task.head, None if task.supervised else task.name)
         recorder = self.recorders.setdefault(task.name, made)
-        recorder.ask(self.asking, names)
+        recorder.ask(instance, names)
+
+    def tell(self, facts: Mapping[str, Any]) -> None:
+        """Say what the plugin chose by itself, for the plan of the run and its manifest, as ``chosen``.
+
+        Args:
+            facts: JSON values, the same for the same run; those of a second call are added.
+
+        Raises:
+            FormatError: No manifest can hold them.
+            UsageError: This is not said in ``compatkit_set_up``.
+        """
+        instance = self._asking("tell", "a plan is made before the first step")
+        dumps(dict(facts))
+        self.told.setdefault(instance, {}).update(facts)
+
+    def _asking(self, word: str, why: str) -> str:
+        """Return the instance that is being set up."""
+        if self.asking is None:
+            raise UsageError(f"{word} is for compatkit_set_up: {why}.")
+        return self.asking
 
     def shared_classes(self) -> tuple[Label, ...]:
         """Return the classes that at least two tasks share, or all classes where there is one task.

@@ -55,7 +55,7 @@ def describe(trainer: Trainer, loop: Loop, statistics: str) -> dict[str, Any]:
         "schema": 1,
         "trainer": {**_settings(trainer), "scheduling": "alternate", "steps_are": "per task"},
         "tasks": [_task(state) for state in setup.tasks.values()],
-        "plugins": loop.plugins.manifest(),
+        "plugins": [_plugin(line, setup.told) for line in loop.plugins.manifest()],
         "frozen": {
             name: {"digest": head.digest, "state": start_digest(head.module), "statistics": statistics}
             for name, head in setup.frozen.items()
@@ -95,6 +95,11 @@ def _settings(trainer: Trainer) -> dict[str, Any]:
         for name in ONLY_TO_STOP:
             del settings[name]
     return settings
+
+
+def _plugin(line: dict[str, Any], told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    chosen = told.get(line["as"])
+    return line if chosen is None else {**line, "chosen": dict(chosen)}
 
 
 def _task(state: TaskState) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -20,12 +20,14 @@ class Explanation:
         owners: For each module that parameters live in: their names, their count, and the optimiser that moves them.
         events: Which plugins are called at which moment of a run, in their order, as a table.
         execution: ``mode`` and ``reason``.
+        chosen: By plugin, what it chose by itself, as it said in its set-up.
     """
 
     tasks: tuple[Mapping[str, Any], ...]
     owners: tuple[Mapping[str, Any], ...]
     events: str
     execution: Mapping[str, str]
+    chosen: Mapping[str, Mapping[str, Any]]
 
     @classmethod
     def of(cls, loop: Loop) -> Explanation:
@@ -47,7 +49,7 @@ class Explanation:
             for name, state in loop.setup.tasks.items()
         )
         execution = attrs.asdict(loop.execution)
-        return cls(tasks, tuple(_owners(loop)), loop.plugins.explain(), execution)
+        return cls(tasks, tuple(_owners(loop)), loop.plugins.explain(), execution, loop.setup.told)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -80,11 +82,22 @@ class Explanation:
             ("Images", [f"{one['task']}: {one['source']}" for one in self.tasks]),
             ("Owners of the parameters", aligned(owners)),
             ("Hooks, in the order in which they are called", self.events.splitlines()),
+            *((f"Chosen by {name}", list(_lines(facts))) for name, facts in self.chosen.items()),
             ("Execution", [f"{self.execution['mode']}: {self.execution['reason']}"]),
         )
         return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts)
 
     __repr__ = __str__
+
+
+def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line a fact, with what lies in it below it."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield f"{name}:"
+            yield from (f"  {line}" for line in _lines(value))
+        else:
+            yield f"{name}: {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
 def _owners(loop: Loop) -> Sequence[Mapping[str, Any]]:

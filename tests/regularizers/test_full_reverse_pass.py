@@ -23,7 +23,6 @@ from compatkit.training.beginning import begun
 from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
 from compatkit_plugins.regularizers.reverse_pass.full import (
     Walk,
-    first_only,
     full_loss,
     names_of,
     pairs,
@@ -243,7 +242,7 @@ def test_a_chain_of_one_number_by_hand():
     stages = chain_of(network, images)
     records = recorded(network, names_of(stages), images)
     assert full_loss(stages, records, images) == (81 - 2) ** 2 + (28 - 7) ** 2
-    assert full_loss(stages, records, images, factors=first_only(stages)) == (81 - 2) ** 2
+    assert full_loss(stages, records, images, factors={stages[0].linear: 1.0}) == (81 - 2) ** 2
     assert full_loss(stages, records, images, factors={"2": 2.0}) == 2 * (28 - 7) ** 2
     assert full_loss(stages, records, images, factors={"0": 0.0}) is None
 
@@ -251,7 +250,9 @@ def test_a_chain_of_one_number_by_hand():
 def test_a_loss_on_the_images_alone_moves_every_layer():
     network, _, images = dense()
     stages = chain_of(network, images)
-    loss = full_loss(stages, recorded(network, names_of(stages), images), images, factors=first_only(stages))
+    loss = full_loss(
+        stages, recorded(network, names_of(stages), images), images, factors={stages[0].linear: 1.0}
+    )
     assert loss is not None
     loss.backward()
     assert all(float(one.weight.grad.norm()) > 0 for one in network.modules() if isinstance(one, nn.Linear))

@@ -11,14 +11,11 @@ import torch
 import torch.nn.functional as F
 from small import data_set, grouped, quick, same_parts
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 import compatkit as ck
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError
-from compatkit.training import compilation
 from compatkit_plugins.regularizers.reverse_pass import ReversePass, reverse_pass
 from compatkit_plugins.regularizers.reverse_pass.local import local_loss
-from compatkit_plugins.regularizers.reverse_pass.sampling import drawn_images, drawn_layers
 
 
 def calls(network: nn.Module, images: Tensor) -> dict[str, list[ck.LayerCall]]:
@@ -225,75 +222,21 @@ def test_residuals_are_float32_under_bf16() -> None:
     assert half == pytest.approx(full, rel=0.02)
 
 
-def test_it_is_compiled_and_serves_the_next_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = CompileCounterWithBackend("eager")
-    compilation._compiled.cache_clear()
-    torch._dynamo.reset()
-    monkeypatch.setattr(compilation, "BACKEND", counter)
-    try:
-        fits = [
-            quick(steps=2, optimiser="sgd", lr=0.001, execution=how).fit(
-                [small("a"), small("b")], ["reverse_pass"]
-            )
-            for how in ("eager", "compile")
-        ]
-    finally:
-        compilation._compiled.cache_clear()
-        torch._dynamo.reset()
-    assert fits[1].run["environment"]["execution"] == {"mode": "compile", "reason": "asked for"}
-    assert counter.frame_count == 1
-    for key, value in fits[0].weights("b").items():
-        torch.testing.assert_close(fits[1].weights("b")[key], value, rtol=1e-4, atol=1e-6, msg=key)
-
-
 def test_the_manifest_says_how_it_is_reduced() -> None:
     fit = quick(steps=1).fit([small()], [ck.use("reverse_pass", weight=0.1, layers=["layer1.*"])])
     settings = fit.run["plugins"][0]["settings"]
     assert settings["reduction"] == "mean"
     assert (settings["weight"], settings["variant"], settings["layers"]) == (0.1, "local", ["layer1.*"])
+    chosen = fit.run["plugins"][0]["chosen"]["a"]
+    assert chosen["layers"] == {"layer1.0.conv1": 1.0, "layer1.0.conv2": 1.0}
+    assert (chosen["left_out"]["conv1"], chosen["left_out"]["fc"]) == ("not named in `layers`",) * 2
 
 
-def test_estimates_are_unbiased() -> None:
-    """The mean over all that can be drawn is the whole loss."""
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
-    records = calls(network, torch.randn(6, 4))
-    ones = dict.fromkeys(records, 1.0)
-    whole = float(local_loss(records, ones).detach())  # type: ignore[union-attr]
-    draw = torch.Generator().manual_seed(1)
-    images = [
-        float(local_loss(drawn_images(records, 6, 0.5, draw), ones).detach())  # type: ignore[union-attr]
-        for _ in range(400)
-    ]
-    assert sum(images) / len(images) == pytest.approx(whole, rel=0.05)
-    layers = []
-    for _ in range(400):
-        names, scale = drawn_layers(list(records), 0.34, draw)
-        assert len(names) == 1 and scale == 3
-        layers.append(scale * float(local_loss(records, ones, names=names).detach()))  # type: ignore[union-attr]
-    assert sum(layers) / len(layers) == pytest.approx(whole, rel=0.05)
-
-
-def test_drawn_images_are_rows_of_the_same_images_in_every_layer() -> None:
-    images, windows = torch.arange(4.0)[:, None], torch.arange(8.0)[:, None]
-    table = torch.zeros(3, 1)
-    layer = nn.Linear(1, 1)
-    records = {"a": [ck.LayerCall(images, windows, layer)], "b": [ck.LayerCall(table, table, layer)]}
-    for seed in range(8):
-        draw = torch.Generator().manual_seed(seed)
-        found = drawn_images(records, 4, 0.5, draw)
-        (one,), (other,) = found["a"], found["b"]
-        chosen = one.input[:, 0].tolist()
-        assert one.output[:, 0].tolist() == [float(2 * place + half) for place in chosen for half in (0, 1)]
-        assert chosen[1] == (chosen[0] + 1) % 4
-        assert other.input is table
-
-
-def test_an_estimate_keeps_steps_eager_and_says_so() -> None:
-    use = ck.use("reverse_pass", sample_images=0.25, sample_layers=0.5)
-    said = quick(steps=1, execution="compile").fit([small()], [use]).run["environment"]["execution"]
-    assert said["mode"] == "eager"
-    assert "'reverse_pass' has the effect 'host'" in said["reason"]
+def test_a_plan_lists_the_layers_with_their_factors_and_those_left_out() -> None:
+    use = ck.use("reverse_pass", layer_weights={"layer2.*": 0.5})
+    told = quick(steps=1).explain([small()], [use])
+    assert told.chosen["reverse_pass"]["a"]["layers"]["layer2.0.conv1"] == 0.5
+    assert "fc: class layer" in str(told)
 
 
 @pytest.mark.parametrize(
@@ -302,8 +245,6 @@ def test_an_estimate_keeps_steps_eager_and_says_so() -> None:
         ({"variant": "global"}, "variant is one of local, full, first; got 'global'"),
         ({"bn_reverse": "none"}, "bn_reverse is one of batch, forward_batch, running"),
         ({"reduction": "sum"}, "reduction is one of mean; got 'sum'"),
-        ({"sample_images": 0}, "sample_images is a share above 0 and up to 1; got 0"),
-        ({"sample_layers": 1.5}, "sample_layers is a share above 0 and up to 1; got 1.5"),
         ({"layer_weights": {"conv1": -1}}, "'conv1' has -1, which is no finite number from 0 up"),
     ],
 )

@@ -154,8 +154,9 @@ def test_layers_of_a_chain_can_be_chosen() -> None:
         .fit([chain()], [ck.use("reverse_pass", variant="first")])
         .history[0]["losses"]["reverse_pass/loss"]
     )
-    assert loss() == pytest.approx(one + loss(layers=["!blocks.0.conv"]), rel=1e-5)
-    assert loss(layer_weights={"*": 0.5}) == pytest.approx(0.5 * loss(), rel=1e-5)
+    whole = loss()
+    assert whole == pytest.approx(one + loss(layers=["!blocks.0.conv"]), rel=1e-5)
+    assert loss(layer_weights={"*": 0.5}) == pytest.approx(0.5 * whole, rel=1e-5)
     with pytest.raises(PluginError, match=r"'block' fits no layer of the chain of task 'a'; near it"):
         loss(layers=["block"])
     with pytest.raises(PluginError, match=r"nothing is left of the chain of task 'a': blocks\.0\.conv"):
@@ -167,8 +168,10 @@ def test_layers_of_a_chain_can_be_chosen() -> None:
     [
         ({"variant": "full", "activation": True}, "activation is a setting of variant='local'"),
         ({"variant": "first", "layers": ["conv1"]}, "layers are of no use with variant='first'"),
-        ({"variant": "full", "sample_images": 0.5}, "are for variant='local' without activation"),
-        ({"activation": True, "sample_layers": 0.5}, "are for variant='local' without activation"),
+        ({"bn_reverse": "running"}, "bn_reverse and output_activation are of no use with variant='local'"),
+        ({"output_activation": "relu"}, "through each layer's linear part alone"),
+        ({"variant": "full", "sample_images": 0.5}, "is for variant='local' without activation"),
+        ({"activation": True, "sample_images": 0.5}, "is for variant='local' without activation"),
     ],
 )
 def test_settings_that_would_not_be_heeded_are_refused(settings: dict[str, Any], said: str) -> None:

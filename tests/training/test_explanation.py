@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from small import data_set, quick
 
 import compatkit as ck
+from compatkit.errors import FormatError, PluginError
 
 TASKS = [
     ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16))
@@ -48,3 +50,52 @@ def test_nothing_is_trained_and_torchs_random_state_stays() -> None:
     torch.manual_seed(5)
     quick(steps=10**9).explain(TASKS, ["identical_init", "dcc"])
     assert torch.equal(torch.rand(1), expected)
+
+
+class Chooses:
+    @ck.hookimpl
+    def compatkit_set_up(self, setup: ck.SetUp) -> None:
+        setup.tell({"layers": ["conv1", "fc"]})
+        setup.tell({"right": {"share": 0.5, "why": "asked for"}})
+
+
+def test_what_a_plugin_chose_is_shown_and_stands_in_the_manifest() -> None:
+    told = quick(steps=1).explain(TASKS[1:], ["chooses", "dcc"], factories={"chooses": Chooses})
+    chosen = {"layers": ["conv1", "fc"], "right": {"share": 0.5, "why": "asked for"}}
+    assert told.chosen == told.to_json()["chosen"] == {"chooses": chosen}
+    expected = [
+        "Chosen by chooses",
+        "  layers: conv1, fc",
+        "  right:",
+        "    share: 0.5",
+        "    why: asked for",
+    ]
+    assert "\n".join(expected) in str(told)
+    run = quick(steps=1).fit(TASKS[1:], ["chooses", "dcc"], factories={"chooses": Chooses}).run
+    assert [one.get("chosen") for one in run["plugins"]] == [chosen, None]
+
+
+def test_a_choice_is_told_in_the_set_up_in_json_values() -> None:
+    class Late:
+        setup: ck.SetUp
+
+        @ck.hookimpl
+        def compatkit_set_up(self, setup: ck.SetUp) -> None:
+            self.setup = setup
+
+        @ck.hookimpl
+        def compatkit_losses(self, step: ck.Step) -> dict[str, torch.Tensor]:
+            self.setup.tell({"layers": 3})
+            return {}
+
+    class Odd:
+        @ck.hookimpl
+        def compatkit_set_up(self, setup: ck.SetUp) -> None:
+            setup.tell({"layers": object()})
+
+    with pytest.raises(
+        PluginError, match="tell is for compatkit_set_up: a plan is made before the first step"
+    ):
+        quick(steps=1).fit(TASKS[:1], ["late"], factories={"late": Late})
+    with pytest.raises(FormatError, match=r"value\.layers: expected a JSON value, got object"):
+        quick(steps=1).fit(TASKS[:1], ["odd"], factories={"odd": Odd})

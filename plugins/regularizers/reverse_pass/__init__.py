@@ -10,7 +10,7 @@ Cost: as much again as the layers that are reversed, for ``local``; less for est
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import attrs
@@ -21,8 +21,9 @@ from compatkit.errors import UsageError
 from compatkit.hooks import Register
 
 from .local import Records, local_loss
-from .sampling import drawn_images, drawn_layers
+from .sampling import drawn_layers, first_images
 from .selection import Selection, factors, named
+from .undoing import STATISTICS, Statistics
 
 if TYPE_CHECKING:
     from .full import Walk
@@ -49,14 +50,13 @@ def reverse_pass(
     sample_layers: float = 1.0,
     reduction: Literal["mean"] = "mean",
 ) -> ReversePass:
-    """Return the regularizer; one that samples is a host effect, as it draws in every step.
+    """Return the regularizer; one that samples layers is a host effect, as it draws in every step.
 
     Raises:
         UsageError: Settings are not usable, or do not go together.
     """
     settings = dict(locals())
-    sampled = sample_images != 1 or sample_layers != 1
-    return SampledReversePass(**settings) if sampled else ReversePass(**settings)
+    return SampledReversePass(**settings) if sample_layers != 1 else ReversePass(**settings)
 
 
 class Way(Protocol):
@@ -94,8 +94,11 @@ class ReversePass:
             forward, or by stored ones. Stored ones never move by it.
         output_activation: What the reconstruction of the images goes through, such as ``"relu"`` for pixels from 0 up.
         detach_target: Whether d_m itself gets no gradient; the paper lets it have one.
-        sample_images: Share of the batch's images that is taken in each step: an unbiased estimate.
+        sample_images: Share of the batch that is taken in each step, its first images: an unbiased estimate, as
+            batches are in random order.
         sample_layers: Share of the layers that is drawn in each step, weighted by its inverse: an unbiased estimate.
+            Where it stands for less than one layer, some steps draw none. Layers that are walked through one after the
+            other (``full``, ``first``, ``activation``) are drawn all together: in that share of the steps.
         reduction: ``"mean"``: over batch and elements for each layer, then the sum over layers.
 
     Raises:
@@ -106,7 +109,7 @@ class ReversePass:
     layers: tuple[str, ...] | None = attrs.field(default=None, converter=_globs)
     layer_weights: Mapping[str, float] | None = None
     activation: bool = False
-    bn_reverse: Literal["batch", "forward_batch", "running"] = "batch"
+    bn_reverse: Statistics = "batch"
     output_activation: str | None = None
     detach_target: bool = False
     sample_images: float = 1.0
@@ -119,7 +122,7 @@ class ReversePass:
     def __attrs_post_init__(self) -> None:
         """Check that settings go together."""
         _one_of("variant", self.variant, VARIANTS)
-        _one_of("bn_reverse", self.bn_reverse, ("batch", "forward_batch", "running"))
+        _one_of("bn_reverse", self.bn_reverse, STATISTICS)
         _one_of("reduction", self.reduction, ("mean",))
         _check_variant(self)
         for word in ("sample_images", "sample_layers"):
@@ -145,36 +148,45 @@ class ReversePass:
                 labels is to be reversed, whose head does not run.
         """
         for task in setup.tasks.values():
-            names = self._whole(task) if self.variant != "local" else self._local(task)
-            setup.record_layers(task, names)
+            recorded, weighted = self._whole(task) if self.variant != "local" else self._local(task)
+            setup.record_layers(task, recorded)
+            chosen = self.selections.get(task.name)
+            left_out = dict(chosen.left_out) if chosen is not None else {}
+            setup.tell({task.name: {"layers": dict(weighted), "left_out": left_out}})
 
     @hookimpl
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the sum over layers of what each is away from giving back what it took."""
-        detach = self.detach_target
-        if self._ways:
-            way, weighted = self._ways[step.task.name]
-            loss = way.loss(step.layers, step.batch.images, weighted, detach_target=detach)
-        else:
-            loss = local_loss(step.layers, self._factors, detach_target=detach)
+        loss = self._walked(step) if self._ways else self._estimate(step, step.layers)
         return {} if loss is None else {"loss": loss}
 
-    def _local(self, task: TaskState) -> Iterable[str]:
-        """Choose the layers of a task; return what is recorded."""
+    def _walked(self, step: Step) -> Tensor | None:
+        """Return the loss of layers that are walked through one after the other."""
+        way, weighted = self._ways[step.task.name]
+        return way.loss(step.layers, step.batch.images, weighted, detach_target=self.detach_target)
+
+    def _estimate(self, step: Step, records: Records) -> Tensor | None:
+        """Return the loss of what layers did, or of what they did with some images."""
+        if self.sample_images < 1:
+            records = first_images(records, len(step.batch.images), self.sample_images)
+        return local_loss(records, self._factors, detach_target=self.detach_target)
+
+    def _local(self, task: TaskState) -> tuple[Sequence[str], Mapping[str, float]]:
+        """Choose the layers of a task; return what is recorded, and the factors of the layers."""
         selection = self.selections[task.name] = Selection.of(task, self.layers)
         weighted = factors(selection.layers, self.layer_weights)
         if not self.activation:
             self._factors |= weighted
-            return selection.layers
+            return selection.layers, weighted
         from .activated import Activated
 
         way = Activated.of(task, selection.layers, self._walk())
         self._ways[task.name] = way, weighted
-        return way.names
+        return way.names, weighted
 
-    def _whole(self, task: TaskState) -> Iterable[str]:
-        """Find the chain of a task; return what is recorded. Layers that are left out are walked through."""
+    def _whole(self, task: TaskState) -> tuple[Sequence[str], Mapping[str, float]]:
+        """Find the chain of a task; return the same. Layers that are left out are walked through."""
         from .full import Whole
 
         if not task.supervised:
@@ -185,8 +197,9 @@ class ReversePass:
             )
         way = Whole.of(task, self._walk())
         wanted = way.layers[:1] if self.variant == "first" else named(way.layers, self.layers, task.name)
-        self._ways[task.name] = way, factors(wanted, self.layer_weights)
-        return way.names
+        weighted = factors(wanted, self.layer_weights)
+        self._ways[task.name] = way, weighted
+        return way.names, weighted
 
     def _walk(self) -> Walk:
         from .full import Walk
@@ -195,19 +208,23 @@ class ReversePass:
 
 
 class SampledReversePass(ReversePass):
-    """The same, of some images or some layers in each step."""
+    """The same, of some layers in each step."""
 
     @hookimpl
     @effect("host")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
-        """Return an unbiased estimate of the loss."""
-        names, scale = drawn_layers(list(step.layers), self.sample_layers, step.rng("reverse_pass", "layers"))
-        kept = {name: step.layers[name] for name in names}
-        if self.sample_images < 1:
-            draw = step.rng("reverse_pass", "images")
-            kept = drawn_images(kept, len(step.batch.images), self.sample_images, draw)
-        loss = local_loss(kept, self._factors, detach_target=self.detach_target)
-        return {} if loss is None else {"loss": scale * loss}
+        """Return an unbiased estimate of the loss: 0 where no layer is drawn."""
+        draw = step.rng("reverse_pass", "layers")
+        if self._ways:
+            drawn = drawn_layers(["all"], self.sample_layers, draw)
+            loss = self._walked(step) if drawn else None
+        else:
+            names = [name for name in step.layers if self._factors[name] != 0]
+            chosen = drawn_layers(names, self.sample_layers, draw)
+            loss = self._estimate(step, {name: step.layers[name] for name in chosen})
+        if loss is None:
+            return {} if step.logits is None else {"loss": 0 * step.logits.sum()}  # counts in means of losses
+        return {"loss": loss / self.sample_layers}
 
 
 def _one_of(word: str, value: object, known: Sequence[str]) -> None:
@@ -223,8 +240,14 @@ def _check_variant(one: ReversePass) -> None:
         )
     if one.variant == "first" and one.layers is not None:
         raise UsageError("layers are of no use with variant='first', which compares images alone.")
-    if (one.variant != "local" or one.activation) and (one.sample_images != 1 or one.sample_layers != 1):
+    linear = one.variant == "local" and not one.activation
+    if linear and (one.bn_reverse != "batch" or one.output_activation is not None):
         raise UsageError(
-            "sample_images and sample_layers are for variant='local' without activation, where each layer and each "
-            f"image stands alone; got variant={one.variant!r}, activation={one.activation!r}."
+            "bn_reverse and output_activation are of no use with variant='local' without activation, which goes back "
+            "through each layer's linear part alone; set activation=True, or take variant='full'."
+        )
+    if not linear and one.sample_images != 1:
+        raise UsageError(
+            "sample_images is for variant='local' without activation, where each image stands alone; got "
+            f"variant={one.variant!r}, activation={one.activation!r}."
         )

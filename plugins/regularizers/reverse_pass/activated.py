@@ -20,14 +20,7 @@ from torch import Tensor, nn
 from compatkit import TaskState
 from compatkit.errors import UsageError
 
-from .finding import (
-    ACT,
-    NORM,
-    POOL,
-    POOL_FUNCTIONS,
-    SAME,
-    SAME_FUNCTIONS,
-)
+from .finding import ACT, NORM, POOL, POOL_FUNCTIONS, SAME, SAME_FUNCTIONS
 from .full import OUTPUTS, Walk
 from .local import Records, wide
 from .stages import Stage, evaluating, run

@@ -26,14 +26,7 @@ from compatkit.errors import UsageError
 
 from .chain import chain_of
 from .local import Records, wide
-from .stages import (
-    Parts,
-    Stage,
-    evaluating,
-    modules_of,
-    not_a_chain,
-    run,
-)
+from .stages import Parts, Stage, evaluating, modules_of, not_a_chain, run
 from .undoing import STATISTICS, Statistics, again, step_back
 
 OUTPUTS = {"relu": F.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
@@ -147,11 +140,6 @@ def full_loss(
         if len(terms) == left:
             break
     return torch.stack(terms).sum() if terms else None
-
-
-def first_only(stages: Sequence[Stage]) -> dict[str, float]:
-    """Return the factors of RR^1: the same walk, and a loss on the images alone."""
-    return {stages[0].linear: 1.0}
 
 
 def _call(stages: Sequence[Stage], records: Records, place: int, part: str) -> LayerCall:

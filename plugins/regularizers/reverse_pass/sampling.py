@@ -1,15 +1,19 @@
-"""Cheap estimates of the reverse-pass loss: some images of the batch, some layers, in every step others.
+"""Cheap estimates of the reverse-pass loss: the batch's first images, or some layers, in every step others.
 
-Both are unbiased: an image is taken with the same probability as any other, and what is drawn is weighted by how
-seldom it is. What they cost is variance: of n images k, the loss has about n / k times the variance between batches
-that comes from images; of l layers k, losses that differ between layers by a standard deviation of s add one of
-s l sqrt((l - k) / (k (l - 1))) to their sum.
+Both are unbiased. A batch is a random part of the training set in random order, so its first images are as random as
+any: nothing has to be drawn, and steps can be compiled. Of a loader whose order is not random they are what comes
+first, and the estimate is one of that. Layers are drawn, each with the same probability, by whose inverse their losses
+are weighted.
+
+What estimates cost is variance. Of n images k, the loss has about n / k times the variance between batches that comes
+from images. Of l layers, drawn with a share p of which p l is whole, losses that differ between layers by a standard
+deviation of s add one of s l sqrt((1 - p) / (p (l - 1))) to their sum.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,58 +23,44 @@ from compatkit import LayerCall
 from .local import Records
 
 
-def drawn_layers(names: Sequence[str], share: float, draw: torch.Generator) -> tuple[list[str], float]:
-    """Return some layers, and by how much their losses stand for those of all."""
-    count = max(1, round(share * len(names)))
-    if count >= len(names):
-        return list(names), 1.0
+def drawn_layers(names: Sequence[str], share: float, draw: torch.Generator) -> list[str]:
+    """Return some layers, each with a probability of ``share``, in their order.
+
+    How many is ``share`` of them all, rounded down or up by chance; it may be none.
+    """
+    expected = share * len(names)
+    count = math.floor(expected)
+    count += float(torch.rand((), generator=draw, dtype=torch.float64)) < expected - count
     chosen: list[int] = sorted(torch.randperm(len(names), generator=draw)[:count].tolist())
-    return [names[place] for place in chosen], len(names) / count
+    return [names[place] for place in chosen]
 
 
-def drawn_images(records: Records, images: int, share: float, draw: torch.Generator) -> Records:
-    """Return the rows of some images, which stand side by side in the batch (whose order is random in any case).
+def first_images(records: Records, images: int, share: float) -> Records:
+    """Return of every layer what it did with the batch's first images.
 
     Args:
-        records: Of all images.
+        records: Of all images; a layer that sees windows or tokens has several rows for each, side by side.
         images: How many there are.
-        share: Of them that is taken, at least one image.
-        draw: Decides which is the first; after the last image comes the first.
+        share: Of them that is taken, rounded, at least one image.
     """
     count = max(1, round(share * images))
-    if count >= images:
-        return records
-    start = int(torch.randint(images, (), generator=draw))
-    return {name: [_call(one, images, start, count) for one in calls] for name, calls in records.items()}
+    return {
+        name: [
+            LayerCall(_first(call.input, count, images), _first(call.output, count, images), call.layer)
+            for call in calls
+        ]
+        for name, calls in records.items()
+    }
 
 
-def _call(call: LayerCall, images: int, start: int, count: int) -> LayerCall:
-    taken, given = (_rows(one, images, start, count) for one in (call.input, call.output))
-    return LayerCall(taken, given, call.layer)
+def _first(value: Tensor, count: int, images: int) -> Tensor:
+    """Return the first rows, without a copy.
 
-
-def _rows(value: Tensor, images: int, start: int, count: int) -> Tensor:
-    """Return the rows of ``count`` images from ``start`` on; windows of an image are several rows."""
+    Dimensions are put into their order in memory first: the gradient of torch's ``narrow`` is always contiguous, and
+    one that is not laid out as its tensor is slow to add and to convolve.
+    """
     if len(value) % images:
         return value  # what knows no images is taken whole
-    each = len(value) // images
-    tail: Tensor = _Narrow.apply(value, start * each, min(count, images - start) * each)  # type: ignore[assignment]
-    if start + count <= images:
-        return tail
-    return torch.cat([tail, _Narrow.apply(value, 0, (start + count - images) * each)])  # type: ignore[list-item]
-
-
-class _Narrow(torch.autograd.Function):
-    """Some rows; the gradient keeps the memory format, where torch's own comes back as NCHW and is converted."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, start: int, count: int) -> Tensor:
-        ctx.place = start, count
-        ctx.empty = torch.empty_like(value, device="meta")
-        return value.narrow(0, start, count)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        whole = torch.zeros_like(ctx.empty, device=gradient.device, dtype=gradient.dtype)
-        whole.narrow(0, *ctx.place).copy_(gradient)
-        return whole, None, None
+    order = sorted(range(value.dim()), key=value.stride, reverse=True)
+    back = sorted(range(value.dim()), key=order.__getitem__)
+    return value.permute(order).narrow(order.index(0), 0, len(value) // images * count).permute(back)
