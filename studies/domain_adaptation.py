@@ -181,7 +181,8 @@ STUDY = Study(
     scale={
         "cpu": "MNIST and USPS at 16x16, and two halves of CIFAR-10, one of them shifted, in place of CIFAR-10 and "
         "STL-10; ResNet-20, 5,000 images and 300 steps of Adam in place of WRN-28-16 and 70,000 of SGD; the rotation "
-        "head starts anew, not from ImageNet; accuracy over images, not the mean over classes.",
+        "head starts anew, not from ImageNet, and adapts with stored statistics, not the batch's; accuracy over "
+        "images, not the mean over classes.",
         "paper": "the rotation head starts anew, not from ImageNet; the first learning rate and the split point are "
         "not in the paper; only the arms of CIFAR-10 and STL-10 are the paper's.",
     },

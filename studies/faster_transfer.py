@@ -195,7 +195,10 @@ _CPU: dict[str, Any] = {
     "tune": STEPS[-1],
     "tune_lr": 0.01,
 }
-_SMALLER = "ResNet-20, 5,000 images and 300 steps of 64 in place of ResNet-56 and 20,000 of 512"
+_SMALLER = (
+    "ResNet-20, 5,000 images and 300 steps of 64 in place of ResNet-56 and 20,000 of 512; frozen heads with stored "
+    "statistics, not the batch's"
+)
 _HALVES = ["cifar100", "plain", "shifted"]
 STUDY = Study(
     title="faster transfer",

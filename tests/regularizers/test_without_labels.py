@@ -80,7 +80,8 @@ def test_the_local_reverse_pass_takes_the_layers_of_the_extractor(task: ck.Task)
 
 def test_a_sampled_reverse_pass_draws_among_the_layers_of_the_extractor(task: ck.Task) -> None:
     """One of its layers in each step: were the head's among them, many steps would have no loss."""
-    fit = trained(task, ck.use("reverse_pass", sample_layers=0.01, sample_images=0.5), steps=8)
+    one = 1 / len(convolutions(task))
+    fit = trained(task, ck.use("reverse_pass", sample_layers=one, sample_images=0.5), steps=8)
     losses = [row["losses"]["reverse_pass/loss"] for row in fit.history]
     assert len(losses) == 8 and min(losses) > 0
 
@@ -102,6 +103,13 @@ def test_contrasts_train_the_extractor_and_a_head_of_their_own(task: ck.Task) ->
     fit = trained(task, ck.use("contrastive", dimensions=4))
     assert list(fit.history[0]["losses"]) == ["contrastive/loss"]
     assert list(fit.auxiliary) == ["contrastive"] and not fit.auxiliary["contrastive"].frozen
+
+
+def test_a_step_in_which_nothing_gives_a_loss_says_so(task: ck.Task) -> None:
+    with pytest.raises(
+        UsageError, match=r"it has no labels, and no regularizer gave a loss that moves its extractor"
+    ):
+        quick(steps=1).fit([task], [ck.use("orthogonality", schedule=[[0, 0.0]])])
 
 
 def test_layers_of_the_head_are_not_recorded(task: ck.Task) -> None:
