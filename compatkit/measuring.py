@@ -29,7 +29,7 @@ from compatkit.metrics import (
     make_metric,
     observed,
 )
-from compatkit.observing import Recording, choose, layers_of, recording
+from compatkit.observing import Recording, choose, layers_of, listed, recording
 from compatkit.training.context import TaskState
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def measure(
         other=None if other is None else _whole(other),
         other_layers=theirs,
     )
-    _check_wanted(wanted, subject, data)
+    _check_wanted(wanted, subject, found, data)
     held = next(
         (one.device for part in parts.values() for one in part.state_dict().values()), torch.device("cpu")
     )
@@ -254,12 +254,14 @@ def _whole(network: Network) -> nn.Module:
     return network if isinstance(network, nn.Module) else nn.Sequential(network.extractor, network.head)
 
 
-def _check_wanted(wanted: set[str], subject: Subject, data: Images | None) -> None:
+def _check_wanted(
+    wanted: set[str], subject: Subject, known: Mapping[str, nn.Module], data: Images | None
+) -> None:
     """Refuse what a metric could not look at."""
     if wanted & {"inputs", "outputs", "other_inputs", "other_outputs", "layers"} and not subject.layers:
         raise UsageError(
-            "These metrics look at layers; name some: layers=['layer1.*', 'fc']. The network has "
-            f"{', '.join(name for name, one in subject.network.named_modules() if name)[:400]}."
+            "These metrics look at layers; name some, by path or glob: layers=['layer1.*', 'fc']. The network's "
+            f"layers are {listed(known)}."
         )
     if any(name.startswith("other") for name in wanted) and subject.other is None:
         raise UsageError("These metrics compare two networks; give the other one: other=...")

@@ -33,6 +33,12 @@ def layers_of(parts: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     return {path if times[path] == 1 else f"{part}.{path}": one for part, path, one in named}
 
 
+def listed(known: Mapping[str, nn.Module]) -> str:
+    """Return the names of layers for a message, the first ones where there are many."""
+    more = f", ... ({len(known)} in all)" if len(known) > SHOWN else ""
+    return ", ".join(list(known)[:SHOWN]) + more
+
+
 def choose(known: Mapping[str, nn.Module], wanted: Sequence[str]) -> dict[str, nn.Module]:
     """Return the layers that are named, in the order of the network.
 
@@ -45,11 +51,8 @@ def choose(known: Mapping[str, nn.Module], wanted: Sequence[str]) -> dict[str, n
     """
     for one in wanted:
         if one not in known and not any(fnmatchcase(name, one) for name in known):
-            shown = ", ".join(list(known)[:SHOWN]) + (
-                f", ... ({len(known)} in all)" if len(known) > SHOWN else ""
-            )
             raise UnknownName(
-                f"The network has no layer {one!r}.{suggestion(one, known)} Its layers are {shown}.",
+                f"The network has no layer {one!r}.{suggestion(one, known)} Its layers are {listed(known)}.",
                 subject=one,
             )
     return {

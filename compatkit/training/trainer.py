@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,16 @@ from compatkit.training.stopping import EarlyStopping, Stopper
 from compatkit.training.task import Task
 
 _optional = attrs.validators.optional
+
+
+def _at_least(least: int) -> Callable[[object, attrs.Attribute[int], int], None]:
+    """Return a check whose message goes to whoever set the number, be it in Python, a recipe or a study."""
+
+    def check(instance: object, attribute: attrs.Attribute[int], value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+            raise UsageError(f"'{attribute.name}' must be a whole number from {least} up; got {value!r}.")
+
+    return check
 
 
 def _share(instance: object, attribute: attrs.Attribute[float | None], value: float | None) -> None:
@@ -88,9 +99,9 @@ class Trainer:
         UsageError: Settings do not go together.
     """
 
-    steps: int = attrs.field(validator=attrs.validators.ge(1))
+    steps: int = attrs.field(validator=_at_least(1))
     seed: int = 0
-    batch_size: int = attrs.field(default=64, validator=attrs.validators.ge(2))
+    batch_size: int = attrs.field(default=64, validator=_at_least(2))
     optimiser: Literal["adam", "sgd"] = "adam"
     lr: float = 0.01
     momentum: float = 0.9

@@ -53,8 +53,7 @@ def decompose(layer: nn.Module) -> Decomposition:
         or getattr(layer, "groups", 1) != 1
     ):
         raise UsageError(
-            f"singular_features takes linear layers and convolutions without groups; got {layer}. Name others in "
-            "layers."
+            f"singular_features takes linear layers and convolutions without groups; got {_called(layer)}."
         )
     _, values, vectors = torch.linalg.svd(layer.weight.detach().flatten(1).double(), full_matrices=False)
     return Decomposition(values, vectors)
@@ -102,7 +101,11 @@ def given_to(layer: nn.Module, values: Tensor) -> tuple[Tensor, int]:
         rows = patches.transpose(1, 2).flatten(0, 1)
     else:
         raise UsageError(
-            f"singular_features takes linear layers and convolutions of images without groups; got {layer}. Name "
-            "others in layers."
+            f"singular_features takes linear layers and convolutions of images without groups; got {_called(layer)}."
         )
     return rows, len(rows) // len(values)
+
+
+def _called(layer: nn.Module) -> str:
+    """Return a layer in a line, and of one that holds others what it is."""
+    return f"a {type(layer).__name__}, which holds other layers" if any(layer.children()) else str(layer)

@@ -138,7 +138,13 @@ class SingularFeatures:
         if self.lpips_trunk is not None and self.image_range is None:
             raise UsageError("singular_features: LPIPS compares with images; declare their image_range.")
         if self.image_range is not None:
-            low, high = self._range()
+            try:
+                low, high = self._range()
+            except (TypeError, ValueError) as error:
+                raise UsageError(
+                    f"singular_features: image_range is two numbers, such as (0, 1), or two lists with one for each "
+                    f"channel; got {self.image_range!r}."
+                ) from error
             if not bool((low < high).all()):
                 raise UsageError(
                     f"singular_features: image_range is the lowest and the highest value of an image, or of each "
@@ -171,7 +177,12 @@ class SingularFeatures:
         total = max(len(classes), int(labels.max()) + 1)
         for name, given in inputs.items():
             layer = layers[name.split("#")[0]]
-            rows, each = given_to(layer, given)
+            try:
+                rows, each = given_to(layer, given)
+            except UsageError as error:
+                raise UsageError(
+                    f"The layer {name!r}: {error} Name others, such as layers=['layer1.*.conv?', 'fc']."
+                ) from error
             chosen = F.one_hot(labels, total).double()
             sums = chosen.T @ rows.double().unflatten(0, (len(labels), each)).sum(1)
             small = rows.shape[1] <= LARGEST

@@ -271,7 +271,7 @@ def chosen(named: Iterable[tuple[str, nn.Module]], globs: Sequence[str] | None, 
     return list(kept.values())
 
 
-def _check_layers(layers: object) -> None:
+def _check_layers(layers: Sequence[str] | None) -> None:
     if layers is None:
         return
     listed = isinstance(layers, Sequence) and len(layers) > 0

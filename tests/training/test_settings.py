@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import attrs
+import pytest
 from small import data_set, quick
 
 import compatkit as ck
+from compatkit.errors import UsageError
 from compatkit.training.describing import ABSENT_WHERE_OFF, HIDDEN, ONLY_TO_STOP
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
@@ -25,3 +28,16 @@ def test_what_is_off_is_in_no_plan() -> None:
     fields = {one.name for one in attrs.fields(ck.Trainer)}
     assert {*HIDDEN, *ABSENT_WHERE_OFF, *ONLY_TO_STOP} <= fields
     assert set(said) - {"scheduling", "steps_are"} == fields - {*HIDDEN, *ABSENT_WHERE_OFF, *ONLY_TO_STOP}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"steps": 0}, "'steps' must be a whole number from 1 up; got 0"),
+        ({"steps": 2.5}, "'steps' must be a whole number from 1 up; got 2.5"),
+        ({"steps": 1, "batch_size": 1}, "'batch_size' must be a whole number from 2 up; got 1"),
+    ],
+)
+def test_counts_that_no_run_can_have_are_refused_as_a_users(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ck.Trainer(**settings)

@@ -229,6 +229,8 @@ def batches() -> list[Observation]:
         ({"lpips_trunk": "alexnet.pth"}, "lpips_trunk and lpips_sha256 go together"),
         ({"lpips_trunk": "alexnet.pth", "lpips_sha256": "0"}, "declare their image_range"),
         ({"image_range": (1, 0)}, "the lowest and the highest value of an image"),
+        ({"image_range": 3}, r"image_range is two numbers, such as \(0, 1\), .*; got 3"),
+        ({"image_range": (0, 1, 2)}, r"image_range is two numbers, .*; got \(0, 1, 2\)"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
@@ -306,3 +308,17 @@ def test_vectors_become_pictures_with_their_values() -> None:
     assert ck.pictures.signed(images, titles).startswith(b"\x89PNG")
     with pytest.raises(UsageError, match=r"has 4 values, which are no picture of shape \(1, 3, 3\)"):
         singular_pictures(linear(torch.eye(4))[1], (1, 3, 3))
+
+
+def test_a_block_is_refused_by_its_name_in_one_line() -> None:
+    network = nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
+    said = "The layer '0': .*; got a Sequential, which holds other layers. Name others, such as layers="
+    with pytest.raises(UsageError, match=said) as refused:
+        ck.measure(
+            network, (torch.rand(2, 1, 2, 2), torch.tensor([0, 1])), [SingularFeatures()], layers=["0"]
+        )
+    assert "\n" not in str(refused.value)
+    with pytest.raises(
+        UsageError, match=r"look at layers; name some.* The network's layers are 0, 0\.0, 0\.1"
+    ):
+        ck.measure(network, (torch.rand(2, 1, 2, 2), torch.tensor([0, 1])), [SingularFeatures()])
