@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import numpy as np
 
 from compatkit.components import load, pinned
 from compatkit.errors import IncompatibleError, UsageError
@@ -215,6 +214,8 @@ def _in_order(data: DataSet, head: LoadedPart) -> DataSet:
     Raises:
         UsageError: The head does not know a class.
     """
+    import numpy as np
+
     from compatkit.data.classes import common
     from compatkit.data.dataset import DataSet
 

@@ -166,12 +166,12 @@ def test_views_are_others_for_every_image_view_task_and_step(
         ({"temperature": math.inf}, "temperature is a finite number above 0, got inf"),
         ({"temperature": math.nan}, "temperature is a finite number above 0, got nan"),
         ({"dimensions": 1}, "dimensions is a whole number from 2, got 1"),
-        ({"dimensions": 8.0}, r"dimensions is a whole number from 2, got 8\.0"),
+        ({"dimensions": 8.0}, r"the setting 'dimensions' is a whole number; got 8\.0"),
         ({"least_area": 0}, "least_area is a share of the image above 0 and at most 1, got 0"),
         ({"least_area": 1.5}, r"least_area is .* got 1\.5"),
-        ({"flip": 1}, "flip is True or False, got 1"),
+        ({"flip": 1}, "the setting 'flip' is True or False; got 1"),
         ({"strength": -0.1}, r"strength is a number from 0 to 1, got -0\.1"),
-        ({"strength": True}, "strength is a number from 0 to 1, got True"),
+        ({"strength": True}, "the setting 'strength' is a number; got True"),
     ],
 )
 def test_settings_that_are_refused(settings: dict[str, Any], said: str) -> None:

@@ -123,7 +123,7 @@ def test_one_pass_is_the_run_in_several() -> None:
     ("settings", "said"),
     [
         ({"grid": 4}, "grid is 2 or 3 tiles a side, got 4"),
-        ({"grid": True}, "grid is 2 or 3 tiles a side, got True"),
+        ({"grid": True}, "the setting 'grid' is a whole number; got True"),
         ({"permutations": 1}, "a whole number from 2 to 24 for a grid of 2, got 1"),
         ({"permutations": 25}, "a whole number from 2 to 24 for a grid of 2, got 25"),
         ({"grid": 3, "permutations": 1001}, "from 2 to 1000 for a grid of 3, got 1001"),
