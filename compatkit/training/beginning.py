@@ -191,11 +191,8 @@ def _set_up(
     setup = SetUp(seed, precision, states, held, reset, owners=owners)
     for bound in plugins.set_up:
         reseed(precision.device, seed_of(seed, "set_up", bound.instance))
-        known = set(setup.auxiliary)
         setup.asking = bound.instance
         bound.call(setup)
-        for name in setup.auxiliary.keys() - known:
-            setup.auxiliary[name].plugin = bound.instance
     setup.asking = None
     for name in held:
         if name not in setup.auxiliary:

@@ -245,8 +245,7 @@ class SetUp:
                     f"The frozen auxiliary head {name!r} tells apart {[one.name for one in head.labels or ()]}; this "
                     f"run asks for {[one.name for one in classes]}. Use the settings that it was trained with."
                 )
-            self.auxiliary[name] = head
-            return head
+            return self._held(name, head)
         count = len(classes) if classes is not None else outputs
         if not count:
             raise UsageError(f"The auxiliary head {name!r} needs classes or a count of outputs.")
@@ -261,8 +260,13 @@ class SetUp:
                 f"(auxiliary head {name!r}): the class layer is not in it. Cut the network before its class layer."
             )
         head = AuxiliaryHead(name, blueprint, module, tuple(classes) if classes is not None else None)
-        self.auxiliary[name] = head
         self.owners[f"shared.{name}"] = module
+        return self._held(name, head)
+
+    def _held(self, name: str, head: AuxiliaryHead) -> AuxiliaryHead:
+        """Keep a head as one of this run, and whose it is."""
+        head.plugin = self.asking or head.plugin
+        self.auxiliary[name] = head
         return head
 
     def _accepts(self, head: AuxiliaryHead, task: TaskState) -> tuple[int, ...]:

@@ -7,8 +7,8 @@ in silence compare something else. Torch counts the writes into every tensor, so
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -117,6 +117,18 @@ def _begins(one: Tensor, other: Tensor) -> bool:
     return not one.numel() or float((one - other[: len(one)]).detach().abs().max()) <= CLOSE * most
 
 
+@contextmanager
+def _around_layers(
+    recorder: Recorder, before: Callable[..., None], after: Callable[..., None]
+) -> Iterator[None]:
+    """Call ``before`` and ``after`` around each call of a layer that is asked for."""
+    with ExitStack() as stack:
+        for module in (module for name in recorder.notes for module in recorder.modules(name)):
+            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(after).remove)
+        yield
+
+
 def _overwriting(recorder: Recorder, images: Tensor) -> Iterator[nn.Module]:
     """Yield the modules with an ``inplace`` that is on whose input shares memory with something recorded."""
     seen: list[Tensor] = []
@@ -138,18 +150,12 @@ def _overwriting(recorder: Recorder, images: Tensor) -> Iterator[nn.Module]:
         if any(isinstance(one, Tensor) and one.untyped_storage().data_ptr() in places for one in arguments):
             found[id(module)] = module
 
-    hooks = []
-    for module in (module for name in recorder.notes for module in recorder.modules(name)):
-        hooks.append(module.register_forward_pre_hook(entered, with_kwargs=True))
-        hooks.append(module.register_forward_hook(left))
-    for module in (one for part in (recorder.extractor, recorder.head) for one in part.modules()):
-        if getattr(module, "inplace", None) is True:
-            hooks.append(module.register_forward_pre_hook(writes))
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(_around_layers(recorder, entered, left))
+        for module in (one for part in (recorder.extractor, recorder.head) for one in part.modules()):
+            if getattr(module, "inplace", None) is True:
+                stack.callback(module.register_forward_pre_hook(writes).remove)
         _calls(recorder, images)
-    finally:
-        for hook in hooks:
-            hook.remove()
     yield from found.values()
 
 
@@ -179,15 +185,8 @@ def _overwritten(recorder: Recorder, images: Tensor) -> dict[str, tuple[bool, bo
         if isinstance(given, Tensor) and isinstance(output, Tensor):
             counted.extend((one, one._version, name, place) for place, one in enumerate((given, output)))
 
-    hooks = []
-    for module in (module for name in recorder.notes for module in recorder.modules(name)):
-        hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        hooks.append(module.register_forward_hook(after))
-    try:
+    with _around_layers(recorder, before, after):
         _calls(recorder, images)
-    finally:
-        for hook in hooks:
-            hook.remove()
     for tensor, version, name, place in counted:
         hit[name][place] |= tensor._version != version
     return {name: (both[0], both[1]) for name, both in hit.items()}
