@@ -10,7 +10,13 @@ from compatkit.pictures import COLOURS, MARKS
 from compatkit.studies import Results
 
 
-def curves(results: Results, measures: Sequence[str], ticks: Sequence[str], title: str) -> bytes:
+def curves(
+    results: Results,
+    measures: Sequence[str],
+    ticks: Sequence[str],
+    title: str,
+    height: str = "accuracy on the target's test images",
+) -> bytes:
     """Return a picture of some measures in a row as PNG; nothing is drawn where there is no value.
 
     Args:
@@ -18,6 +24,7 @@ def curves(results: Results, measures: Sequence[str], ticks: Sequence[str], titl
         measures: In the order of the row, from 0 to 1 each.
         ticks: What each is called below the picture.
         title: Below those.
+        height: What is drawn upwards.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -35,7 +42,7 @@ def curves(results: Results, measures: Sequence[str], ticks: Sequence[str], titl
     axes.set_xticks(range(len(ticks)), ticks)
     axes.set_xlim(-0.2, len(ticks) - 0.8)
     axes.set_xlabel(title)
-    axes.set_ylabel("accuracy on the target's test images")
+    axes.set_ylabel(height)
     axes.legend(fontsize=8, frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
