@@ -54,11 +54,12 @@ class Frozen:
     """``[frozen]``: released auxiliary heads to train against.
 
     Attributes:
-        heads: Pattern, or patterns, of their names in the registry: ``"digits/shared.*"``.
-        statistics: Which statistics their batch normalisation uses.
+        heads: Pattern, or patterns, of their names in the registry: ``"digits/shared.*"``; none where extractors alone
+            are frozen.
+        statistics: Which statistics the batch normalisation of all that is frozen uses.
     """
 
-    heads: str | tuple[str, ...]
+    heads: str | tuple[str, ...] = ()
     statistics: Literal["stored", "batch"] = "stored"
 
 
@@ -122,7 +123,8 @@ class Written:
                 raise UsageError(
                     f"{where} starts from components, which a single run does: `compatkit train`. Leave out extractor."
                 )
-        heads, statistics = (self.frozen.heads, self.frozen.statistics) if self.frozen else (None, "stored")
+        frozen = self.frozen or Frozen()
+        heads, statistics = frozen.heads or None, frozen.statistics
         return Recipe(
             self.file, self.prefix, self.trainer, tuple(tasks), self.regularizers, heads, statistics
         )
@@ -218,6 +220,8 @@ def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, *
     frozen = None
     if "frozen" in tables:
         frozen = _made(Frozen, _table(tables["frozen"], "[frozen]", file), f"{file}: [frozen]")
+        if not frozen.heads and not any(entry.get("freeze_extractor") for entry in entries):
+            raise UsageError(f"{file}: [frozen] lacks heads, and no task has freeze_extractor = true.")
     kept = tuple(_with_weights(entry, file) for entry in entries)
     return Written(file, prefix, trainer, kept, regularizers, frozen)
 
