@@ -128,7 +128,7 @@ def _channels(results: Results) -> bytes:
             mean(null), color="#222222", linestyle="--", linewidth=1, label="matched, images shuffled"
         )
         axes.axhline(0, color="#c8ccd2", linewidth=0.8, zorder=0)
-        axes.set_title(f"{arm}: {mean(results.known(arm, 'direct')):.2f}", fontsize=9)
+        axes.set_title(f"{arm}, mean {mean(results.known(arm, 'direct')):.2f}", fontsize=9)
         axes.set_xlabel("channel, sorted")
         axes.set_ylim(-0.5, 1)
     panels[0].set_ylabel("correlation")
@@ -153,7 +153,7 @@ def _accuracy(results: Results) -> bytes:
     axes.set_xlabel("mean correlation of channels as they stand")
     axes.set_ylabel("recombination accuracy, batch statistics")
     axes.set_ylim(0, 1)
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    figure.legend(fontsize=8, frameon=False, loc="outside right upper")
     return _png(figure)
 
 
