@@ -18,7 +18,10 @@ import compatkit as ck
 from compatkit.errors import TrainingError
 from compatkit.studies import Measure, Outcome, Reported, Run
 
-REFERENCE = "Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components by Learning Compatible Representations"
+REFERENCE = (
+    "Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components by Learning Compatible "
+    "Representations"
+)
 METHODS = {"iiw": "identical_init", "rp": "rotation_prediction", "dcc": "dcc"}
 """Plugins by the paper's words: identical initial weights, rotation prediction, discriminating common classes."""
 COMBINATIONS = ("none", "iiw", "rp", "dcc", "iiw+rp", "iiw+dcc", "rp+dcc", "iiw+rp+dcc")
@@ -65,8 +68,6 @@ SCALE = {
 }
 DATA = ("mnist", "usps", "cifar10", "stl10")
 SETS = {"digits": ("mnist", "usps"), "objects": ("cifar10", "stl10")}
-GREY = ("digits",)
-"""Pairs of images that are neither cropped nor mirrored."""
 
 
 def sets_of(run: Run) -> list[ck.DataSet]:
@@ -78,21 +79,28 @@ def sets_of(run: Run) -> list[ck.DataSet]:
     return [run.load(one) for one in SETS[pair]]
 
 
-def tasks_of(run: Run) -> list[ck.Task]:
-    """Return the two tasks of a run's pair, each named as its data set."""
-    return [task_of(run, data.name, data) for data in sets_of(run)]
+def tasks_of(run: Run, split: str | None = None) -> list[ck.Task]:
+    """Return the two tasks of a run's pair, each named as its data set; ``split`` as in ``task_of``."""
+    return [task_of(run, data.name, data, split) for data in sets_of(run)]
 
 
-def task_of(run: Run, name: str, data: ck.DataSet) -> ck.Task:
-    """Return a task on as many images of a data set as the settings ask for, 0 all."""
+def task_of(run: Run, name: str, data: ck.DataSet, split: str | None = None) -> ck.Task:
+    """Return a task on as many images of a data set as the settings ask for, 0 all; grey ones are not augmented.
+
+    Args:
+        run: Whose settings say what is trained.
+        name: Of the task.
+        data: Whole.
+        split: Where the network is cut; None takes the settings' split point.
+    """
     settings = run.settings
     return ck.Task(
         name,
         data.subset(train=settings["train"] or None, test=settings["test"] or None),
         settings["backbone"],
-        settings["split"],
+        split or settings["split"],
         size=settings["image"],
-        augment=() if settings["pair"] in GREY else ("crop", "flip"),
+        augment=() if data.train.channels == "L" else ("crop", "flip"),
     )
 
 

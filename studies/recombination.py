@@ -63,7 +63,8 @@ STUDY = Study(
     title="recombination accuracy by method",
     question="Parts of independent networks do not fit although every shape matches; which regularizers make them "
     "fit, and do networks as trained suffer from it? The upper bound is the own-task accuracy of networks trained "
-    "apart, each with a rotation head of its own; recombined, they are independent networks like those of `none`.",
+    "apart, each with a rotation head of its own; recombined, they are independent networks like those without a "
+    "method.",
     reference=f"{REFERENCE}, {_FIGURE}",
     arms=(*COMBINATIONS, *INCREMENTAL, BOUND),
     measures=MEASURES,
