@@ -8,9 +8,16 @@ import attrs
 import click
 
 from compatkit.adaptation import FITTED
+from compatkit.batchnorm import estimates
 from compatkit.cli.images import data_sets, fitting_images, test_images
 from compatkit.cli.keeping import Kept, check_target, keep, tell_kept
-from compatkit.cli.options import data_options, json_option, registry_option, signature_options
+from compatkit.cli.options import (
+    StatisticsType,
+    data_options,
+    json_option,
+    registry_option,
+    signature_options,
+)
 from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, report_text, rows
 from compatkit.cli.roots import check_outputs, registry
 from compatkit.errors import DataError, IncompatibleError
@@ -21,7 +28,6 @@ if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
     from compatkit.verdict import Report
 
-POLICIES = ("batch", "reestimate", "running")
 PRECISIONS = ("float32", "bfloat16")
 FILLS = ("missing", "stale", "all", "none")
 WRITERS = ("html", "png", "markdown", "csv")
@@ -52,11 +58,12 @@ def measuring_options(function: Any) -> Any:
         ),
         click.option(
             "--normalisation",
-            type=click.Choice(POLICIES),
+            type=StatisticsType(),
             default="batch",
             show_default=True,
             help="Statistics of batch normalisation: of each batch (as in the paper), estimated anew on the test "
-            "images without their labels, or as stored.",
+            "images without their labels, these mixed with the stored ones as if those were of N images, or as "
+            "stored.",
         ),
         click.option(
             "--recipe", type=click.Path(), metavar="FILE", help="Take the test sets of this recipe's tasks."
@@ -206,7 +213,7 @@ def recombine_command(
     _refuse(report, adapt)
     fits = any(one.severity == "adaptable" and one.remedy.split(":")[0] in FITTED for one in report.findings)
     data = None
-    anew = publish is not None and conditions["normalisation"] == "reestimate"
+    anew = publish is not None and estimates(conditions["normalisation"])
     if fits or anew or not no_measure:
         where = {"recipe": recipe, "names": (name,) if name else (), "root": data_root, "download": download}
         try:
