@@ -30,7 +30,7 @@ from compatkit.registry.store import Store
 BATCH = 64
 """Images at once while fitting; nothing depends on it but memory."""
 SAMPLES, FOR_EACH = 20_000, 10
-"""Samples that a fit takes at most, or so many for each column where that is more; positions are drawn to keep to it."""
+"""Samples that a fit takes at most, or so many for each column where that is more; positions are drawn then."""
 
 
 @attrs.frozen(eq=False)
@@ -82,11 +82,16 @@ def fit_projection(
 
 
 def feature_pairs(
-    place: Place, extractor: LoadedPart, own: LoadedPart, data: Split, before: Sequence[Adapter] = ()
+    place: Place,
+    extractor: LoadedPart,
+    own: LoadedPart,
+    data: Split,
+    before: Sequence[Adapter] = (),
+    order: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield features of an extractor, behind adapters, with those of a head's own extractor on the same images.
 
-    Arguments, beside, and errors are those of ``fit_projection``.
+    Arguments and errors are those of ``fit_projection``; ``order`` is the seed of an order of the images.
 
     Yields:
         Two tensors of the place's layout with the same positions, for up to ``BATCH`` images.
@@ -94,7 +99,9 @@ def feature_pairs(
     _check_pairing(place, own)
     index, layout = int(place.blueprint.kwargs.get("port", 0)), place.blueprint.kwargs["layout"]
     with evaluation_mode(extractor.module), evaluation_mode(own.module), torch.no_grad():
-        for mine, theirs in zip(_images(extractor, data), _images(own, data), strict=True):
+        for mine, theirs in zip(
+            images_for(extractor, data, order), images_for(own, data, order), strict=True
+        ):
             features: Any = extractor.module(mine)
             for step in before:
                 features = step.module(features)
@@ -241,10 +248,17 @@ def _check_positions(
         )
 
 
-def _images(part: LoadedPart, split: Split) -> Iterator[Tensor]:
+def images_for(part: LoadedPart, split: Split, order: int | None = None) -> Iterator[Tensor]:
+    """Yield normalised images as an extractor's contract asks for them, ``BATCH`` at most at once.
+
+    Args:
+        part: An extractor.
+        split: Images.
+        order: Seed of their order; None is the order that they have.
+    """
     data = part.manifest.contract.data
     examples = prepare(split, data)
-    for positions in batches(len(examples), BATCH, None):
+    for positions in batches(len(examples), BATCH, order):
         yield normalise(examples.images[positions], data)
 
 

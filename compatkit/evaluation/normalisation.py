@@ -81,12 +81,14 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     modes = [(one, one.training) for one in module.modules()]
     root = module.training
     try:
-        module.eval()
+        if any(training for _, training in modes):  # switching takes longer than a small head
+            module.eval()
         yield
     finally:
-        module.train(root)
-        for one, training in modes:
-            one.training = training
+        if any(one.training != training for one, training in modes):
+            module.train(root)
+            for one, training in modes:
+                one.training = training
 
 
 @contextmanager
