@@ -189,9 +189,7 @@ def _row(cell: Any, policy: str) -> dict[str, Any]:
     }
 
 
-def values_of(
-    cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = POLICIES
-) -> dict[str, float]:
+def values_of(cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = POLICIES) -> dict[str, float]:
     """Return the measures of one run from its cells; figures of two directions are their mean.
 
     Args:
