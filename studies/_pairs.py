@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -67,6 +67,8 @@ SCALE = {
     "halves": f"two halves of CIFAR-10, one of them shifted, in place of CIFAR-10 and STL-10, {SMALLER}.",
     "paper": "",
 }
+Statistics = Literal["stored", "batch"]
+"""Of batch normalisation inside frozen heads: their own, or those of the batch, the paper's regime."""
 DATA = ("mnist", "usps", "cifar10", "stl10")
 SETS = {"digits": ("mnist", "usps"), "objects": ("cifar10", "stl10")}
 
@@ -119,7 +121,7 @@ def trainer_of(run: Run) -> ck.Trainer:
 
 
 def incremental(
-    tasks: Sequence[ck.Task], methods: str, trainer: ck.Trainer, statistics: str = "stored"
+    tasks: Sequence[ck.Task], methods: str, trainer: ck.Trainer, statistics: Statistics = "stored"
 ) -> list[ck.Fit]:
     """Train the first task, then the second against the first one's auxiliary heads, which are frozen (Sec. 3.4).
 
@@ -127,11 +129,11 @@ def incremental(
         tasks: Two, in their order.
         methods: Joined by ``+``; with ``iiw`` the second starts where the first one started.
         trainer: Of both.
-        statistics: Batch normalisation inside frozen heads: ``"stored"``, or ``"batch"``, the paper's regime.
+        statistics: Inside frozen heads.
     """
     (one, other), uses = tasks, plugins_of(methods)
     first = trainer.fit([one], uses)
-    return [first, trainer.fit([other], uses, frozen=first, frozen_statistics=statistics)]  # type: ignore[arg-type]
+    return [first, trainer.fit([other], uses, frozen=first, frozen_statistics=statistics)]
 
 
 def apart(tasks: Sequence[ck.Task], trainer: ck.Trainer) -> list[ck.Fit]:
@@ -187,9 +189,7 @@ def _row(cell: Any, policy: str) -> dict[str, Any]:
     }
 
 
-def values_of(
-    cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = POLICIES
-) -> dict[str, float]:
+def values_of(cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = POLICIES) -> dict[str, float]:
     """Return the measures of one run from its cells; figures of two directions are their mean.
 
     Args:

@@ -106,17 +106,23 @@ def test_measures_of_an_incremental_arm_are_means_of_both_orders(
 
 
 def test_split_points_are_blocks_of_the_network() -> None:
-    assert [split_of(arm, 3) for arm in ARMS] == [
+    assert [split_of(arm, "resnet20_cifar") for arm in ARMS] == [
         f"layer{stage}{block}" for stage in (1, 2, 3) for block in (".0", ".1", "")
     ]
-    deep = [split_of(arm, 9) for arm in ARMS]
+    deep = [split_of(arm, "resnet56_cifar") for arm in ARMS]
     assert deep[:3] == ["layer1.0", "layer1.4", "layer1"] and deep[5] == "layer2"
     for split in ("layer1.4", "layer3.0", "layer3"):
         assert plan("resnet56_cifar", split, kwargs={"num_classes": 3}, size=(8, 8)).extractor.split == split
 
 
+@pytest.mark.parametrize("backbone", ["resnet18", "resnet21_cifar"])
+def test_networks_without_three_equal_stages_are_refused(backbone: str) -> None:
+    with pytest.raises(ck.errors.UsageError, match=f"three stages.*'backbone' is '{backbone}'"):
+        split_of("stage1-first", backbone)
+
+
 def test_networks_are_cut_where_the_arm_says(data: Path) -> None:
-    values, kept = carried_out(data, "3.7", "stage3-last", blocks=1)
+    values, kept = carried_out(data, "3.7", "stage3-last")
     assert kept["split"] == "layer3" and 0 <= values["recombined"] <= 1
     assert (data / "out" / "split.png").exists()
 
