@@ -51,3 +51,24 @@ def test_bad_requests_say_what_to_do(run: Any) -> None:
     said = run("bridge", "digits/nobody.extractor", PAIR[1], "--data", "left.npz")
     assert said.code != 0 and "digits/nobody.extractor" in said.err
     assert run("bridge", *PAIR).code == 2
+
+
+@pytest.mark.usefixtures("work")
+def test_a_matrix_is_filled_through_a_rung(run: Any) -> None:
+    sides = ("digits/*.extractor", "digits/*.head")
+    plain = {(one["extractor"], one["head"]): one for one in run("matrix", *sides, "--json").json["cells"]}
+    found = run("matrix", *sides, "--bridge", "ridge", "--json").json["cells"]
+    for cell in found:
+        same = plain[cell["extractor"], cell["head"]]
+        if cell["settings"]["own"]:
+            assert "adapters" not in cell["settings"] and cell["restricted"] == same["restricted"]
+        else:
+            assert "by ridge, fitted on 24 images" in cell["settings"]["adapters"]
+            assert cell["restricted"]["count"] == same["restricted"]["count"]
+    again = run("matrix", *sides, "--bridge", "ridge")
+    assert again.code == 0 and "4 taken from what was measured before, 0 measured now" in again.out
+    assert run("matrix", *sides, "--fill", "none", "--json").json["cells"] == list(plain.values())
+    said = run("matrix", *sides, "--bridge", "finetune")
+    assert said.code == 2 and "puts no adapter between the parts" in said.err
+    said = run("matrix", *sides, "--bridge", "ridge", "--fill", "none")
+    assert said.code == 2 and "--fill none does not read" in said.err
