@@ -10,7 +10,7 @@ from compatkit.cli.images import images_and_tests, load_data_set
 from compatkit.cli.keeping import check_target
 from compatkit.cli.options import data_options, given, json_option, registry_option, signature_options
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
-from compatkit.cli.roots import registry
+from compatkit.cli.roots import check_outputs, registry
 
 if TYPE_CHECKING:
     from compatkit.bridges.results import Bridge, Step
@@ -64,6 +64,7 @@ WORDS = {
     "--images", type=click.IntRange(2), default=1000, show_default=True, help="Images to fit on at most."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders and draws.")
+@click.option("--png", type=click.Path(), metavar="FILE", help="Draw the ladder: agreement against seconds.")
 @click.option("--publish", metavar="NAME", help="Keep the bridge under NAME, unless it does not fit.")
 @signature_options
 @data_options
@@ -84,12 +85,14 @@ def bridge_command(
     every: bool,
     images: int,
     seed: int,
+    png: str | None,
     publish: str | None,
     data_root: str | None,
     download: bool,
     machine: bool,
 ) -> None:
     """Climb, choose, print, and publish where a name is given; exit code 1 where nothing fits."""
+    check_outputs({"--png": png})
     if publish is not None:
         check_target(context, publish)
     held = registry(context)
@@ -112,6 +115,8 @@ def bridge_command(
         )
     fits = found.says != "no fit"
     kept = held.publish_bridge(publish, found) if publish is not None and fits else {}
+    if png is not None:
+        found.to_png(png)
     if machine:
         emit(found.to_json() | {"published": kept or None})
     else:

@@ -47,12 +47,14 @@ def images() -> ck.Split:
 
 
 def test_a_bridge_is_kept_with_its_statistics_contract_and_provenance(
-    registry: ck.Registry, images: ck.Split
+    registry: ck.Registry, images: ck.Split, tmp_path: Path
 ) -> None:
     found = registry.bridge(
         "zoo/narrow.extractor", "zoo/one.head", images, rungs=["ridge", "ridge3x3"], until=None, test=images
     )
     assert [one.rung for one in found.steps] == ["ridge", "ridge3x3"]
+    assert found.to_png(tmp_path / "ladder.png") == (tmp_path / "ladder.png").read_bytes() == found.to_png()
+    assert found.to_png()[:8] == b"\x89PNG\r\n\x1a\n"
     names = registry.publish_bridge("pairs/bridge", found, rung="ridge3x3")
     assert names == {
         "adapter": "pairs/bridge.adapter@1.0.0",
