@@ -13,18 +13,19 @@ from compatkit.alignment.affine import Affine
 from compatkit.alignment.moments import PairedMoments
 
 
-def procrustes(moments: PairedMoments, *, scaled: bool) -> Affine:
+def procrustes(moments: PairedMoments, *, scaled: bool, turned: Tensor | None = None) -> Affine:
     """Return the map.
 
     Args:
         moments: Of the samples; any two widths.
         scaled: Whether the scale is fitted too. Where statistics of batch normalisation follow that are estimated
             anew it changes nothing; before stored ones it shrinks the features and does harm.
+        turned: Q, where it is known already.
 
     Raises:
         DataError: There is nothing to fit on.
     """
-    weight = rotation(moments)
+    weight = rotation(moments) if turned is None else turned
     if scaled:
         weight = weight * scale_of(moments, weight)
     return Affine.of(moments, weight, moments.mean_y - moments.mean_x @ weight)

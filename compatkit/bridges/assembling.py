@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,12 +12,13 @@ from compatkit.bridges.candidate import Candidate
 from compatkit.bridges.climbing import Climb, Progress, choose, residual_of
 from compatkit.bridges.ground import Ground, ground
 from compatkit.bridges.results import Bridge, Step
-from compatkit.bridges.rungs import On, chosen_rungs
+from compatkit.bridges.rungs import ADAPTERS, On, chosen_rungs
 from compatkit.bridging import own_extractor
+from compatkit.compatibility import check
 from compatkit.components import load, pinned, registered
 from compatkit.contract import Protocol, Statistical
 from compatkit.data.split import Split
-from compatkit.errors import UsageError
+from compatkit.errors import DataError, IncompatibleError, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.recombination import Recombination
@@ -94,6 +96,51 @@ def bridge(store: Store, extractor: LoadedPart, head: LoadedPart, report: Report
     made = put_together(chosen, report)
     notes = tuple(climb.notes(steps))
     return Bridge(extractor.reference, head.reference, tuple(steps), chosen.rung, made, facts, notes)
+
+
+def between(
+    store: Store,
+    extractors: Sequence[Reference],
+    heads: Sequence[Reference],
+    data: Mapping[str, Split],
+    rung: str,
+    *,
+    images: int,
+    seed: int,
+    progress: Progress | None,
+) -> dict[tuple[str, str], Sequence[Adapter]]:
+    """Return what one rung puts between every pair; see ``Registry.bridges_between``."""
+    if rung not in ADAPTERS:
+        chosen_rungs([rung], True)
+        raise UsageError(
+            f"The rung {rung} puts no adapter between the parts; those that do without labels are "
+            f"{', '.join(ADAPTERS)}.",
+            subject=rung,
+        )
+    pairs = [(left, right) for left in extractors for right in heads]
+    found: dict[tuple[str, str], Sequence[Adapter]] = {}
+    for number, (left, right) in enumerate(pairs):
+        if progress is not None:
+            progress(number, len(pairs), f"{left.name} + {right.name}")
+        mine, theirs = load(store, left), load(store, right)
+        if theirs.is_own(mine):
+            continue
+        if left.name not in data:
+            raise DataError(
+                f"{left.name} has no images to fit a bridge on; they were given for {', '.join(data)}."
+            )
+        report = check(mine.manifest, theirs.manifest)
+        wish = Wish(data=data[left.name], rungs=[rung], images=images, seed=seed)
+        try:
+            if report.wiring == "refused":
+                raise IncompatibleError("they cannot be wired")
+            step = bridge(store, mine, theirs, report, wish).step(rung)
+            found[mine.reference, theirs.reference] = candidate_of(step).adapters
+        except IncompatibleError as error:
+            warnings.warn(
+                f"{mine.reference} with {theirs.reference} has no bridge by {rung}: {error}", stacklevel=4
+            )
+    return found
 
 
 def candidate_of(step: Step) -> Candidate:

@@ -8,7 +8,7 @@ from compatkit.adaptation import with_kernel
 from compatkit.alignment.affine import Affine
 from compatkit.alignment.permutation import permutation
 from compatkit.alignment.positions import PATCH
-from compatkit.alignment.procrustes import procrustes, rotation, scale_of
+from compatkit.alignment.procrustes import procrustes, scale_of
 from compatkit.alignment.ridge import ridge, usual_strength
 from compatkit.bridges.candidate import Candidate, plain, with_projection
 from compatkit.bridges.ground import Ground
@@ -42,7 +42,9 @@ def by_procrustes(ground: Ground) -> Candidate:
     """Return the head behind a rotation; scaled where its statistics follow the features."""
     scaled = ground.head.manifest.contract.protocol.normalisation == "batch"
     facts = {"method": "procrustes", "scaled": scaled}
-    return with_projection(ground, lambda one: procrustes(one.moments, scaled=scaled), facts)
+    return with_projection(
+        ground, lambda one: procrustes(one.moments, scaled=scaled, turned=one.rotation), facts
+    )
 
 
 def by_ridge(ground: Ground) -> Candidate:
@@ -57,8 +59,7 @@ def by_ridge_procrustes(ground: Ground) -> Candidate:
     strength = usual_strength(len(ground.pairs))
 
     def fit(one: Ground) -> Affine:
-        turned = rotation(one.moments)
-        return ridge(one.moments, strength, turned * scale_of(one.moments, turned))
+        return ridge(one.moments, strength, one.rotation * scale_of(one.moments, one.rotation))
 
     return with_projection(ground, fit, {"method": "ridge-procrustes", "strength": strength})
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from compatkit.adaptation import after
 from compatkit.adapters.seam import build_adapter
 from compatkit.alignment.moments import PairedMoments
+from compatkit.alignment.procrustes import rotation
 from compatkit.bridges.passes import Passes
 from compatkit.bridges.rungs import On
 from compatkit.bridging import Place, feature_pairs, images_for, moments_of, standing
@@ -59,6 +60,7 @@ class Ground:
     features: Passes = attrs.field(init=False)
     held_features: Passes = attrs.field(init=False)
     _moments: PairedMoments | None = attrs.field(init=False, default=None)
+    _rotation: Tensor | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         self.paired = Passes(lambda: self._pairs())
@@ -84,6 +86,13 @@ class Ground:
                 ((one[0], one[1]) for one in self.paired), self.layout, len(self.pairs), seed=self.seed
             )
         return self._moments
+
+    @property
+    def rotation(self) -> Tensor:
+        """Procrustes' Q of the paired features, made once: with thousands of channels it is the dearest of all fits."""
+        if self._rotation is None:
+            self._rotation = rotation(self.moments)
+        return self._rotation
 
     def passes(self, images: Split, order: int | None) -> Passes:
         """Return the features of images behind the adapters without weights, in an order."""

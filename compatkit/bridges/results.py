@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,31 @@ class Bridge:
             "facts": dict(self.facts),
             "notes": list(self.notes),
         }
+
+    def to_png(self, path: str | os.PathLike[str] | None = None) -> bytes:
+        """Return a picture of the ladder, agreement and accuracy against seconds; write it where a path is given.
+
+        Raises:
+            EnvironmentFailure: The file cannot be written.
+        """
+        from compatkit.reports.ladder import Rung, draw
+        from compatkit.reports.writing import write
+
+        points = [
+            Rung(
+                one.rung,
+                one.seconds,
+                (one.agreement.accuracy, one.agreement.low, one.agreement.high),
+                None if one.accuracy is None else one.accuracy.accuracy,
+                one.rung == self.chosen,
+            )
+            for one in self.steps
+            if one.agreement is not None
+        ]
+        picture = draw(points, f"{self.extractor} + {self.head}")
+        if path is not None:
+            write(path, picture)
+        return picture
 
     def __str__(self) -> str:
         lines = [f"{self.extractor} + {self.head}: {self.says} by {self.chosen} ({RUNGS[self.chosen]})"]

@@ -29,6 +29,8 @@ ON_REQUEST = frozenset({"infomax"})
 """Rungs that are climbed only where they are named: they do harm where classes are unbalanced."""
 REFITTED = frozenset({"absorbed", "finetune", "infomax"})
 """Rungs that change the head's weights: the head becomes a component of its own."""
+ADAPTERS = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "stitch")
+"""Rungs without labels that put an adapter between the parts and leave both as they are."""
 On = Literal["src", "dst", "mix"]
 
 GO, NO_GO = 0.6, 0.12

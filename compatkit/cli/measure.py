@@ -9,7 +9,7 @@ import click
 
 from compatkit.adaptation import FITTED
 from compatkit.batchnorm import estimates
-from compatkit.cli.images import data_sets, fitting_images, test_images
+from compatkit.cli.images import data_sets, fitting_images
 from compatkit.cli.keeping import Kept, check_target, keep, tell_kept
 from compatkit.cli.options import (
     StatisticsType,
@@ -100,6 +100,13 @@ def measuring_options(function: Any) -> Any:
     "since; all anew; or nothing, which needs no images.",
 )
 @click.option(
+    "--bridge",
+    "rung",
+    metavar="RUNG",
+    help="Put a bridge between parts that were not trained together, fitted on training images without their labels: "
+    "permutation, procrustes, ridge, ridge-procrustes, ridge3x3 or stitch (see `compatkit bridge`).",
+)
+@click.option(
     "--where",
     multiple=True,
     metavar="FIELD=VALUE",
@@ -115,6 +122,7 @@ def matrix_command(
     heads: str,
     names: tuple[str, ...],
     recipe: str | None,
+    rung: str | None,
     data_root: str | None,
     download: bool,
     machine: bool,
@@ -131,13 +139,22 @@ def matrix_command(
     paths = dict(zip(WRITERS, (html, png, markdown, csv), strict=True))
     check_outputs({f"--{name}": path for name, path in paths.items()})
     held = registry(context)
-    data = None
+    data, between = None, None
     if conditions["fill"] != "none" or names or recipe:
         chosen = Sides(held.store).choose(extractors, "extractor", parse(conditions["where"]))
         lefts = [one.reference for one in chosen]
-        data = test_images(held, lefts, recipe=recipe, names=names, root=data_root, download=download)
+        sets = data_sets(held, lefts, recipe=recipe, names=names, root=data_root, download=download)
+        data = {name: one.test for name, one in sets.items()}
+        if rung is not None:
+            with progress("bridges") as report:
+                fitted_on = {name: fitting_images(one) for name, one in sets.items()}
+                between = held.bridges_between(lefts, heads, fitted_on, rung, progress=report)
+    elif rung is not None:
+        raise click.UsageError(
+            "--bridge fits on images, which --fill none does not read; name them with --data."
+        )
     with progress("matrix") as report:
-        matrix = held.matrix(extractors, heads, data, progress=report, **conditions)
+        matrix = held.matrix(extractors, heads, data, adapters=between, progress=report, **conditions)
     for name, path in paths.items():
         if path is not None:
             getattr(matrix, f"to_{name}")(path)

@@ -61,10 +61,8 @@ class Adapter:
         text = described(self.blueprint)
         if self.training:
             data = self.training["data"]
-            text = (
-                f"{text.removesuffix(', fitted on unlabelled images')}, fitted on {data['images']} images of "
-            )
-            text += data["name"]
+            text = f"{text.removesuffix(', fitted on unlabelled images')} by {self.training['method']}, fitted on "
+            text += f"{data['images']} images of {data['name']}"
             if "residual" in self.training:
                 text += f" ({self.training['residual']:.1%} of the variance left)"
         return f"{text} [{self.reference}]" if self.reference else text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from compatkit.components import load
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from compatkit.bridges.climbing import Progress
     from compatkit.bridges.results import Bridge
     from compatkit.data.dataset import Split
+    from compatkit.evaluation.adapter import Adapter
 
 
 class Bridging(Finding):
@@ -83,6 +84,43 @@ class Bridging(Finding):
             raise IncompatibleError(str(report), subject=report)
         left, right = (load(self.store, self.store.resolve(one)) for one in (extractor, head))
         return bridge(self.store, left, right, report, wish)
+
+    def bridges_between(
+        self,
+        extractors: str | Sequence[str],
+        heads: str | Sequence[str],
+        data: Mapping[str, Split],
+        rung: str,
+        *,
+        images: int = 1000,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> dict[tuple[str, str], Sequence[Adapter]]:
+        """Build one rung for every pair of parts that were not trained together, for ``matrix(..., adapters=...)``.
+
+        A pair for which it cannot be built is left out, with a warning that says why.
+
+        Args:
+            extractors: Pattern, or patterns.
+            heads: Pattern, or patterns.
+            data: Images of each extractor's domain, by its name; labels are not read.
+            rung: One that is an adapter: ``"permutation"``, ``"procrustes"``, ``"ridge"``, ``"ridge-procrustes"``,
+                ``"ridge3x3"`` or ``"stitch"``.
+            images: As for ``bridge``.
+            seed: As for ``bridge``.
+            progress: Called with pairs done, pairs in all, and the pair.
+
+        Returns:
+            What stands between, by the pinned references of extractor and head.
+
+        Raises:
+            UsageError: The rung is none, changes the head or needs labels.
+            DataError: An extractor has no images, or too few.
+        """
+        from compatkit.bridges.assembling import between
+
+        lefts, rights = self.select(extractors, "extractor"), self.select(heads, "head")
+        return between(self.store, lefts, rights, data, rung, images=images, seed=seed, progress=progress)
 
     def publish_bridge(
         self, name: str, bridge: Bridge, *, rung: str | None = None, about: About | None = None
