@@ -51,16 +51,36 @@ BESIDE_PARTS = ("name", "data", "augment", "rest", "own_head", "freeze_extractor
 
 @attrs.frozen
 class Frozen:
-    """``[frozen]``: released auxiliary heads to train against.
+    """``[frozen]``: released parts to train against.
 
     Attributes:
+<<<<<<< HEAD
         heads: Pattern, or patterns, of their names in the registry: ``"digits/shared.*"``; none where extractors alone
             are frozen.
         statistics: Which statistics the batch normalisation of all that is frozen uses.
     """
 
     heads: str | tuple[str, ...] = ()
+=======
+        heads: Pattern, or patterns, of names of auxiliary heads in the registry: ``"digits/shared.*"``.
+        head: Reference of a target head: ``"digits/mnist.head@^1"``.
+        extractor: Reference of an extractor.
+        statistics: Which statistics batch normalisation inside the heads uses.
+
+    Raises:
+        UsageError: It names nothing.
+    """
+
+    heads: str | tuple[str, ...] | None = None
+    head: str | None = None
+    extractor: str | None = None
+>>>>>>> fd4f203d890e175ba36ad2fdf692f118341d6ab7
     statistics: Literal["stored", "batch"] = "stored"
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a table that freezes nothing."""
+        if self.heads is None and self.head is None and self.extractor is None:
+            raise UsageError("[frozen] names what does not move: heads (a pattern), head, or extractor.")
 
 
 @attrs.frozen(eq=False)
@@ -71,6 +91,8 @@ class Recipe:
         prefix: Where the parts are published: ``<prefix>/<task>.extractor``.
         frozen_heads: Pattern of released auxiliary heads to train against, or None.
         frozen_statistics: ``"stored"`` or ``"batch"``.
+        released_head: Reference of a released target head to stay compatible with, or None.
+        released_extractor: Reference of a released extractor, or None.
     """
 
     path: Path
@@ -80,6 +102,18 @@ class Recipe:
     regularizers: tuple[Use, ...]
     frozen_heads: str | tuple[str, ...] | None = None
     frozen_statistics: Literal["stored", "batch"] = "stored"
+    released_head: str | None = None
+    released_extractor: str | None = None
+
+    @property
+    def against(self) -> dict[str, Any]:
+        """Patterns and references of what does not move, as ``Registry.frozen`` takes them."""
+        named = {
+            "heads": self.frozen_heads,
+            "head": self.released_head,
+            "extractor": self.released_extractor,
+        }
+        return {word: one for word, one in named.items() if one}
 
 
 @attrs.frozen(eq=False)
@@ -123,11 +157,17 @@ class Written:
                 raise UsageError(
                     f"{where} starts from components, which a single run does: `compatkit train`. Leave out extractor."
                 )
+<<<<<<< HEAD
         frozen = self.frozen or Frozen()
         heads, statistics = frozen.heads or None, frozen.statistics
         return Recipe(
             self.file, self.prefix, self.trainer, tuple(tasks), self.regularizers, heads, statistics
         )
+=======
+        held = self.frozen
+        against = (held.heads, held.statistics, held.head, held.extractor) if held else ()
+        return Recipe(self.file, self.prefix, self.trainer, tuple(tasks), self.regularizers, *against)
+>>>>>>> fd4f203d890e175ba36ad2fdf692f118341d6ab7
 
 
 def read(

@@ -23,7 +23,7 @@ import compatkit as ck
 from compatkit.hooks import Register
 from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
-from ._curves import curves
+from ._curves import along_measures
 
 NETWORKS = ("wide", "residual", "mobile")
 REFERENCE = "wide"
@@ -179,7 +179,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     """Draw the accuracy of every extractor by arm, as the paper's Fig. 11."""
     ticks = [f"{one}\n(reference)" if one == REFERENCE else one for one in NETWORKS]
     title = "extractor under the head for ten classes"
-    return {"architectures": curves(results, NETWORKS, ticks, title, "accuracy on ten classes")}
+    return {"architectures": along_measures(results, NETWORKS, ticks, title, "accuracy on ten classes")}
 
 
 def _reported(arm: str, *row: float) -> tuple[Reported, ...]:

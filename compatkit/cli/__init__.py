@@ -29,6 +29,7 @@ COMMANDS = {
     "adapt": ("compatkit.cli.adapt", "Move an extractor to images without labels."),
     "adopt": ("compatkit.cli.adopt", "Take in a checkpoint as an extractor and a head."),
     "alias": ("compatkit.cli.moving", "Point an alias at a version, or show where it points."),
+    "bridge": ("compatkit.cli.bridge", "Bring a head to an extractor that it was not trained with."),
     "check": ("compatkit.cli.check", "Compare the contracts of extractors and heads."),
     "clone": ("compatkit.cli.remote", "Make a new registry with all that a remote holds."),
     "cuts": ("compatkit.cli.cuts", "List where a model can be cut and what crosses there."),

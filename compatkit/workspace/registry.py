@@ -12,6 +12,7 @@ import attrs
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
 from compatkit.workspace.adapting import Adapting
+from compatkit.workspace.bridging import Bridging
 from compatkit.workspace.building import Building
 from compatkit.workspace.copying import Copying
 from compatkit.workspace.extending import Extending
@@ -20,7 +21,7 @@ from compatkit.workspace.signing import Signing
 
 
 @attrs.frozen(eq=False)
-class Registry(Extending, Building, Adapting, Copying, Signing, Policing):
+class Registry(Extending, Building, Bridging, Adapting, Copying, Signing, Policing):
     """Components under versioned names in one folder.
 
     Attributes:
