@@ -140,9 +140,18 @@ class Written:
                 raise UsageError(
                     f"{where} starts from components, which a single run does: `compatkit train`. Leave out extractor."
                 )
-        held = self.frozen
-        against = (held.heads, held.statistics, held.head, held.extractor) if held else ()
-        return Recipe(self.file, self.prefix, self.trainer, tuple(tasks), self.regularizers, *against)
+        held = self.frozen or Frozen()
+        return Recipe(
+            self.file,
+            self.prefix,
+            self.trainer,
+            tuple(tasks),
+            self.regularizers,
+            held.heads,
+            held.statistics,
+            held.head,
+            held.extractor,
+        )
 
 
 def read(
