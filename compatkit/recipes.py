@@ -128,9 +128,17 @@ class Written:
             _made(Task, {**entry, "data": data(entry["data"])}, _called(entry, self.file))
             for entry in self.entries
         )
+        recipe = Recipe(self.file, self.prefix, self.trainer, tasks, self.regularizers)
         held = self.frozen
-        against = (held.heads, held.statistics, held.head, held.extractor) if held else ()
-        return Recipe(self.file, self.prefix, self.trainer, tasks, self.regularizers, *against)
+        if held is None:
+            return recipe
+        return attrs.evolve(
+            recipe,
+            frozen_heads=held.heads,
+            frozen_statistics=held.statistics,
+            released_head=held.head,
+            released_extractor=held.extractor,
+        )
 
 
 def read(
