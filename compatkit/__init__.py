@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from compatkit import data, errors, hooks, metrics, pictures, signing
+    from compatkit.bridges.results import Bridge
     from compatkit.checkpoints.reading import read_checkpoint
     from compatkit.compatibility import Finding, Report, check
     from compatkit.contract import Blueprint, Contract, Label
@@ -45,6 +46,7 @@ _HOMES = {
     "AuxiliaryHead": "compatkit.training.context",
     "Batch": "compatkit.training.context",
     "Blueprint": "compatkit.contract",
+    "Bridge": "compatkit.bridges.results",
     "Contract": "compatkit.contract",
     "DataSet": "compatkit.data.dataset",
     "Difference": "compatkit.registry.changes.differences",
@@ -102,6 +104,7 @@ __all__ = [
     "AuxiliaryHead",
     "Batch",
     "Blueprint",
+    "Bridge",
     "Contract",
     "DataSet",
     "Difference",

@@ -89,6 +89,16 @@ def project(port: Port, channels: int, nonnegative: bool, size: Sides) -> Bluepr
     return _blueprint("project", settings, size)
 
 
+def with_kernel(projection: Blueprint, kernel: int) -> Blueprint:
+    """Return a projection that looks at ``kernel`` by ``kernel`` positions of a map, zeros around its edges.
+
+    Args:
+        projection: From ``project``.
+        kernel: Odd, above 1.
+    """
+    return attrs.evolve(projection, kwargs={**projection.kwargs, "kernel": kernel})
+
+
 def on_port(adapter: Blueprint, index: int, count: int) -> Blueprint:
     """Return the adapter for tensor ``index`` of a tuple of ``count``; the others pass."""
     return attrs.evolve(adapter, kwargs={**adapter.kwargs, "port": index}, cut_outputs=count)
@@ -117,7 +127,8 @@ def _described(adapter: Blueprint) -> str:
     if adapter.model == "permute":
         return f"permute {given['layout']} to {given['to']}"
     if adapter.model == "project":
-        how = "linear layer" if given["layout"] in ("NC", "NLC") else "1x1 convolution"
+        kernel = given.get("kernel", 1)
+        how = "linear layer" if given["layout"] in ("NC", "NLC") else f"{kernel}x{kernel} convolution"
         before, behind = given["channels"]
         return f"project: {how} from {before} to {behind} channels, fitted on unlabelled images"
     return adapter.model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -10,15 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.seam import build_adapter
+from compatkit.alignment.affine import Affine
+from compatkit.alignment.moments import PairedMoments
+from compatkit.alignment.positions import Window, paired
+from compatkit.alignment.ridge import ridge, usual_strength
 from compatkit.components import load
 from compatkit.contract import Blueprint, Port
 from compatkit.data.split import Split
-from compatkit.errors import IncompatibleError, NotFound
+from compatkit.errors import DataError, IncompatibleError, NotFound
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.normalisation import batches, evaluation_mode
 from compatkit.evaluation.preprocessing import normalise, prepare
-from compatkit.evaluation.ridge import NormalEquations, usual_strength
 from compatkit.ports import by
 from compatkit.registry.manifest import Parent
 from compatkit.registry.names import Reference
@@ -26,6 +29,8 @@ from compatkit.registry.store import Store
 
 BATCH = 64
 """Images at once while fitting; nothing depends on it but memory."""
+SAMPLES, FOR_EACH = 20_000, 10
+"""Samples that a fit takes at most, or so many for each column where that is more; positions are drawn then."""
 
 
 @attrs.frozen(eq=False)
@@ -69,30 +74,116 @@ def fit_projection(
         DataError: The features are not finite, or do not change.
     """
     used = usual_strength(len(data)) if strength is None else strength
+    layout = place.blueprint.kwargs["layout"]
+    moments = moments_of(feature_pairs(place, extractor, own, data, before), layout, len(data))
+    return projection(
+        place, ridge(moments, used), extractor, own, data, {"method": "ridge", "strength": used}
+    )
+
+
+def feature_pairs(
+    place: Place,
+    extractor: LoadedPart,
+    own: LoadedPart,
+    data: Split,
+    before: Sequence[Adapter] = (),
+    order: int | None = None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield features of an extractor, behind adapters, with those of a head's own extractor on the same images.
+
+    Arguments and errors are those of ``fit_projection``; ``order`` is the seed of an order of the images.
+
+    Yields:
+        Two tensors of the place's layout with the same positions, for up to ``BATCH`` images.
+    """
     _check_pairing(place, own)
     index, layout = int(place.blueprint.kwargs.get("port", 0)), place.blueprint.kwargs["layout"]
-    equations = NormalEquations()
-    steps = [one.module for one in before]
     with evaluation_mode(extractor.module), evaluation_mode(own.module), torch.no_grad():
-        images = zip(_images(extractor, data), _images(own, data), strict=True)
-        for mine, theirs in images:
+        for mine, theirs in zip(
+            images_for(extractor, data, order), images_for(own, data, order), strict=True
+        ):
             features: Any = extractor.module(mine)
-            for step in steps:
-                features = step(features)
+            for step in before:
+                features = step.module(features)
             given, target = _tensor(features, index), _tensor(own.module(theirs), index)
             _check_positions(given, target, layout, extractor, own)
-            equations.add(_rows(given, layout), _rows(target, layout))
-    fitted = equations.solve(used)
-    state = {"weight": fitted.weight.T.float().contiguous(), "bias": fitted.bias.float()}
-    facts = {
-        "method": "ridge",
+            yield given, target
+
+
+def moments_of(
+    pairs: Iterable[tuple[Tensor, Tensor]],
+    layout: str,
+    images: int,
+    *,
+    window: Window | None = None,
+    aim: Callable[[Tensor], Tensor] | None = None,
+    seed: int = 0,
+) -> PairedMoments:
+    """Return the moments of paired features; every position of every image is a sample, up to ``SAMPLES``.
+
+    Args:
+        pairs: From ``feature_pairs``.
+        layout: Of the features.
+        images: How many there are in all.
+        window: What x holds of the positions around each; None is the position alone.
+        aim: Makes of the target's features what x is to give; None takes themselves.
+        seed: Of the positions that are drawn where there are more.
+
+    Raises:
+        DataError: A value is not finite, or there are no images.
+    """
+    found: PairedMoments | None = None
+    draw, looks = torch.Generator().manual_seed(seed), window or Window()
+    channel = 1 if layout == "NCHW" else -1
+    for given, target in pairs:
+        wanted = target if aim is None else aim(target)
+        columns = given.shape[channel] * looks.size
+        positions = wanted[0].numel() // wanted.shape[channel]
+        kept = min(1.0, max(SAMPLES, FOR_EACH * columns) / (images * positions))
+        found = found or PairedMoments.empty(columns, wanted.shape[channel])
+        for x, y in paired(given, wanted, layout, looks, kept, draw):
+            found.add(x, y)
+    if found is None:
+        raise DataError("There are no images to fit on.")
+    return found
+
+
+def projection(
+    place: Place,
+    fitted: Affine,
+    extractor: LoadedPart,
+    own: LoadedPart,
+    data: Split,
+    facts: Mapping[str, Any],
+) -> Adapter:
+    """Return the adapter ``project`` with fitted weights, and what it was fitted on.
+
+    Args:
+        place: Where it stands; its blueprint says which kernel it has.
+        fitted: Its weight is ``(c * kernel * kernel, d)``.
+        extractor: Gives the features.
+        own: The extractor whose features it gives.
+        data: Images of the fit.
+        facts: What else to record: ``method``, ...
+    """
+    module = build_adapter(place.blueprint, fitted_state(place, fitted))
+    seen = {
+        **facts,
         "data": {"name": data.name, "digest": data.digest, "images": len(data)},
         "samples": fitted.samples,
-        "strength": used,
         "residual": fitted.residual,
     }
-    made = standing(place, build_adapter(place.blueprint, state), extractor)
-    return attrs.evolve(made, parents=(*made.parents, Parent(TARGETS, own.digest)), training=facts)
+    made = standing(place, module, extractor)
+    return attrs.evolve(made, parents=(*made.parents, Parent(TARGETS, own.digest)), training=seen)
+
+
+def fitted_state(place: Place, fitted: Affine) -> dict[str, Tensor]:
+    """Return the weights of ``project`` for a fitted map."""
+    kernel = int(place.blueprint.kwargs.get("kernel", 1))
+    weight = fitted.weight.T.float()
+    if kernel > 1:
+        weight = weight.unflatten(1, (-1, kernel, kernel))
+    return {"weight": weight.contiguous(), "bias": fitted.bias.float()}
 
 
 def own_extractor(store: Store, head: LoadedPart) -> LoadedPart:
@@ -157,18 +248,19 @@ def _check_positions(
         )
 
 
-def _images(part: LoadedPart, split: Split) -> Iterator[Tensor]:
+def images_for(part: LoadedPart, split: Split, order: int | None = None) -> Iterator[Tensor]:
+    """Yield normalised images as an extractor's contract asks for them, ``BATCH`` at most at once.
+
+    Args:
+        part: An extractor.
+        split: Images.
+        order: Seed of their order; None is the order that they have.
+    """
     data = part.manifest.contract.data
     examples = prepare(split, data)
-    for positions in batches(len(examples), BATCH, None):
+    for positions in batches(len(examples), BATCH, order):
         yield normalise(examples.images[positions], data)
 
 
 def _tensor(features: Any, index: int) -> Tensor:
     return features if isinstance(features, Tensor) else features[index]
-
-
-def _rows(features: Tensor, layout: str) -> Tensor:
-    """Return one sample a position, ``(m, c)``."""
-    last = features.permute(0, 2, 3, 1) if layout == "NCHW" else features
-    return last.reshape(-1, last.shape[-1])

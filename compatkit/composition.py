@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from compatkit.batchnorm import POLICIES, is_policy
 from compatkit.contract import Blueprint
 from compatkit.errors import FormatError
 from compatkit.registry.manifest import Manifest, Parent
@@ -16,8 +17,6 @@ from compatkit.registry.structuring import structure, unstructure
 BUILDER = "recombination"
 EXTRACTOR, ADAPTER, HEAD = "extractor", "adapter", "head"
 """Relations of a recombination to its parts."""
-POLICIES = ("batch", "reestimate", "running")
-"""What may be done with batch normalisation."""
 
 
 @attrs.frozen
@@ -127,7 +126,7 @@ def composition(manifest: Manifest, whose: str) -> Composition:
     given: _Arguments = structure(_Arguments, unstructure(blueprint.kwargs), f"{whose}.blueprint.kwargs")
     expected = (EXTRACTOR, *([ADAPTER] * len(given.pinned)), HEAD)
     relations = tuple(one.relation for one in manifest.parents)
-    _expect(given.normalisation in POLICIES, whose, f"a policy of {', '.join(POLICIES)}", given.normalisation)
+    _expect(is_policy(given.normalisation), whose, f"a policy of {', '.join(POLICIES)}", given.normalisation)
     _expect(relations == expected, whose, f"the parents {', '.join(expected)}", relations)
     _expect(len(given.functions) == len(expected), whose, f"{len(expected)} functions", len(given.functions))
     rising = list(given.pinned) == sorted(set(given.pinned))

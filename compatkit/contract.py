@@ -227,6 +227,9 @@ class Blueprint:
             adapter or a recombination.
         traced_size: Height and width of the image that was traced.
         cut_outputs: Number of tensors that cross.
+        width: Channels that cross where they are not the network's own: the extractor ends with a 1x1 convolution to
+            so many, and a head whose network has another width begins with one from so many to its own. None where the
+            network's own features cross. A manifest names it only where it is stated.
     """
 
     builder: str
@@ -238,6 +241,7 @@ class Blueprint:
     approach: str
     traced_size: tuple[int, int]
     cut_outputs: int = 1
+    width: int | None = attrs.field(default=None, metadata={"absent_where_default": True})
 
     @property
     def takes_images(self) -> bool:

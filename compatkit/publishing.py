@@ -47,7 +47,7 @@ class Draft:
 
     Attributes:
         key: Name below the prefix: ``mnist.extractor``, ``shared.dcc``, ``mnist.head``.
-        parent: Key of the extractor that a head was trained with.
+        parent: Key of the extractor that a head was trained with; None where that stayed as it was, a component.
         blobs: Bytes that the contract names, to be put before it.
     """
 
@@ -89,7 +89,7 @@ class Draft:
 def drafts(fit: Fit) -> Iterator[Draft]:
     """Yield extractors, then shared auxiliary heads, then heads; each proved and rebuilt before it is yielded.
 
-    The head of a task without labels is as it was, and is left out.
+    What is as it was is left out: the head of a task without labels, a frozen extractor; and a head that never ran.
 
     Raises:
         CutError: The parts, rebuilt from their blueprints, do not reproduce the trained network bitwise, or give
@@ -111,38 +111,37 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
         moments[state.name] = seen = feature_moments(
             state.extractor, shape.outputs, state.task.data.train, state.data
         )
-        yield Draft(
-            f"{state.name}.extractor",
-            "extractor",
-            f"{state.task.backbone} up to {state.task.split}, {_learnt(state)} {state.task.data.name}",
-            state.extractor_blueprint,
-            extractor,
-            contract_of(
-                extractor,
-                state.extractor_blueprint,
-                shape,
-                attrs.evolve(state.data, labels=None),
-                state.anchors,
-                seen,
-            ),
-            blobs=blobs_of(seen),
-        )
+        if not state.freezes_extractor:
+            yield _extractor(state, extractor, shape, seen)
     for auxiliary in fit.auxiliary.values():
         if auxiliary.origin is None:
             yield _auxiliary(auxiliary, next(iter(fit.tasks.values())), shapes, moments)
-    for state in (one for one in fit.tasks.values() if one.supervised):
+    for state in (one for one in fit.tasks.values() if one.runs_head):
         head, seen = _on_cpu(state.head), moments[state.name]
         shape = structural(head, state.head_blueprint, feature_ports=shapes[state.name].outputs)
         yield Draft(
             f"{state.name}.head",
             "head",
-            f"{state.task.backbone} after {state.task.split}, trained on {state.task.data.name}",
+            f"{state.head_blueprint.model} after {state.head_blueprint.split}, trained on {state.task.data.name}",
             state.head_blueprint,
             head,
             contract_of(head, state.head_blueprint, shape, state.data, state.anchors, seen),
-            parent=f"{state.name}.extractor",
+            parent=None if state.freezes_extractor else f"{state.name}.extractor",
             blobs=blobs_of(seen),
         )
+
+
+def _extractor(state: TaskState, module: nn.Module, shape: Structural, seen: tuple[Moments, ...]) -> Draft:
+    blueprint, data = state.extractor_blueprint, attrs.evolve(state.data, labels=None)
+    return Draft(
+        f"{state.name}.extractor",
+        "extractor",
+        f"{state.task.backbone} up to {state.task.split}, {_learnt(state)} {state.task.data.name}",
+        blueprint,
+        module,
+        contract_of(module, blueprint, shape, data, state.anchors, seen),
+        blobs=blobs_of(seen),
+    )
 
 
 def contract_of(

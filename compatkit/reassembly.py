@@ -11,6 +11,7 @@ import attrs
 
 from compatkit.adaptation import after
 from compatkit.adapters.seam import build_adapter
+from compatkit.batchnorm import estimates
 from compatkit.compatibility import EXTRACTORS, HEADS, Report, check
 from compatkit.components import load, pinned
 from compatkit.composition import ADAPTER, EXTRACTOR, HEAD, Composition, Facts, Pin
@@ -76,7 +77,7 @@ class Reassembly:
         try:
             between, taken = self._adapters(adapters, state, left, places)
             statistics = {name: one for name, one in state.items() if name not in taken}
-            estimate = Estimate(statistics, estimated) if self.made.policy == "reestimate" else None
+            estimate = Estimate(statistics, estimated) if estimates(self.made.policy) else None
             if statistics and estimate is None:
                 raise UsageError(f"nothing takes the tensors {', '.join(sorted(statistics)[:SHOWN])}.")
             policy = self.made.policy

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
+from compatkit.batchnorm import estimates
 from compatkit.components import check_signature, check_version, pinned
 from compatkit.composition import ADAPTER, EXTRACTOR, HEAD, Composition, Facts, Pin, composition
 from compatkit.errors import IntegrityError, UsageError
@@ -102,7 +103,7 @@ def load_recombination(
 
 def own_state(recombination: Recombination) -> dict[str, Tensor]:
     """Return what the parts lack: estimated statistics, and weights of adapters that are no components."""
-    state = recombination.statistics if recombination.normalisation == "reestimate" else {}
+    state = recombination.statistics if estimates(recombination.normalisation) else {}
     for place, one in enumerate(recombination.inserted):
         if one.digest is None:
             state |= {f"adapters.{place}.{name}": value for name, value in one.module.state_dict().items()}

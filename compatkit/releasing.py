@@ -87,6 +87,8 @@ class Release:
             parents = ()
             if draft.parent is not None:
                 parents = (Parent("trained_with", parts[draft.parent].part.digest),)
+            elif task is not None and task.freezes_extractor and task.task.extractor is not None:
+                parents = (Parent("trained_with", task.task.extractor.digest),)
             facts = training_facts(fit, run, task, head)
             manifest = draft.manifest(
                 payload, facts, (*parents, *_origins(fit, draft, task)), about or About()

@@ -55,11 +55,13 @@ class Walk:
         port: What the features are after the adapters found so far.
         taken: What the head takes, at the size of the images that it was trained on.
         size: Of the extractor's images.
+        fitted: Whether a projection is fitted in any case, and the features brought to where it is.
     """
 
     port: Port
     taken: AtSize
     size: Sides
+    fitted: bool = False
     found: list[Difference] = attrs.field(factory=list)
 
     def differences(self) -> list[Difference]:
@@ -157,7 +159,7 @@ class Walk:
         if (sides == wanted) if maps and sides and wanted else (prod(given) == prod(asked)):
             return
         came = f"{by(given)} positions for images of {by(self.size)}"
-        if sides and wanted and (fixed or self._other_channels):
+        if sides and wanted and (fixed or self._projects):
             # A projection is fitted to the head's own positions, and is worth little at other sizes.
             expected = f"{by(wanted)} positions, {'fixed' if fixed else 'as the projection is fitted to'}"
             self._adapts("spatial-differs", expected, came, resize(self.port, wanted, sides, self.size))
@@ -184,13 +186,13 @@ class Walk:
         return self.port.layout == self.taken.layout
 
     @property
-    def _other_channels(self) -> bool:
+    def _projects(self) -> bool:
         given, asked = self.port.channels, self.taken.channels
-        return given != asked and isinstance(given, int) and isinstance(asked, int)
+        return (self.fitted or given != asked) and isinstance(given, int) and isinstance(asked, int)
 
     def _channels(self) -> None:
         given, asked = self.port.channels, self.taken.channels
-        if given != asked and isinstance(given, int) and isinstance(asked, int):
+        if self._projects and isinstance(given, int) and isinstance(asked, int):
             adapter = project(self.port, asked, self.taken.range == "nonnegative", self.size)
             text = f"{asked} channels", f"{given} channels"
             # Nothing but the dtype is looked at afterwards, so that the port behind it is not needed.

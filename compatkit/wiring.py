@@ -60,17 +60,24 @@ def wiring_codes(outputs: Sequence[Port], inputs: Inputs, size: Sides) -> Codes:
 
 
 def adapters_for(
-    outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data
+    outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data, *, fitted: bool = False
 ) -> tuple[Blueprint, ...]:
     """Return the adapters that make the outputs enter the head, in order; none where they do already.
 
     Each is the remedy of one adaptable finding of ``wiring_findings``, which takes the same arguments.
 
+    Args:
+        outputs: Of the extractor.
+        inputs: Of the head.
+        data: Images of the extractor.
+        head_data: Images that the head was trained on.
+        fitted: Put a projection in also where the widths are equal.
+
     Raises:
         IncompatibleError: No adapters make the ports fit.
     """
     asked = inputs_of(inputs, head_data)
-    found = _differences(outputs, asked, data.size)
+    found = _differences(outputs, asked, data.size, fitted)
     refused = [
         str(one.finding(_whose(outputs, asked, place))) for place, one in found if one.severity == "refuses"
     ]
@@ -83,10 +90,12 @@ def adapters_for(
     )
 
 
-def _differences(outputs: Sequence[Port], inputs: Inputs, size: Sides) -> list[tuple[int, Difference]]:
+def _differences(
+    outputs: Sequence[Port], inputs: Inputs, size: Sides, fitted: bool = False
+) -> list[tuple[int, Difference]]:
     """Return what differs, each with the place of its port; -1 for what differs between all ports."""
     if len(outputs) == len(inputs.taken) == 1:
-        return [(0, one) for one in Walk(outputs[0], inputs.taken[0], size).differences()]
+        return [(0, one) for one in Walk(outputs[0], inputs.taken[0], size, fitted).differences()]
     given, asked = tuple(port.name for port in outputs), inputs.names
     if given != asked:
         expected, came = (f"{len(names)} tensors ({', '.join(names)})" for names in (asked, given))
@@ -94,7 +103,7 @@ def _differences(outputs: Sequence[Port], inputs: Inputs, size: Sides) -> list[t
     return [
         (place, one)
         for place, (output, taken) in enumerate(zip(outputs, inputs.taken, strict=True))
-        for one in Walk(output, taken, size).differences()
+        for one in Walk(output, taken, size, fitted).differences()
     ]
 
 

@@ -24,7 +24,7 @@ import compatkit as ck
 from compatkit.hooks import Register
 from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
-from ._curves import curves
+from ._curves import along_measures
 
 DIGITS = ("mnist-usps", "usps-mnist")
 PAPERS = ("cifar10-stl10", "stl10-cifar10")
@@ -117,7 +117,7 @@ def _trainer(run: Run, schedule: ck.Schedule, of: str = "") -> ck.Trainer:
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw the three accuracies of every pair: does the line rise?"""
     ticks = ("source", "source,\nbatch statistics", "adapted,\nbatch statistics")
-    return {"adaptation": curves(results, list(ROWS), ticks, "extractor under the source's head")}
+    return {"adaptation": along_measures(results, list(ROWS), ticks, "extractor under the source's head")}
 
 
 def _reported(arm: str, *row: float) -> tuple[Reported, ...]:

@@ -28,7 +28,7 @@ import compatkit as ck
 from compatkit.hooks import Register
 from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
-from ._curves import curves
+from ._curves import along_measures
 
 ARMS = ("rp", "iiw+rp", "independent", "re-initialised")
 """``rp``: source extractor under the target's head, both trained with one frozen rotation head; ``iiw+rp``: the two
@@ -173,7 +173,9 @@ def draw(results: Results) -> Mapping[str, bytes]:
     """Draw accuracy by steps of fine-tuning, as the paper's Fig. 4."""
     done = [one for one in STEPS if one <= results.settings["tune"]]
     ticks = [f"{one:,}" for one in done]
-    return {"transfer": curves(results, [f"steps-{one}" for one in done], ticks, "steps of fine-tuning")}
+    return {
+        "transfer": along_measures(results, [f"steps-{one}" for one in done], ticks, "steps of fine-tuning")
+    }
 
 
 def _reported(value: float, which: str) -> Reported:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import compatkit as ck
 from compatkit.hooks import Register
-from compatkit.studies import Outcome, Reported, Run, Study
+from compatkit.studies import Outcome, Run, Study
 
-from .recombination import STUDY as RECOMBINATION
-from .recombination import measure, tasks_of, values_of
+from ._pairs import DATA, MEASURES, REFERENCE, SCALE, SIZES, outcome, reported, tasks_of, trainer_of
 
 TASKS = ("rp", "jigsaw", "contrastive", "colourisation")
 ARMS = ("none", *TASKS, "iiw", *(f"iiw+{one}" for one in TASKS))
@@ -37,29 +36,23 @@ def run(run: Run) -> Outcome:
     if settings["pair"] == "digits" and "colourisation" in run.arm:
         return Outcome(values={}, notes=("Digits are grey: colourisation has nothing to tell of them.",))
     tasks = tasks_of(run)
-    trainer = ck.Trainer(
-        steps=settings["steps"], seed=run.seed, batch_size=settings["batch_size"], progress=False
-    )
-    cells = measure([trainer.fit(tasks, regularizers(run.arm, settings["pair"]))], tasks)
-    return Outcome(values=values_of(cells), kept={"cells": cells})
+    return outcome([trainer_of(run).fit(tasks, regularizers(run.arm, settings["pair"]))], tasks)
 
 
 STUDY = Study(
     title="recombination accuracy by self-supervised task",
     question="Which task without labels makes parts fit, where both networks train one head for it, and do the tasks "
     "that the networks are for suffer?",
-    reference="Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components by Learning Compatible "
-    "Representations, App. A",
+    reference=f"{REFERENCE}, App. A",
     arms=ARMS,
-    measures=RECOMBINATION.measures,
-    sizes=RECOMBINATION.sizes,
-    scale=RECOMBINATION.scale,
+    measures=MEASURES,
+    sizes=SIZES,
+    scale=SCALE,
     paper=tuple(
-        Reported(arm, "recombined", value, "Gygli et al. 2021, Fig. 2, Sec. 4", "%")
-        for arm, value in (("none", 10.6), ("iiw", 25.1), ("rp", 50.1))
+        reported(arm, value, "Fig. 2, Sec. 4") for arm, value in (("none", 10.6), ("iiw", 25.1), ("rp", 50.1))
     ),
     run=run,
-    data=RECOMBINATION.data,
+    data=DATA,
 )
 
 

@@ -35,7 +35,7 @@ from compatkit.registry.manifest import Manifest, Parent, edges, function_digest
 from compatkit.registry.tensors.tensorfile import state_digest
 
 LEFT, RIGHT, NARROW = "digits/left.extractor", "digits/right.head", "other/left.extractor"
-POLICIES = ("running", "batch", "reestimate")
+POLICIES = ("running", "batch", "reestimate", "mix:8")
 IMAGES = data_set("left", seed=7, count=24).test
 
 
@@ -69,7 +69,7 @@ def registry(trained: Path, tmp_path: Path) -> ck.Registry:
 
 
 def recombined(registry: ck.Registry, policy: str = "running", extractor: str = LEFT, **more: Any) -> Any:
-    images = IMAGES if policy == "reestimate" else None
+    images = IMAGES if policy not in ("running", "batch") else None
     return registry.recombine(extractor, RIGHT, normalisation=policy, images=images, **more)
 
 

@@ -13,7 +13,7 @@ import torch
 from compatkit.cli import main
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = ("adaptation.md", "adopting.md", "recombinations.md")
+PAGES = ("adaptation.md", "adopting.md", "bridges.md", "recombinations.md")
 EXIT = re.compile(r"# exit code ([0-9]+)$")
 
 

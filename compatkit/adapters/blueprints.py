@@ -12,22 +12,26 @@ from compatkit.adapters.builders import whole_of
 from compatkit.adapters.discovery import CutPoint
 from compatkit.adapters.fingerprint import probe, same_probe
 from compatkit.adapters.initialisation import seeded, without_draws
-from compatkit.adapters.inputs import InputSpec
+from compatkit.adapters.inputs import InputSpec, class_layer
 from compatkit.adapters.planning import Plan, channels_of, cut_points, parts_of, plan
 from compatkit.adapters.proof import prove
 from compatkit.adapters.seam import build_adapter
 from compatkit.adapters.structure import extractor_structure, head_structure
 from compatkit.adapters.weights import load_part, load_whole
+from compatkit.adapters.widths import Joined, own_width, widened
 from compatkit.contract import Blueprint, Port, Structural
-from compatkit.errors import UsageError
+from compatkit.errors import CutError, UsageError
 
 __all__ = [
     "CutPoint",
     "InputSpec",
+    "Joined",
     "Plan",
     "build",
     "build_pair",
+    "class_layers",
     "cut_points",
+    "own_width_of",
     "plan",
     "probe",
     "prove",
@@ -60,9 +64,9 @@ def build(
         return build_adapter(blueprint, state)
     if state is None:
         with seeded(seed):
-            return parts_of(whole_of(blueprint), blueprint)[blueprint.side == "head"]
+            return _parts(whole_of(blueprint), blueprint)[blueprint.side == "head"]
     with seeded(0), without_draws():
-        part = parts_of(whole_of(blueprint), blueprint)[blueprint.side == "head"]
+        part = _parts(whole_of(blueprint), blueprint)[blueprint.side == "head"]
     load_part(part, state, f"the {blueprint.side} of {blueprint.model} at {blueprint.split!r}", share=share)
     return part
 
@@ -75,6 +79,8 @@ def build_pair(
     weights: str | Path | Mapping[str, Tensor] | None = None,
 ) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Build a whole network and its two parts, which hold the whole's own modules and parameters.
+
+    Where the blueprints state a width, the whole is the two parts, one after the other: no builder makes it.
 
     Args:
         extractor: Blueprint of the extractor.
@@ -95,15 +101,46 @@ def build_pair(
         )
     with seeded(seed):
         whole = whole_of(extractor, pretrained=weights == "pretrained")
-    if weights is not None and weights != "pretrained":
-        load_whole(whole, weights, extractor.model)
-    left, right = parts_of(whole, extractor)
-    return whole, left, right
+        if weights is not None and weights != "pretrained":
+            load_whole(whole, weights, extractor.model)
+        left, right = _parts(whole, extractor)
+    return whole if extractor.width is None else Joined(left, right), left, right
+
+
+def _parts(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module]:
+    """Cut a whole network as its blueprint says, to the width that it states."""
+    return widened(*parts_of(whole, blueprint), blueprint, channels_of(blueprint))
+
+
+def own_width_of(blueprint: Blueprint) -> int:
+    """Return how many channels cross in a network as it is, whatever width its blueprint states.
+
+    Raises:
+        CutError: No maps of channels before rows and columns cross, which a 1x1 convolution could bring to a width.
+    """
+    bare = attrs.evolve(blueprint, side="extractor", width=None)
+    extractor = build(bare, seed=0)
+    found = own_width(extractor, bare, channels_of(bare))
+    (port,) = structural(extractor, bare).outputs
+    if port.layout != "NCHW":
+        raise CutError(
+            f"A width is brought about by a 1x1 convolution over maps of channels before rows and columns (NCHW); "
+            f"{bare.model} gives {port.layout} at {bare.split!r}. Split elsewhere, or leave the width out.",
+            subject=bare.split,
+        )
+    return found
 
 
 def with_classes(blueprint: Blueprint, classes: int) -> Blueprint:
     """Return the blueprint of the same part for another count of classes."""
     return attrs.evolve(blueprint, kwargs={**blueprint.kwargs, "num_classes": classes})
+
+
+def class_layers(blueprint: Blueprint) -> tuple[str, ...]:
+    """Return the paths of the class layers of a network, as its builder names them; empty where it names none."""
+    with seeded(0), without_draws():
+        whole = whole_of(blueprint)
+    return tuple(name.removesuffix(".") for name in class_layer(whole))
 
 
 def structural(

@@ -21,6 +21,7 @@ from compatkit.adapters.reshaping import (
     check_axes,
     one_of,
     two_counts,
+    whole_number,
     wide_type,
 )
 from compatkit.adapters.weights import load_part
@@ -36,22 +37,42 @@ class Project(SeamAdapter):
         channels: How many come, how many go.
         nonnegative: Whether negative values become 0.
         port: See ``SeamAdapter``.
+        kernel: Sides of the patch of positions that each looks at, odd, with zeros around the edges; maps only.
     """
 
     def __init__(
-        self, layout: str, channels: Sequence[int], nonnegative: bool, port: int | None = None
+        self,
+        layout: str,
+        channels: Sequence[int],
+        nonnegative: bool,
+        port: int | None = None,
+        kernel: int = 1,
     ) -> None:
         super().__init__(port)
         self.layout, self.nonnegative = one_of("layout", layout, AXES), bool(nonnegative)
         came, gone = two_counts("channels", channels)
-        self.weight, self.bias = nn.Parameter(torch.zeros(gone, came)), nn.Parameter(torch.zeros(gone))
+        self.kernel = whole_number("kernel", kernel, least=1)
+        if kernel % 2 == 0 or (kernel > 1 and layout not in ("NCHW", "NHWC")):
+            raise UsageError(
+                f"kernel of a projection is odd, and 1 unless it takes maps; got {kernel} for {layout}.",
+                subject=kernel,
+            )
+        sides = (kernel, kernel) if kernel > 1 else ()
+        self.weight, self.bias = (
+            nn.Parameter(torch.zeros(gone, came, *sides)),
+            nn.Parameter(torch.zeros(gone)),
+        )
 
     def adapted(self, features: Tensor) -> Tensor:
         """Return the features with the other count of channels."""
         check_axes("project", features, self.layout)
         wide = wide_type(features)
         weight, bias, values = self.weight.to(wide), self.bias.to(wide), features.to(wide)
-        if self.layout == "NCHW":
+        if self.kernel > 1:
+            maps = values if self.layout == "NCHW" else values.permute(0, 3, 1, 2)
+            made = F.conv2d(maps, weight, bias, padding=self.kernel // 2)
+            made = made if self.layout == "NCHW" else made.permute(0, 2, 3, 1)
+        elif self.layout == "NCHW":
             made = F.conv2d(values, weight[:, :, None, None], bias)
         else:
             made = F.linear(values, weight, bias)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.images import load_data_set
+from compatkit.cli.images import images_and_tests
 from compatkit.cli.keeping import check_target
 from compatkit.cli.options import (
     data_options,
@@ -24,7 +23,6 @@ from compatkit.cli.signing import chosen_key, sign_published
 from compatkit.registry.names import Version
 
 if TYPE_CHECKING:
-    from compatkit.data.dataset import Split
     from compatkit.domains import Adapted
     from compatkit.training.trainer import Trainer
 
@@ -111,7 +109,7 @@ def adapt_command(
     if publish is not None:
         check_target(context, publish)
     key, held = chosen_key(context), registry(context)
-    images, tests = _images(name, test, data_root, download)
+    images, tests = images_and_tests(name, test, data_root, download)
     trainer = paper(**{word: settings[word] for word in SETTINGS if settings[word] is not None})
     news(f"{len(images):,} images of {images.name}, {trainer.steps:,} steps; their labels are not read")
     adapted = held.adapt(
@@ -135,18 +133,6 @@ def adapt_command(
         emit(_to_json(adapted, kept, trainer) | signed)
     else:
         _tell(context, adapted, kept)
-
-
-def _images(name: str, test: str | None, root: str | None, download: bool) -> tuple[Split, Split | None]:
-    """Return the images to adapt to, and labelled ones to measure on, where there are some."""
-    from compatkit.data.loading import is_path
-    from compatkit.data.unlabelled import is_bare, read_unlabelled
-
-    tests = None if test is None else load_data_set(test, root, download).test
-    if Path(name).expanduser().is_dir() or (is_path(name) and is_bare(name)):
-        return read_unlabelled(name), tests
-    data = load_data_set(name, root, download)
-    return data.train, data.test if tests is None else tests
 
 
 def _to_json(adapted: Adapted, kept: str | None, trainer: Trainer) -> dict[str, Any]:

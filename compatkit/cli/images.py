@@ -123,10 +123,37 @@ def load_data_set(name: str, root: str | None, download: bool) -> DataSet:
         raise type(error)(f"{error} {WAYS}", subject=error.subject) from error
 
 
-def _of_recipe(path: str, root: str | None, download: bool) -> list[DataSet]:
-    from compatkit.recipes import read
+def images_and_tests(
+    name: str, test: str | None, root: str | None, download: bool
+) -> tuple[Split, Split | None]:
+    """Return images whose labels are not read, and labelled ones to measure on, where there are some.
 
-    return [task.data for task in read(path, root=root, download=download).tasks]
+    Args:
+        name: A folder of image files, a data set by name, or the path of an .npz pack.
+        test: Data set whose test images are taken; None takes those of ``name``.
+        root: Folder of data sets.
+        download: Whether torchvision may fetch what is missing.
+
+    Raises:
+        DataError: There are no such images.
+        UnknownName: There is no such data set.
+    """
+    from pathlib import Path
+
+    from compatkit.data.loading import is_path
+    from compatkit.data.unlabelled import is_bare, read_unlabelled
+
+    tests = None if test is None else load_data_set(test, root, download).test
+    if Path(name).expanduser().is_dir() or (is_path(name) and is_bare(name)):
+        return read_unlabelled(name), tests
+    data = load_data_set(name, root, download)
+    return data.train, data.test if tests is None else tests
+
+
+def _of_recipe(path: str, root: str | None, download: bool) -> list[DataSet]:
+    from compatkit.recipes import data_sets
+
+    return data_sets(path, root=root, download=download)
 
 
 def _trained(manifest: Manifest) -> Mapping[str, Any]:

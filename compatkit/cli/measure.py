@@ -8,9 +8,16 @@ import attrs
 import click
 
 from compatkit.adaptation import FITTED
-from compatkit.cli.images import data_sets, fitting_images, test_images
+from compatkit.batchnorm import estimates
+from compatkit.cli.images import data_sets, fitting_images
 from compatkit.cli.keeping import Kept, check_target, keep, tell_kept
-from compatkit.cli.options import data_options, json_option, registry_option, signature_options
+from compatkit.cli.options import (
+    StatisticsType,
+    data_options,
+    json_option,
+    registry_option,
+    signature_options,
+)
 from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, report_text, rows
 from compatkit.cli.roots import check_outputs, registry
 from compatkit.errors import DataError, IncompatibleError
@@ -21,7 +28,6 @@ if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
     from compatkit.verdict import Report
 
-POLICIES = ("batch", "reestimate", "running")
 PRECISIONS = ("float32", "bfloat16")
 FILLS = ("missing", "stale", "all", "none")
 WRITERS = ("html", "png", "markdown", "csv")
@@ -52,11 +58,12 @@ def measuring_options(function: Any) -> Any:
         ),
         click.option(
             "--normalisation",
-            type=click.Choice(POLICIES),
+            type=StatisticsType(),
             default="batch",
             show_default=True,
             help="Statistics of batch normalisation: of each batch (as in the paper), estimated anew on the test "
-            "images without their labels, or as stored.",
+            "images without their labels, these mixed with the stored ones as if those were of N images, or as "
+            "stored.",
         ),
         click.option(
             "--recipe", type=click.Path(), metavar="FILE", help="Take the test sets of this recipe's tasks."
@@ -93,6 +100,13 @@ def measuring_options(function: Any) -> Any:
     "since; all anew; or nothing, which needs no images.",
 )
 @click.option(
+    "--bridge",
+    "rung",
+    metavar="RUNG",
+    help="Put a bridge between parts that were not trained together, fitted on training images without their labels: "
+    "permutation, procrustes, ridge, ridge-procrustes, ridge3x3 or stitch (see `compatkit bridge`).",
+)
+@click.option(
     "--where",
     multiple=True,
     metavar="FIELD=VALUE",
@@ -108,6 +122,7 @@ def matrix_command(
     heads: str,
     names: tuple[str, ...],
     recipe: str | None,
+    rung: str | None,
     data_root: str | None,
     download: bool,
     machine: bool,
@@ -124,13 +139,22 @@ def matrix_command(
     paths = dict(zip(WRITERS, (html, png, markdown, csv), strict=True))
     check_outputs({f"--{name}": path for name, path in paths.items()})
     held = registry(context)
-    data = None
+    data, between = None, None
     if conditions["fill"] != "none" or names or recipe:
         chosen = Sides(held.store).choose(extractors, "extractor", parse(conditions["where"]))
         lefts = [one.reference for one in chosen]
-        data = test_images(held, lefts, recipe=recipe, names=names, root=data_root, download=download)
+        sets = data_sets(held, lefts, recipe=recipe, names=names, root=data_root, download=download)
+        data = {name: one.test for name, one in sets.items()}
+        if rung is not None:
+            with progress("bridges") as report:
+                fitted_on = {name: fitting_images(one) for name, one in sets.items()}
+                between = held.bridges_between(lefts, heads, fitted_on, rung, progress=report)
+    elif rung is not None:
+        raise click.UsageError(
+            "--bridge fits on images, which --fill none does not read; name them with --data."
+        )
     with progress("matrix") as report:
-        matrix = held.matrix(extractors, heads, data, progress=report, **conditions)
+        matrix = held.matrix(extractors, heads, data, adapters=between, progress=report, **conditions)
     for name, path in paths.items():
         if path is not None:
             getattr(matrix, f"to_{name}")(path)
@@ -206,7 +230,7 @@ def recombine_command(
     _refuse(report, adapt)
     fits = any(one.severity == "adaptable" and one.remedy.split(":")[0] in FITTED for one in report.findings)
     data = None
-    anew = publish is not None and conditions["normalisation"] == "reestimate"
+    anew = publish is not None and estimates(conditions["normalisation"])
     if fits or anew or not no_measure:
         where = {"recipe": recipe, "names": (name,) if name else (), "root": data_root, "download": download}
         try:

@@ -8,9 +8,29 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from compatkit.batchnorm import POLICIES, check_policy
+from compatkit.errors import UsageError
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 REGISTRY_HELP = "Registry folder; else COMPATKIT_REGISTRY, else the nearest folder above that holds one."
+
+
+class StatisticsType(click.ParamType):
+    """A policy of batch normalisation, as it is kept."""
+
+    name = "policy"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Return the words that there are."""
+        return f"[{'|'.join(POLICIES)}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the policy; a wrong one is told as any wrong value of an option."""
+        try:
+            return check_policy(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
 
 
 @attrs.define

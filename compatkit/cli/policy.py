@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import data_options, given, json_option, registry_option
+from compatkit.cli.options import StatisticsType, data_options, given, json_option, registry_option
 from compatkit.cli.outcome import found_in, images_at_hand, show_outcome
 from compatkit.cli.output import emit, next_step, paragraph, print_matrix, progress, rows
 from compatkit.cli.policies import as_json, facts, show_log, show_table, what_there_is
 from compatkit.cli.roots import registry, store
 from compatkit.errors import DataError, NotFound, UsageError
-from compatkit.registry.policies import MODES, NORMALISATIONS, WILDCARDS, check_scope
+from compatkit.registry.policies import MODES, WILDCARDS, check_scope
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import Split
@@ -55,10 +55,10 @@ def expected_option(function: Any) -> Any:
 @click.option("--metric", default="recombination_accuracy", show_default=True, help="What is measured.")
 @click.option(
     "--normalisation",
-    type=click.Choice(NORMALISATIONS),
+    type=StatisticsType(),
     default="running",
     show_default=True,
-    help="Statistics of batch normalisation: as stored, of each batch, or estimated anew.",
+    help="Statistics of batch normalisation: as stored, of each batch, estimated anew, or mixed.",
 )
 @click.option(
     "--cap",

@@ -31,7 +31,8 @@ class Adapter:
         data: Images that the ports were derived for.
         parents: The extractor it was made for and, where it was fitted, the extractor it imitates.
         training: What it was fitted on, as JSON values: ``method``, ``data`` (name, digest, count of ``images``),
-            ``samples``, ``strength`` and ``residual`` (share of the variance left); empty where nothing was fitted.
+            ``samples``, ``strength`` and ``residual`` (share of the variance left, not of what was trained further);
+            empty where nothing was fitted.
         reference: ``name@version`` where it was loaded from a registry.
         digest: Manifest digest, ``sha256:...``, where it was loaded from a registry.
     """
@@ -60,8 +61,8 @@ class Adapter:
         text = described(self.blueprint)
         if self.training:
             data = self.training["data"]
-            text = (
-                f"{text.removesuffix(', fitted on unlabelled images')}, fitted on {data['images']} images of "
-                f"{data['name']} ({self.training['residual']:.1%} of the variance left)"
-            )
+            text = f"{text.removesuffix(', fitted on unlabelled images')} by {self.training['method']}, fitted on "
+            text += f"{data['images']} images of {data['name']}"
+            if "residual" in self.training:
+                text += f" ({self.training['residual']:.1%} of the variance left)"
         return f"{text} [{self.reference}]" if self.reference else text

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from compatkit.batchnorm import check_policy
 from compatkit.contract import Contract
 from compatkit.data.dataset import Split
 from compatkit.errors import UsageError
-from compatkit.evaluation.conditions import Policy, check_policy
 from compatkit.evaluation.normalisation import batch_statistics, batches, evaluation_mode
 from compatkit.evaluation.preprocessing import normalise, prepare
 
@@ -29,9 +29,9 @@ class Assembly(nn.Module):
         adapters: Applied in turn behind it; often empty.
         head: Takes features; None where there is none.
         contract: Ports of the whole, preprocessing and classes.
-        normalisation: ``"running"`` and ``"reestimate"``: statistics are stored in the module. ``"batch"``:
+        normalisation: ``"batch"``:
             in eval mode batch normalisation uses the statistics of the batch it is called on and writes no
-            buffer, so that an image's logits depend on its batch.
+            buffer, so that an image's logits depend on its batch. Else statistics are stored in the module.
         data: Preprocessing of the images.
         labels: Classes in the order of the logits; empty where none are named.
     """
@@ -50,7 +50,7 @@ class Assembly(nn.Module):
         self.adapters = nn.ModuleList(adapters)
         self.head = head
         self.contract = contract
-        self.normalisation: Policy = check_policy(normalisation)
+        self.normalisation = check_policy(normalisation)
         self.data = attrs.evolve(contract.data, labels=None)
         self.labels = contract.data.labels or ()
 

@@ -8,27 +8,10 @@ from typing import Any, Literal, get_args
 
 import attrs
 
+from compatkit.batchnorm import check_policy, estimates
 from compatkit.errors import UsageError
 
-Policy = Literal["batch", "reestimate", "running"]
-POLICIES: tuple[Policy, ...] = get_args(Policy)
 Precision = Literal["float32", "bfloat16"]
-
-
-def check_policy(name: str) -> Policy:
-    """Return ``name`` if it is a normalisation policy.
-
-    Raises:
-        UsageError: It is none.
-    """
-    for known in POLICIES:
-        if name == known:
-            return known
-    near = get_close_matches(name, POLICIES, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise UsageError(
-        f"Unknown normalisation {name!r}; expected one of {', '.join(POLICIES)}.{hint}", subject=name
-    )
 
 
 def _whole(value: Any) -> int:
@@ -71,4 +54,4 @@ class Conditions:
 
     def passes(self, count: int) -> int:
         """Return how many batches one extractor runs over ``count`` images."""
-        return (2 if self.policy == "reestimate" else 1) * -(-count // self.batch_size)
+        return (2 if estimates(self.policy) else 1) * -(-count // self.batch_size)

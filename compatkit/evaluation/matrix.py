@@ -19,7 +19,7 @@ from compatkit.errors import DataError
 from compatkit.evaluation import keys
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.cells import Cell
-from compatkit.evaluation.conditions import Conditions, check_policy
+from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.figures import Tally, chance_level
 from compatkit.evaluation.normalisation import normalised
 from compatkit.evaluation.passes import Column, run
@@ -133,16 +133,16 @@ def measure(
     """Measure every extractor with every head on the extractor's own test images.
 
     Each extractor runs once over its images and all heads take its features, batch by batch; under
-    ``reestimate`` once more, for the statistics. Modules are as before afterwards, bit for bit. Pairs that
-    cannot be wired directly are not measured; their cell says why.
+    ``reestimate`` and ``mix:N`` once more, for the statistics. Modules are as before afterwards, bit for bit.
+    Pairs that cannot be wired directly are not measured; their cell says why.
 
     Args:
         extractors: Rows.
         heads: Columns; the first that an extractor was trained with gives the bound of its row.
         data: Test images of each extractor, by its reference; preprocessed as its contract says.
         policy: ``"batch"``: statistics of each batch, formed from all images of the split.
-            ``"reestimate"``: of extractor and head anew from the same images, unlabelled. ``"running"``: as
-            stored.
+            ``"reestimate"``: of extractor and head anew from the same images, unlabelled; ``"mix:16"``: these mixed
+            with the stored ones, which count as 16 images. ``"running"``: as stored.
         batch_size: Largest batch; the images are split into equal batches up to it.
         seed: Of the order of the images.
         precision: ``"float32"`` (TF32 off), or ``"bfloat16"`` by autocast.
@@ -161,7 +161,7 @@ def measure(
         DataError: An extractor has no test images, or too few for batch statistics.
         EnvironmentFailure: There is no such device.
     """
-    conditions = Conditions(check_policy(policy), batch_size, seed, precision, device)
+    conditions = Conditions(policy, batch_size, seed, precision, device)
     for part in extractors:
         if part.reference not in data:
             given = ", ".join(data) or "no extractor"

@@ -1,15 +1,15 @@
 """Normalisation policies: whose statistics batch normalisation uses once parts are recombined.
 
 ``batch`` takes those of each batch (the policy of Gygli et al. 2021, App. C.1), ``reestimate`` estimates them
-anew on unlabelled images, ``running`` keeps the stored ones. Whatever happens, the buffers of a module are
-bitwise the same afterwards, and dropout and stochastic depth stay in eval. A network without batch
-normalisation gives the same outputs under all three; ``normalised`` says so.
+anew on unlabelled images, ``mix:N`` mixes these with the stored ones, ``running`` keeps the stored ones. Whatever
+happens, the buffers of a module are bitwise the same afterwards, and dropout and stochastic depth stay in eval. A
+network without batch normalisation gives the same outputs under all of them; ``normalised`` says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 import torch
@@ -112,18 +112,32 @@ def batch_statistics(module: nn.Module, others: Literal["eval", "keep"] = "eval"
 
 
 @contextmanager
-def estimating(module: nn.Module) -> Iterator[None]:
+def estimating(module: nn.Module, share: float = 0.0) -> Iterator[None]:
     """Forget the stored statistics; every batch that passes adds to new ones, all batches counting alike.
 
     The new mean and variance are plain averages over batches of each batch's mean and (unbiased) variance;
     the variance between the means of batches is left out, as in ``momentum=None`` of torch. Everything but
     batch normalisation is in eval mode. Buffers keep what was estimated; flags are as before afterwards.
 
+    With a share the stored statistics are kept to that part (Schneider et al. 2020: N / (N + n) of them, for
+    mean and variance): every layer normalises a batch by the mixture of the stored and the batch's statistics, so that
+    the layers behind it see what they will see, and keeps the mixture of the stored and the estimated ones.
+
+    Args:
+        module: Its buffers are written.
+        share: Weight of the stored statistics, in [0, 1].
+
     Raises:
         CutError: Batch normalisation cannot be switched, see ``norm_layers``.
     """
     layers = [one for one in norm_layers(module) if one.track_running_stats]
     momenta = [one.momentum for one in layers]
+    if share:
+        with evaluation_mode(module), ExitStack() as stack:
+            for one in layers:
+                stack.enter_context(_mixing(one, share))
+            yield
+        return
     with evaluation_mode(module):
         try:
             for one in layers:
@@ -151,12 +165,13 @@ def kept_statistics(module: nn.Module, when: Literal["always", "error"] = "alway
                     value.copy_(before)
 
 
-def reestimate(module: nn.Module, images: Iterable[Tensor]) -> int:
+def reestimate(module: nn.Module, images: Iterable[Tensor], share: float = 0.0) -> int:
     """Estimate the statistics of batch normalisation anew, in place, by one pass over unlabelled images.
 
     Args:
         module: The whole recombined network, whose head must see the features of this pass.
         images: Normalised batches of nearly equal size, each ``(batch, channels, height, width)``.
+        share: Weight of the stored statistics, see ``estimating``.
 
     Returns:
         Count of layers whose statistics were estimated; with 0 nothing was run and nothing changed.
@@ -168,7 +183,7 @@ def reestimate(module: nn.Module, images: Iterable[Tensor]) -> int:
     if not layers:
         return 0
     passed = 0
-    with kept_statistics(module, when="error"), estimating(module), torch.no_grad():
+    with kept_statistics(module, when="error"), estimating(module, share), torch.no_grad():
         for batch in images:
             module(batch)
             passed += 1
@@ -190,6 +205,46 @@ def _untracked(layers: tuple[_BatchNorm, ...]) -> Iterator[None]:
     finally:
         for one, training, tracking in flags:
             one.training, one.track_running_stats = training, tracking
+
+
+@contextmanager
+def _mixing(layer: _BatchNorm, share: float) -> Iterator[None]:
+    """Let a layer in eval mode normalise each batch by mixed statistics, and keep the mixed estimate at the end."""
+    mean, variance = layer.running_mean, layer.running_var
+    if mean is None or variance is None:
+        yield
+        return
+    stored = mean.clone(), variance.clone()
+    found = [torch.zeros_like(mean), torch.zeros_like(variance)]
+    batches_seen = 0
+
+    def look(_: nn.Module, given: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        nonlocal batches_seen
+        values = (*given, *named.values())[0].detach().to(mean.dtype)
+        axes = [axis for axis in range(values.ndim) if axis != 1]
+        count = values.numel() // values.shape[1]
+        if count < 2:
+            raise DataError(
+                "Statistics of batch normalisation need more than one value a channel in a batch."
+            )
+        spread, middle = torch.var_mean(values, dim=axes, correction=0)
+        batches_seen += 1
+        found[0] += middle
+        found[1] += spread * count / (count - 1)
+        mean.copy_(torch.lerp(middle, stored[0], share))
+        variance.copy_(torch.lerp(spread, stored[1], share))
+
+    handle = layer.register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+        if batches_seen:
+            with torch.no_grad():
+                mean.copy_(torch.lerp(found[0] / batches_seen, stored[0], share))
+                variance.copy_(torch.lerp(found[1] / batches_seen, stored[1], share))
+            if layer.num_batches_tracked is not None:
+                layer.num_batches_tracked.fill_(batches_seen)
 
 
 def _buffers(layer: _BatchNorm) -> Iterator[Tensor]:

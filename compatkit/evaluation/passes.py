@@ -9,6 +9,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from compatkit.batchnorm import estimates, stored_share
 from compatkit.contract import Data
 from compatkit.errors import DataError, EnvironmentFailure
 from compatkit.evaluation.conditions import Conditions
@@ -73,7 +74,7 @@ def run(
     """Fill the columns' tallies; modules are as before afterwards, bit for bit, also after an error.
 
     Args:
-        extractor: Runs once over all images, under ``reestimate`` twice.
+        extractor: Runs once over all images, twice where statistics are estimated.
         columns: Heads with what counts their answers.
         examples: All images of the extractor's split.
         data: How the extractor wants them normalised.
@@ -110,17 +111,18 @@ def run(
         stack.enter_context(numerics(conditions))
         for module in modules:
             stack.enter_context(placed(module, conditions.device))
-        if conditions.policy == "reestimate":
+        if estimates(conditions.policy):
+            share = stored_share(conditions.policy, len(examples))
             for module in modules:
                 stack.enter_context(kept_statistics(module))
             with ExitStack() as inner:
                 for module in modules:
-                    inner.enter_context(estimating(module))
+                    inner.enter_context(estimating(module, share))
                 sweep(0, count=False)
         switched = batch_statistics if conditions.policy == "batch" else evaluation_mode
         for module in modules:
             stack.enter_context(switched(module))
-        sweep(len(parts) if conditions.policy == "reestimate" else 0, count=True)
+        sweep(len(parts) if estimates(conditions.policy) else 0, count=True)
 
 
 def _copied(features: Features) -> Features:

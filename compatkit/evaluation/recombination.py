@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adaptation import FITTED
+from compatkit.batchnorm import check_policy, estimates, stored_share
 from compatkit.compatibility import Report
 from compatkit.contract import Blueprint, Contract, Protocol, Structural
 from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.assembly import Assembly
-from compatkit.evaluation.conditions import Policy, check_policy
 from compatkit.evaluation.normalisation import norm_layers, normalised, reestimate
 from compatkit.verdict import Finding
 
@@ -75,13 +75,13 @@ class Recombination(Assembly):
         contract: Ports of the whole, the extractor's preprocessing with the head's classes, what either part asks
             of normalisation and was trained against, and the adapters' blueprints in order.
         report: What the check said of the two parts as they are, with what this recombination adds to it.
-        normalisation: ``"running"`` and ``"reestimate"``: statistics are stored in the module. ``"batch"``:
+        normalisation: ``"batch"``:
             in eval mode batch normalisation uses the statistics of the batch it is called on and writes no
-            buffer, so that an image's logits depend on its batch.
+            buffer, so that an image's logits depend on its batch. Else statistics are stored in the module.
         data: Preprocessing of the extractor, which is the one to use.
         labels: Classes in the order of the logits; empty where the head names none.
         sources: The components that extractor and head are.
-        estimated: Under ``"reestimate"``, what the statistics came from; else empty.
+        estimated: What estimated statistics came from; empty where none were.
     """
 
     extractor: nn.Module
@@ -123,11 +123,11 @@ class Recombination(Assembly):
         """Put two parts together, in eval mode.
 
         Args:
-            extractor: Its module is used as it is, under ``"reestimate"`` a copy of it.
+            extractor: Its module is used as it is, or a copy of it where statistics are estimated.
             head: The same.
             report: What the check said of the two.
             normalisation: Policy.
-            images: Unlabelled images for ``"reestimate"``.
+            images: Unlabelled images for ``"reestimate"`` and ``"mix:N"``.
             statistics: What they gave before, in place of ``images``.
             adapters: What makes the features fit, where the wiring needs it.
             batch_size: Largest batch of the estimate.
@@ -136,20 +136,20 @@ class Recombination(Assembly):
         Raises:
             IncompatibleError: The parts cannot be wired, or need an adapter and none is given; carries the
                 report.
-            UsageError: An unknown policy, ``"reestimate"`` without images, or images without it; statistics that are
-                not those of these parts.
+            UsageError: An unknown policy, one that estimates statistics without images, or images for another;
+                statistics that are not those of these parts.
         """
         policy = check_policy(normalisation)
         if report.wiring == "refused" or (report.wiring == "needs-adapter" and not adapters):
             raise IncompatibleError(str(report), subject=report)
-        if (policy == "reestimate") != (images is not None or statistics is not None):
+        if estimates(policy) != (images is not None or statistics is not None):
             raise UsageError(
-                "normalisation='reestimate' needs images= (unlabelled images of the extractor's own data)."
+                f"normalisation={policy!r} needs images= (unlabelled images of the extractor's own data)."
                 if images is None
-                else f"images= are for normalisation='reestimate' only, not for {policy!r}; leave them out."
+                else f"images= are for normalisation='reestimate' and 'mix:N' only, not for {policy!r}; leave them out."
             )
         parts = [extractor.module, head.module]
-        if policy == "reestimate":
+        if estimates(policy):
             parts = [copy.deepcopy(module) for module in parts]
         own = head.trained_with == extractor.digest
         notes = [_inserted(one, extractor, head) for one in adapters]
@@ -166,7 +166,8 @@ class Recombination(Assembly):
         if statistics is not None:
             made.restore(statistics.tensors)
         elif images is not None:
-            reestimate(made, made.normalised_batches(images, batch_size, seed))
+            share = stored_share(policy, len(images))
+            reestimate(made, made.normalised_batches(images, batch_size, seed), share)
             data = {"name": images.name, "digest": images.digest, "images": len(images)}
             made.estimated = {"data": data, "batch_size": batch_size, "seed": seed}
         return made
@@ -237,7 +238,7 @@ def _inserted(adapter: Adapter, extractor: LoadedPart, head: LoadedPart) -> Find
     )
 
 
-def _notes(policy: Policy, matters: bool, own: bool) -> list[Finding]:
+def _notes(policy: str, matters: bool, own: bool) -> list[Finding]:
     """What the choice of a policy adds to the report."""
     if not matters:
         return [

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.composition import POLICIES
+from compatkit.batchnorm import is_policy
 from compatkit.contract import Blueprint, Contract, Kind
 from compatkit.errors import FormatError
 from compatkit.registry.canonical import dumps, loads
@@ -154,7 +154,7 @@ def _check_parts(found: Description) -> None:
         expected = "one part, with the blueprint of the whole"
     else:
         fits = sides == ["extractor", *["adapter"] * len(between), "head"]
-        fits = fits and found.blueprint.side == "recombination" and found.policy in POLICIES
+        fits = fits and found.blueprint.side == "recombination" and is_policy(found.policy)
         fits = fits and tuple(part.blueprint for part in found.parts[1:-1]) == between
         expected = "an extractor, the contract's adapters, a head, and a known policy"
     if not fits:

@@ -59,6 +59,8 @@ def _why_not(
     (left, extractor), *between, (right, head) = modules
     if between:
         return "adapters stand between them."
+    if left.width is not None or right.width is not None:
+        return "convolutions to a common width stand between them, which no builder makes."
     if (left.builder, left.model) != (right.builder, right.model):
         return f"they are of {left.model} ({left.builder}) and of {right.model} ({right.builder})."
     state = {**extractor.state_dict(), **head.state_dict()}

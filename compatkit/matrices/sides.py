@@ -18,6 +18,8 @@ from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
 
 TRAINED_WITH = "trained_with"
+NAMED_HEADS = ("head", "auxiliary_head")
+"""What may be a head where it is named; a pattern over names would bring in heads that tell rotations apart."""
 
 
 @attrs.frozen(eq=False)
@@ -67,7 +69,8 @@ class Sides:
         """Return what patterns mean and filters let through, each component once.
 
         Args:
-            wanted: Pattern, or patterns; those of several names pass over what is of another kind.
+            wanted: Pattern, or patterns; those of several names pass over what is of another kind. A shared head that
+                solves a task, as no other does it, is taken as a head where it is named.
             kind: ``"extractor"`` or ``"head"``.
             where: Filters.
 
@@ -83,7 +86,8 @@ class Sides:
                 if str(place.digest) in found:
                     continue
                 component = self.component(place)
-                if component.manifest.kind == kind:
+                kinds = (kind,) if kind != "head" or is_pattern(pattern) else NAMED_HEADS
+                if component.manifest.kind in kinds:
                     found[str(place.digest)] = component
                 elif not is_pattern(pattern):
                     raise UsageError(

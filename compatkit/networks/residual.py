@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from compatkit.errors import UsageError
 from compatkit.networks.classifier import Classifier, check_counts, stage
+from compatkit.networks.normalising import UnitLength, normalisation
+
+STAGES = ("layer1", "layer2", "layer3")
 
 
 class ShortcutA(nn.Module):
@@ -29,15 +32,15 @@ class ShortcutA(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions with batch normalisation, the shortcut added before the last ReLU."""
+    """Two 3x3 convolutions with normalisation, the shortcut added before the last ReLU."""
 
-    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+    def __init__(self, in_channels: int, channels: int, stride: int, norm: str = "batch") -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
+        self.bn1 = normalisation(type(self).__name__, norm, channels)
         self.act1 = nn.ReLU()
         self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
+        self.bn2 = normalisation(type(self).__name__, norm, channels)
         same = stride == 1 and in_channels == channels
         self.shortcut = nn.Identity() if same else ShortcutA(in_channels, channels, stride)
         self.act2 = nn.ReLU()
@@ -54,9 +57,13 @@ class ResidualCifar(Classifier):
     Args:
         depth: Layers with weights, ``6 n + 2``.
         width: Factor on the channels 16, 32, 64.
+        norm: ``"batch"``, or ``"layer"`` or ``"instance"``, which know no statistics of other images.
+        unit_length: Stage (``"layer1"``, ``"layer2"``, ``"layer3"``) whose features are divided by their length as its
+            last step, so that an extractor that is cut there gives features of unit length; empty for none.
+        unit_over: What has that length: the channels at each ``"position"``, or all features of an ``"image"``.
 
     Raises:
-        UsageError: A depth that is not ``6 n + 2``, or counts below 1.
+        UsageError: A depth that is not ``6 n + 2``, counts below 1, or a name that is not known.
     """
 
     def __init__(
@@ -67,20 +74,31 @@ class ResidualCifar(Classifier):
         in_chans: int = 3,
         width: int = 1,
         drop_rate: float = 0.0,
+        norm: str = "batch",
+        unit_length: str = "",
+        unit_over: str = "position",
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate, (32, 32))
         check_counts(type(self).__name__, depth=depth, width=width)
+        if unit_length not in ("", *STAGES):
+            raise UsageError(
+                f"{type(self).__name__}: unit_length names a stage ({', '.join(STAGES)}), or none by an empty text; "
+                f"got {unit_length!r:.60}."
+            )
         if depth < 8 or (depth - 2) % 6:
             raise UsageError(
                 f"A residual network for 32x32 has 6 n + 2 layers (8, 14, 20, ...), got {depth}."
             )
         blocks, channels = (depth - 2) // 6, 16 * width
         self.conv1 = nn.Conv2d(in_chans, channels, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
+        self.bn1 = normalisation(type(self).__name__, norm, channels)
         self.act1 = nn.ReLU()
-        self.layer1 = _stage(channels, channels, blocks, 1)
-        self.layer2 = _stage(channels, 2 * channels, blocks, 2)
-        self.layer3 = _stage(2 * channels, 4 * channels, blocks, 2)
+        self.layer1 = _stage(channels, channels, blocks, 1, norm)
+        self.layer2 = _stage(channels, 2 * channels, blocks, 2, norm)
+        self.layer3 = _stage(2 * channels, 4 * channels, blocks, 2, norm)
+        unit = UnitLength(type(self).__name__, unit_over)
+        if unit_length:
+            getattr(self, unit_length).append(unit)
         self.global_pool = nn.AdaptiveAvgPool2d(1)
         self.feature_info = [dict(stage(f"layer{i + 1}", channels * 2**i, 2**i)) for i in range(3)]
         self.finish(4 * channels)
@@ -95,9 +113,9 @@ class ResidualCifar(Classifier):
         return self.global_pool(x).flatten(1)
 
 
-def _stage(in_channels: int, channels: int, blocks: int, stride: int) -> nn.Sequential:
-    first = Block(in_channels, channels, stride)
-    return nn.Sequential(first, *(Block(channels, channels, 1) for _ in range(blocks - 1)))
+def _stage(in_channels: int, channels: int, blocks: int, stride: int, norm: str) -> nn.Sequential:
+    first = Block(in_channels, channels, stride, norm)
+    return nn.Sequential(first, *(Block(channels, channels, 1, norm) for _ in range(blocks - 1)))
 
 
 def resnet8_cifar(**kwargs: Any) -> ResidualCifar:

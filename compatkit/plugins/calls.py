@@ -173,7 +173,8 @@ def _written(batch: Batch) -> int:
     try:
         return batch.images._version + batch.labels._version + batch.index._version
     except RuntimeError:  # tensors of inference mode count nothing
-        return 0
+        each = (batch.images, batch.labels, batch.index)
+        return sum(one._version for one in each if not one.is_inference())
 
 
 def check_batch(instance: str, batch: object) -> Batch:

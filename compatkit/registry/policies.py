@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
+from compatkit.batchnorm import POLICIES, is_policy
 from compatkit.errors import FormatError, InvalidName, UsageError
 from compatkit.registry.canonical import dumps, loads
 from compatkit.registry.names import check_name
@@ -24,8 +25,6 @@ Mode = Literal[
 MODES: tuple[Mode, ...] = get_args(Mode)
 ASKED = ("extractor", "head")
 """Kinds of components that policies ask something of: those that others are trained with, or on."""
-Normalisation = Literal["running", "batch", "reestimate"]
-NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
 SCHEMA = 1
 LONGEST = 200
 """Characters of a scope: it becomes part of the name of a file, in which ``/``, ``*`` and ``?`` take three each."""
@@ -100,6 +99,13 @@ def _one_of(known: tuple[str, ...]) -> Any:
     return check
 
 
+def _statistics(instance: object, field: attrs.Attribute[str], value: object) -> None:
+    if not is_policy(value):
+        raise UsageError(
+            f"policy: {field.name} is one of {', '.join(POLICIES)} with N from 1 to {LARGEST}; got {value!r:.60}."
+        )
+
+
 def _like(pattern: re.Pattern[str], example: str) -> Any:
     def check(instance: object, field: attrs.Attribute[str], value: object) -> None:
         if not isinstance(value, str) or not pattern.fullmatch(value):
@@ -153,7 +159,7 @@ class Policy:
         data: Images that decide; None for ``none`` only.
         metric: Name of what is measured.
         metric_version: Its version; another version is another figure.
-        normalisation: Statistics of batch normalisation: ``running`` as stored, ``batch`` or ``reestimate``.
+        normalisation: Statistics of batch normalisation: ``running`` as stored, ``batch``, ``reestimate`` or ``mix:N``.
         tolerance: Largest share of accuracy below the bound that passes, in [0, 1).
         cap: Largest count of images, drawn class-balanced by ``seed``; None takes all.
         seed: Of that draw, and of the order of the images.
@@ -172,7 +178,7 @@ class Policy:
         default="recombination_accuracy", validator=_like(_WORD, "recombination_accuracy")
     )
     metric_version: str = attrs.field(default="1", validator=_like(_VERSION, "1"))
-    normalisation: Normalisation = attrs.field(default="running", validator=_one_of(NORMALISATIONS))
+    normalisation: str = attrs.field(default="running", validator=_statistics)
     tolerance: float = attrs.field(
         default=0.0,
         converter=lambda value: float(value) if type(value) is int else value,

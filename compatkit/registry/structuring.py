@@ -29,16 +29,21 @@ def structure(kind: Any, value: Any, path: str) -> Any:
 
 
 def unstructure(value: Any) -> Any:
-    """Return ``value`` as JSON values: attrs classes as objects with every field, tuples as lists."""
+    """Return ``value`` as JSON values: attrs classes as objects with every field, tuples as lists.
+
+    A field with ``metadata={"absent_where_default": True}`` is left out where it has its default, so that what was
+    written before there was such a field keeps its bytes.
+    """
     if type(value) in PLAIN:
         return value
     if attrs.has(type(value)):
-        names, floats = _fields(type(value))
+        names, floats, optional = _fields(type(value))
         return {
             name: _floats(unstructure(getattr(value, name)))
             if name in floats
             else unstructure(getattr(value, name))
             for name in names
+            if name not in optional or getattr(value, name) != optional[name]
         }
     if isinstance(value, (list, tuple)):
         return [unstructure(item) for item in value]
@@ -173,10 +178,15 @@ def _class(kind: Any) -> Read:
 
 
 @cache
-def _fields(kind: Any) -> tuple[tuple[str, ...], frozenset[str]]:
+def _fields(kind: Any) -> tuple[tuple[str, ...], frozenset[str], Mapping[str, Any]]:
+    """Return all fields of a class, those that hold floats, and the defaults of those that may be absent."""
     hints = typing.get_type_hints(kind)
-    names = tuple(field.name for field in attrs.fields(kind))
-    return names, frozenset(name for name in names if hints[name] in (float, tuple[float, ...]))
+    fields = {field.name: field for field in attrs.fields(kind)}
+    floats = frozenset(name for name in fields if hints[name] in (float, tuple[float, ...]))
+    optional = {
+        name: field.default for name, field in fields.items() if "absent_where_default" in field.metadata
+    }
+    return tuple(fields), floats, optional
 
 
 def _floats(value: Any) -> Any:

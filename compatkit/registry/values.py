@@ -16,6 +16,8 @@ LARGEST = 2**40
 """Of a dimension: no tensor is that long, and no reader's integers overflow."""
 LARGEST_SIDE = 2**16
 """Of an image, in pixels."""
+LARGEST_WIDTH = 2**16
+"""Of a 1x1 convolution that a blueprint asks for, in channels: its weights are made before they are compared."""
 LARGEST_PROBE = 2**28
 """Values in a probe's input: 1 GiB."""
 MOST_AXES, MOST_PORTS, MOST_NAMES, MOST_LABELS = 32, 256, 1024, 200_000
@@ -124,6 +126,11 @@ def _blueprint(blueprint: Blueprint, path: str) -> None:
         _expect(1 <= side <= LARGEST_SIDE, f"{path}.traced_size", f"1 to {LARGEST_SIDE} pixels a side", side)
     crosses = blueprint.cut_outputs
     _expect(1 <= crosses <= MOST_PORTS, f"{path}.cut_outputs", f"1 to {MOST_PORTS} tensors", crosses)
+    width = blueprint.width
+    if width is not None:
+        whose = "nothing but in one side of a cut that one tensor crosses"
+        _expect(blueprint.is_cut and crosses == 1, f"{path}.width", whose, width)
+        _expect(1 <= width <= LARGEST_WIDTH, f"{path}.width", f"1 to {LARGEST_WIDTH} channels", width)
 
 
 def _ports(ports: Sequence[Port], path: str, images: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compatkit.adaptation import described
+from compatkit.batchnorm import is_policy, prior_of
 from compatkit.contract import Blueprint, Dimension, Port, Scaled
 from compatkit.registry.manifest import Manifest
 
@@ -94,6 +95,9 @@ def _normalisation(manifest: Manifest) -> str:
     if manifest.blueprint.side != "recombination":
         return "batch statistics"
     policy = str(manifest.blueprint.kwargs.get("normalisation"))
+    prior = prior_of(policy) if is_policy(policy) else None
+    if prior:
+        return f"{policy}: {POLICIES['reestimate']}, mixed with the stored ones as if these were of {prior:,} images"
     return f"{policy}: {POLICIES[policy]}" if policy in POLICIES else policy
 
 

@@ -109,17 +109,22 @@ def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[t
             if other[0].plan.get(name) != plan.get(name)
         ]
         raise UsageError(
-            f"{folder} holds {len(other)} runs of other settings ({'; '.join(said)}), and figures of one table have "
-            "the same. Name another folder with --out, or drop those runs with --anew.",
+            f"{folder} holds {_runs(len(other))} of other settings ({'; '.join(said)}), and figures of one table "
+            "have the same. Name another folder with --out, or drop those runs with --anew.",
             subject=folder,
         )
     if other:
-        say(f"dropped {len(other)} runs of other settings from {folder / records.FILE}")
+        say(f"dropped {_runs(len(other))} of other settings from {folder / records.FILE}")
         there = [one for one in there if one.plan == plan]
         records.replace(folder, there)
     if there:
-        say(f"{len(there)} runs are there already")
+        say(f"already there: {_runs(len(there))}")
     return {(one.arm, one.seed): one for one in there}
+
+
+def _runs(runs: int) -> str:
+    """Return a number of runs in words."""
+    return "1 run" if runs == 1 else f"{runs} runs"
 
 
 def _made(found: Found, run: Run, size: str) -> Record:

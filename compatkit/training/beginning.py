@@ -155,9 +155,10 @@ def _check(trainer: Trainer, tasks: Sequence[Task], world: World) -> None:
     for task in tasks:
         if task.supervised:
             check_classes(task)
-        elif trainer.validation is not None or trainer.evaluate_every is not None:
+        lacks = "labels" if not task.supervised else "head of its own" if not task.own_head else None
+        if lacks and (trainer.validation is not None or trainer.evaluate_every is not None):
             raise UsageError(
-                f"Task {task.name!r} has no labels, so that nothing can be evaluated while it trains. Leave "
+                f"Task {task.name!r} has no {lacks}, so that nothing can be evaluated while it trains. Leave "
                 "validation, evaluate_every and stop_early out, and measure afterwards."
             )
     if trainer.scalars is not None:
@@ -172,7 +173,11 @@ def _set_up(
     frozen: Frozen,
     statistics: Statistics,
 ) -> SetUp:
+    if statistics not in ("stored", "batch"):
+        raise UsageError(f"frozen_statistics expects 'stored' or 'batch', got {statistics!r}.")
     states = {task.name: prepare_task(task, seed, precision) for task in tasks}
+    for state in states.values():
+        state.statistics = statistics
     given = frozen.auxiliary if isinstance(frozen, Fit) else frozen or {}
     heads = {name: one for name, one in given.items() if isinstance(one, AuxiliaryHead)}
     held = {name: _frozen(head, statistics, precision) for name, head in heads.items()}
@@ -190,7 +195,8 @@ def _set_up(
     owners = {
         f"{name}.{side}": getattr(s, side)
         for name, s in states.items()
-        for side in ("extractor", *(["head"] if s.supervised else []))
+        for side, learns in (("extractor", not s.freezes_extractor), ("head", s.runs_head))
+        if learns
     }
     setup = SetUp(seed, precision, states, held, reset, owners=owners, released=old)
     for bound in plugins.set_up:
@@ -248,8 +254,6 @@ def _loop(trainer: Trainer, setup: SetUp, plugins: RunPlugins, world: World) -> 
 
 
 def _frozen(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -> AuxiliaryHead:
-    if statistics not in ("stored", "batch"):
-        raise UsageError(f"frozen_statistics expects 'stored' or 'batch', got {statistics!r}.")
     module = copy.deepcopy(head.module).to(precision.device).requires_grad_(False)
     return attrs.evolve(
         head,

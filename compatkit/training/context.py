@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import attrs
@@ -13,7 +14,7 @@ from compatkit.adapters.blueprints import build, with_classes
 from compatkit.contract import Anchor, Blueprint, Data, Label
 from compatkit.data.classes import common
 from compatkit.data.dataset import Split
-from compatkit.errors import UsageError
+from compatkit.errors import CutError, UnknownName, UsageError
 from compatkit.evaluation.normalisation import batch_statistics
 from compatkit.registry.canonical import dumps
 from compatkit.training.precision import Precision
@@ -37,6 +38,8 @@ class TaskState:
         feature_shape: Of what crosses the seam, for a batch of two.
         anchors: What this task's parts were trained against; written at the end of a run.
         initial: Tensor digest of the initial weights without the class layer.
+        statistics: For a frozen extractor: ``"stored"`` uses its running statistics, ``"batch"`` those of the batch
+            without writing its buffers.
     """
 
     task: Task
@@ -50,6 +53,7 @@ class TaskState:
     feature_shape: tuple[int, ...]
     initial: str = ""
     anchors: list[Anchor] = attrs.field(factory=list)
+    statistics: Literal["stored", "batch"] = "stored"
 
     @property
     def name(self) -> str:
@@ -60,6 +64,27 @@ class TaskState:
     def supervised(self) -> bool:
         """Whether the head learns classes; else no label is known, and batches have ``NO_LABEL`` in their place."""
         return self.task.supervised
+
+    @property
+    def runs_head(self) -> bool:
+        """Whether the network's own head runs and learns; else the extractor learns from regularizers alone."""
+        return self.task.supervised and self.task.own_head
+
+    @property
+    def freezes_extractor(self) -> bool:
+        """Whether the extractor stays as it is."""
+        return self.task.freeze_extractor
+
+    def extract(self, images: Tensor) -> Tensor:
+        """Run the extractor as it runs in a step: a frozen one with the statistics that were asked for."""
+        with self.extracting():
+            return self.extractor(images)
+
+    def extracting(self) -> AbstractContextManager[None]:
+        """Return what the extractor runs in, in a step."""
+        if self.freezes_extractor and self.statistics == "batch":
+            return batch_statistics(self.extractor, others="keep")
+        return nullcontext()
 
     @property
     def labels(self) -> tuple[Label, ...]:
@@ -164,7 +189,7 @@ class SetUp:
         instance = self._asking("record_layers", "layers are chosen before the first step")
         if isinstance(names, str):
             raise UsageError(f"record_layers expects several names, such as [{names!r}]; got {names!r}.")
-        made = Recorder(task.extractor, task.head, None if task.supervised else task.name)
+        made = Recorder(task.extractor, task.head, None if task.runs_head else task.name)
         recorder = self.recorders.setdefault(task.name, made)
         recorder.ask(instance, names)
 
@@ -208,7 +233,12 @@ class SetUp:
         return tuple(kept)
 
     def add_auxiliary_head(
-        self, name: str, *, classes: Sequence[Label] | None = None, outputs: int | None = None
+        self,
+        name: str,
+        *,
+        classes: Sequence[Label] | None = None,
+        outputs: int | None = None,
+        like: str | None = None,
     ) -> AuxiliaryHead:
         """Add a head of the shape of a target head, or take the frozen one of that name.
 
@@ -216,28 +246,25 @@ class SetUp:
             name: What it is for; ``<prefix>/shared.<name>`` when published.
             classes: What its outputs mean, for a head that tells classes apart.
             outputs: Count of outputs, for a head that does something else.
+            like: The task whose head has the architecture that is wanted; None takes the first task's.
 
         Raises:
-            UsageError: The tasks' features differ in shape, the name is taken in this run, the network cannot
-                have that count of outputs, or the frozen head takes other features, tells other things apart or has
-                another count of outputs.
+            UsageError: The tasks' features differ in width, or in size where the head takes one only; the name is taken
+                in this run, the network cannot have that count of outputs, or the frozen head takes other features,
+                tells other things apart or has another count of outputs.
+            UnknownName: No task is called ``like``.
         """
         if name in self.auxiliary:
             raise UsageError(
                 f"This run has an auxiliary head {name!r} already; two plugins, or two instances of one, cannot "
                 "train the same head. Leave one of them out."
             )
-        first = next(iter(self.tasks.values()))
+        first = self._like(like)
         for state in self.tasks.values():
-            if state.feature_shape[1:] != first.feature_shape[1:]:
-                raise UsageError(
-                    f"The auxiliary head {name!r} needs the same features from all tasks; {first.name!r} gives "
-                    f"{first.feature_shape[1:]}, {state.name!r} gives {state.feature_shape[1:]}. Choose split "
-                    "points of equal width and size."
-                )
+            self._check_width(name, first, state)
         if name in self.frozen:
             head = self.frozen[name]
-            given = self._accepts(head, first)
+            (given,) = {self._accepts(head, state) for state in self.tasks.values()}
             if outputs is not None and given != (outputs,):
                 raise UsageError(
                     f"The frozen auxiliary head {name!r} gives {given}; this run asks for {outputs} outputs. Use the "
@@ -256,17 +283,42 @@ class SetUp:
             raise UsageError(f"The auxiliary head {name!r} needs classes or a count of outputs.")
         blueprint = with_classes(first.head_blueprint, count)
         module = self.build(blueprint, "auxiliary", name)
-        features = torch.zeros(2, *first.feature_shape[1:], device=self.precision.device)
-        with torch.no_grad():
-            given = tuple(module.eval()(features).shape[1:])
-        if given != (count,):
-            raise UsageError(
-                f"A head of {blueprint.model} after {blueprint.split} gives {given} for {count} outputs asked for "
-                f"(auxiliary head {name!r}): the class layer is not in it. Cut the network before its class layer."
-            )
         head = AuxiliaryHead(name, blueprint, module, tuple(classes) if classes is not None else None)
+        for state in self.tasks.values():
+            given = self._accepts(head, state)
+            if given != (count,):
+                raise UsageError(
+                    f"A head of {blueprint.model} after {blueprint.split} gives {given} for {count} outputs asked for "
+                    f"(auxiliary head {name!r}): the class layer is not in it. Cut the network before its class layer."
+                )
         self.owners[f"shared.{name}"] = module
         return self._held(name, head)
+
+    def _like(self, name: str | None) -> TaskState:
+        """Return the task whose head a shared head is like."""
+        if name is None:
+            return next(iter(self.tasks.values()))
+        if name not in self.tasks:
+            raise UnknownName(
+                f"like={name!r} names no task of this run, which has {', '.join(self.tasks)}. Name the one whose "
+                "head has the architecture that the shared head is to have.",
+                subject=name,
+            )
+        return self.tasks[name]
+
+    def _check_width(self, name: str, first: TaskState, state: TaskState) -> None:
+        """Refuse features of two tasks that no head can take both of.
+
+        Maps may differ in rows and columns, which a head's average pooling absorbs: whether it does is tried.
+        """
+        mine, theirs = first.feature_shape[1:], state.feature_shape[1:]
+        if mine[:1] == theirs[:1] and len(mine) == len(theirs):
+            return
+        raise UsageError(
+            f"The auxiliary head {name!r} needs features of one width from all tasks; {first.name!r} gives {mine}, "
+            f"{state.name!r} gives {theirs}. Give all tasks one width, Task(width={mine[0]}): extractors then end with "
+            "a 1x1 convolution to it. Or choose split points of equal width."
+        )
 
     def unmoved(self) -> dict[str, nn.Module]:
         """Return the modules that were handed in frozen, as ``frozen.<name>``."""
@@ -309,16 +361,17 @@ class SetUp:
         return head
 
     def _accepts(self, head: AuxiliaryHead, task: TaskState) -> tuple[int, ...]:
-        """Return what a frozen head gives for each image, or refuse it where it does not take a task's features."""
+        """Return what a shared head gives for each image, or refuse it where it does not take a task's features."""
         features = torch.zeros(2, *task.feature_shape[1:], device=self.precision.device)
         was_training = head.module.training
         try:
             with torch.no_grad():
                 return tuple(head.module.eval()(features).shape[1:])
-        except RuntimeError as error:
+        except (RuntimeError, CutError) as error:
             raise UsageError(
-                f"The frozen auxiliary head {head.name!r} ({head.blueprint.model} after {head.blueprint.split}) "
-                f"does not take the features {task.feature_shape[1:]} of task {task.name!r}: {error}"
+                f"The {'frozen ' if head.frozen else ''}auxiliary head {head.name!r} ({head.blueprint.model} after "
+                f"{head.blueprint.split}) does not take the features {task.feature_shape[1:]} of task {task.name!r}: "
+                f"{error}"
             ) from error
         finally:
             head.module.train(was_training)
@@ -389,10 +442,11 @@ class Step:
         Args:
             images: Normalised, ``(batch, channels, height, width)``.
             write_statistics: Whether batch normalisation moves its running statistics; where not, the
-                batch's own statistics are used all the same and no buffer is written.
+                batch's own statistics are used all the same and no buffer is written. A frozen extractor writes none,
+                and runs as it does for the batch.
         """
-        if write_statistics:
-            return self.task.extractor(images)
+        if write_statistics or self.task.freezes_extractor:
+            return self.task.extract(images)
         with batch_statistics(self.task.extractor, others="keep"):
             return self.task.extractor(images)
 

@@ -118,9 +118,23 @@ def _task(state: TaskState) -> dict[str, Any]:
         **_start(task),
         **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
         **({} if task.normalisation is None else {"normalisation": _listed(task.normalisation)}),
+        **_architecture(state),
         "initial": state.initial,
         "start": start_digest(state.extractor, state.head),
         "library": state.extractor_blueprint.library,
+    }
+
+
+def _architecture(state: TaskState) -> dict[str, Any]:
+    """Return what the network has beside a backbone that is cut in two; nothing for a plain one."""
+    task, head = state.task, state.head_blueprint
+    width = state.extractor_blueprint.width
+    rest = {"backbone": head.model, "builder": head.builder, "split": head.split, "kwargs": dict(head.kwargs)}
+    return {
+        **({} if width is None else {"width": width}),
+        **({} if task.rest is None else {"rest": rest}),
+        **({} if task.own_head else {"own_head": False}),
+        **({"frozen_extractor": state.statistics} if task.freeze_extractor else {}),
     }
 
 

@@ -127,6 +127,7 @@ def _logits(state: TaskState, pixels: Tensor, averages: Averages | None) -> Tens
         return state.head(state.extractor(pixels))
 
     def call(module: nn.Module, side: str, given: Tensor) -> Any:
-        return functional_call(module, averages.kept[f"{state.name}.{side}"], given)
+        kept = averages.kept.get(f"{state.name}.{side}")  # a frozen extractor has no averages
+        return module(given) if kept is None else functional_call(module, kept, given)
 
     return call(state.head, "head", call(state.extractor, "extractor", pixels))

@@ -58,8 +58,10 @@ class Fit:
         tasks = {
             name: attrs.evolve(
                 state,
-                extractor=averaged(state.extractor, f"{name}.extractor"),
-                head=averaged(state.head, f"{name}.head") if state.supervised else state.head,
+                extractor=state.extractor
+                if state.freezes_extractor
+                else averaged(state.extractor, f"{name}.extractor"),
+                head=averaged(state.head, f"{name}.head") if state.runs_head else state.head,
             )
             for name, state in self.tasks.items()
         }
@@ -94,7 +96,10 @@ class Fit:
 
 
 def anchor(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, AuxiliaryHead]) -> None:
-    """Write to every task what it was trained against: shared initial weights and auxiliary heads."""
+    """Write to every task what it was trained against: shared initial weights and auxiliary heads.
+
+    Behind a frozen extractor a head learns features that the extractor's own shared heads know, and keeps their names.
+    """
     for head in auxiliary.values():
         if not head.frozen:
             head.digest = parameters_digest(head.module)
@@ -104,3 +109,8 @@ def anchor(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, AuxiliaryHead
             Anchor("initial_weights", state.initial),
             *(Anchor("auxiliary_head", head.digest, head.name, head.labels) for head in auxiliary.values()),
         ]
+        part = state.task.extractor
+        if state.freezes_extractor and part is not None:
+            known = {one.digest for one in state.anchors}
+            kept = part.manifest.contract.protocol.anchors
+            state.anchors += [one for one in kept if one.kind == "auxiliary_head" and one.digest not in known]

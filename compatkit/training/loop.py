@@ -243,12 +243,13 @@ class Loop:
         seeds = () if self.captures else [one.at(turn) for one in lane.seeds]
         total, terms, answers = lane.forward(step, seeds)
         if not total.requires_grad:
+            lacks = "head of its own" if lane.task.supervised else "labels"
             why = (
                 "its network is frozen, and no regularizer that is active moves a shared head. Leave some parameters "
                 "free, or begin later."
-                if lane.task.supervised
-                else "it has no labels, and no regularizer gave a loss that moves its extractor. Name one that does in "
-                "every step."
+                if lane.task.runs_head
+                else f"it has no {lacks}, and no regularizer gave a loss that moves its extractor. Name one that does "
+                "in every step."
             )
             raise UsageError(
                 f"In step {step.number} task {lane.task.name!r} has a loss without any gradient: {why}",

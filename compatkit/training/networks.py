@@ -7,10 +7,20 @@ from os import PathLike
 from pathlib import Path
 from typing import cast
 
+import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.blueprints import Plan, build_pair, plan, prove, with_classes
+from compatkit.adapters.blueprints import (
+    Joined,
+    Plan,
+    build,
+    build_pair,
+    own_width_of,
+    plan,
+    prove,
+    with_classes,
+)
 from compatkit.contract import Blueprint, Data
 from compatkit.data.classes import label
 from compatkit.errors import CutError, UsageError
@@ -19,6 +29,7 @@ from compatkit.registry.tensors.tensorfile import state_digest
 from compatkit.training.context import TaskState
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
+from compatkit.training.rest import Rest
 from compatkit.training.starting import start_from_parts
 from compatkit.training.task import Task
 
@@ -40,7 +51,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
         return state
     planned, data = _plan(task)
     drawn = seed_of(seed, "initial", task.name)
-    whole, extractor, head = _pair(task, planned.extractor, planned.head, planned.class_layer, drawn)
+    whole, extractor, head = _network(task, planned.extractor, planned.head, planned.class_layer, drawn)
     prove(whole, extractor, head, data.size, len(data.mean))
     with torch.no_grad():
         shape = extractor.eval()(torch.zeros(2, len(data.mean), *data.size)).shape
@@ -67,8 +78,8 @@ def redraw(state: TaskState, seed: int) -> None:
     """
     own = state.extractor_blueprint, state.head_blueprint
     two = with_classes(own[0], 2), with_classes(own[1], 2)
-    bodies = _pair(state.task, *two, state.class_layer, seed)[1:]
-    tops = _pair(state.task, *own, state.class_layer, seed)[1:]
+    bodies = _network(state.task, *two, state.class_layer, seed)[1:]
+    tops = _network(state.task, *own, state.class_layer, seed)[1:]
     for module, body, top in zip((state.extractor, state.head), bodies, tops, strict=True):
         drawn = body.state_dict()
         drawn.update({k: v for k, v in top.state_dict().items() if k.startswith(state.class_layer)})
@@ -78,7 +89,8 @@ def redraw(state: TaskState, seed: int) -> None:
 
 def initial_digest(state: TaskState) -> str:
     """Return the tensor digest of all parameters without the class layer."""
-    named = {**dict(state.extractor.named_parameters()), **dict(state.head.named_parameters())}
+    left, right = (dict(part.named_parameters()) for part in (state.extractor, state.head))
+    named = {**left, **{f"head.{name}" if name in left else name: value for name, value in right.items()}}
     kept = {name: value for name, value in named.items() if not name.startswith(state.class_layer)}
     return state_digest(kept)
 
@@ -101,14 +113,9 @@ def _plan(task: Task) -> tuple[Plan, Data]:
     if channels != 3 or task.builder == "timm":  # other builders need not know the argument
         kwargs["in_chans"] = channels
     planned = plan(task.backbone, task.split, kwargs=kwargs, size=task.size, builder=task.builder)
-    crossing = planned.extractor.cut_outputs
-    if crossing != 1:
-        raise CutError(
-            f"Task {task.name!r}: {crossing} tensors cross {task.split!r} of {task.backbone}; training needs a split "
-            "point where one does, as auxiliary heads take one. `compatkit cuts` lists them.",
-            subject=task.split,
-        )
+    _check_crossing(task, planned)
     size = task.size or planned.input.size
+    planned = to_width(task, planned, channels, size)
     data = Data(
         size,
         "L" if channels == 1 else "RGB",
@@ -126,6 +133,45 @@ def _plan(task: Task) -> tuple[Plan, Data]:
     return planned, Data(data.size, data.channels, mean, std, data.interpolation, data.labels)
 
 
+def to_width(task: Task, planned: Plan, channels: int, size: tuple[int, int]) -> Plan:
+    """Return a plan with the width that a task states, and with the head of another network where it names one.
+
+    Args:
+        task: States ``width`` and ``rest``, or neither.
+        planned: Of its backbone.
+        channels: Of the images.
+        size: Of the images.
+
+    Raises:
+        CutError: No maps of channels cross, or several tensors.
+    """
+    if task.width is None and task.rest is None:
+        return planned
+    own_width_of(planned.extractor)  # refuses what no 1x1 convolution fits
+    other, width = planned, task.width
+    if isinstance(task.rest, Rest):
+        kwargs = {**task.rest.kwargs, "num_classes": len(task.data.train.classes), "in_chans": channels}
+        other = plan(task.rest.backbone, task.rest.split, kwargs=kwargs, size=size, builder=task.rest.builder)
+        _check_crossing(task, other)
+        width = width or own_width_of(other.extractor)
+    return attrs.evolve(
+        planned,
+        extractor=attrs.evolve(planned.extractor, width=width),
+        head=attrs.evolve(other.head, width=width),
+        class_layer=other.class_layer,
+    )
+
+
+def _check_crossing(task: Task, planned: Plan) -> None:
+    blueprint = planned.extractor
+    if blueprint.cut_outputs != 1:
+        raise CutError(
+            f"Task {task.name!r}: {blueprint.cut_outputs} tensors cross {blueprint.split!r} of {blueprint.model}; "
+            "training needs a split point where one does, as auxiliary heads take one. `compatkit cuts` lists them.",
+            subject=blueprint.split,
+        )
+
+
 def _stated(task: Task, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean and standard deviation that a task states, one a channel."""
     mean, std = ((task.normalisation or {})[name] for name in ("mean", "std"))
@@ -135,6 +181,26 @@ def _stated(task: Task, channels: int) -> tuple[tuple[float, ...], tuple[float, 
             f"normalisation states {len(mean)}. Give one number for all, or one a channel."
         )
     return (mean * channels, std * channels) if len(mean) == 1 else (mean, std)
+
+
+def _network(
+    task: Task, extractor: Blueprint, head: Blueprint, class_layer: tuple[str, ...], seed: int
+) -> tuple[nn.Module, nn.Module, nn.Module]:
+    """Return the whole network of a task and its two parts, whose head may be the rest of another network.
+
+    The head of another network is drawn from a stream of its own: from one seed, it would begin with the very numbers
+    that the extractor begins with.
+
+    Raises:
+        UsageError: Weights do not fit.
+    """
+    own = attrs.evolve(extractor, side="head")
+    if own == head:
+        return _pair(task, extractor, head, class_layer, seed)
+    # The dropped half has a class layer of its own; nothing of the head's is looked for in the extractor's weights.
+    left = _pair(task, extractor, own, (), seed)[1]
+    right = build(head, seed=seed_of(seed, "rest"))
+    return Joined(left, right), left, right
 
 
 def _pair(

@@ -125,10 +125,11 @@ class Objective(nn.Module):
             return seen, calls
 
     def _run(self, step: Step, recording: Recording | None = None) -> dict[str, list[Tensor]]:
-        """Run extractor and, where classes are learned, head; return features of further views by instance."""
-        step.features, seen = self.further.seen(step.task.extractor, step.batch)
+        """Run extractor and, where it learns, head; return features of further views by instance."""
+        with step.task.extracting():
+            step.features, seen = self.further.seen(step.task.extractor, step.batch)
         if recording is not None and seen:
             recording.narrow(1 + len(self.further))
-        if step.task.supervised:
+        if step.task.runs_head:
             step.logits = step.task.head(step.features)
         return seen

@@ -17,6 +17,7 @@ from compatkit.evaluation.preprocessing import fitting
 from compatkit.training.context import TaskState
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
+from compatkit.training.rest import Rest
 from compatkit.training.task import Task
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def start_from_parts(task: Task, part: LoadedPart, seed: int, precision: Precisi
         _check_fits(task, part, head.eval(), features)
     if not task.supervised:
         head.requires_grad_(False)
+    if task.freeze_extractor:
+        extractor.requires_grad_(False)
     extractor, head = (
         one.to(precision.device, memory_format=precision.memory_format)  # type: ignore[call-overload]
         for one in (extractor, head)
@@ -83,15 +86,20 @@ def _head(task: Task, blueprint: Blueprint, seed: int) -> tuple[Blueprint, tuple
     """Return blueprint, class layer and module of the head, on the CPU."""
     if task.head is not None:
         return task.head.manifest.blueprint, (), copy.deepcopy(task.head.module)
+    rest = task.rest if isinstance(task.rest, Rest) else None
     planned = plan(
-        blueprint.model,
-        blueprint.split,
-        kwargs={**blueprint.kwargs, "num_classes": len(task.data.classes)},
+        blueprint.model if rest is None else rest.backbone,
+        blueprint.split if rest is None else rest.split,
+        kwargs={
+            **(blueprint.kwargs if rest is None else rest.kwargs),
+            **{name: value for name, value in blueprint.kwargs.items() if name == "in_chans"},
+            "num_classes": len(task.data.classes),
+        },
         size=blueprint.traced_size,
-        builder=blueprint.builder,
+        builder=blueprint.builder if rest is None else rest.builder,
     )
-    drawn = build(planned.head, seed=seed_of(seed, "initial", task.name))
-    return planned.head, planned.class_layer, drawn
+    made = attrs.evolve(planned.head, width=blueprint.width)
+    return made, planned.class_layer, build(made, seed=seed_of(seed, "initial", task.name))
 
 
 def _check_fits(task: Task, part: LoadedPart, head: nn.Module, features: torch.Tensor) -> None:

@@ -14,8 +14,11 @@ from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.registry.names import check_segment
+from compatkit.training.rest import Rest
 
 AUGMENTATIONS = ("crop", "flip")
+KINDS = {"extractor": ("extractor",), "head": ("head", "auxiliary_head")}
+"""What a task may start from, by side; a shared head that tells classes apart may become a task's own."""
 
 
 def _segment(instance: object, attribute: object, value: str) -> None:
@@ -55,6 +58,11 @@ def _kept(instance: Task, attribute: object, value: bool) -> None:
             f"Task {instance.name!r}: keep_class_layer takes over the class layer of a state dict, such as Fit.weights "
             f"gives; weights are {instance.weights!r:.80}. Leave it out, or give a state dict."
         )
+
+
+def _width(instance: Task, attribute: object, value: object) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise UsageError(f"Task.width of task {instance.name!r} expects a count of channels, got {value!r}.")
 
 
 def _normalisation(value: object) -> Mapping[str, tuple[float, ...]] | None:
@@ -108,6 +116,16 @@ class Task:
         head: Component whose weights and statistics the head starts from, classes in its order; None draws a head anew.
         supervised: Whether the head learns the classes. Where not, ``data`` loses its labels here and now, the head
             stays as it is, and the extractor learns from regularizers alone.
+        width: Channels of the features that several architectures agree on: the extractor ends with a 1x1 convolution
+            (with bias) to so many, and a head of another width begins with one from so many. None leaves the network's
+            own.
+        rest: The head is the rest of this network, with a split point of its own, and not that of ``backbone``; the
+            extractor's last layer is then a 1x1 convolution to ``width``, or to this network's own width there. A
+            ``Rest``, or a table of its attributes.
+        own_head: Whether the network has a head of its own. Where not, its extractor learns through shared heads alone
+            (``dcc``), which have the shape of the head that it would have, and no head is published.
+        freeze_extractor: The extractor that it starts from stays as it is, statistics included; see
+            ``frozen_statistics`` of ``Trainer.fit``.
 
     Raises:
         UsageError: An augmentation is unknown, or a loader is given and is to be augmented, or cannot be iterated
@@ -142,13 +160,17 @@ class Task:
     extractor: LoadedPart | None = attrs.field(default=None, kw_only=True)
     head: LoadedPart | None = attrs.field(default=None, kw_only=True)
     supervised: bool = attrs.field(default=True, kw_only=True)
+    width: int | None = attrs.field(default=None, validator=_width, kw_only=True)
+    rest: Rest | Mapping[str, Any] | None = attrs.field(default=None, converter=Rest.of, kw_only=True)
+    own_head: bool = attrs.field(default=True, kw_only=True)
+    freeze_extractor: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         """Check what the network starts from, and let go of labels that nobody is to read."""
         for side in ("extractor", "head"):
             part = getattr(self, side)
             came = getattr(part, "kind", type(part).__name__)
-            if part is not None and came != side:
+            if part is not None and came not in KINDS[side]:
                 raise UsageError(
                     f"Task.{side} of task {self.name!r} expects a component of kind {side}, as registry.task loads it; "
                     f"got {came}."
@@ -163,6 +185,7 @@ class Task:
                     f"Task {self.name!r} starts from components, which bring weights and normalisation of their own. "
                     f"Leave out {word}=, or the components."
                 )
+        self._check_architecture()
         if self.supervised:
             return
         if self.extractor is None or self.head is None or self.loader is not None:
@@ -173,3 +196,23 @@ class Task:
             )
         bare = (self.data.train.unlabelled(), self.data.test.unlabelled())
         object.__setattr__(self, "data", DataSet(self.data.name, *bare))
+
+    def _check_architecture(self) -> None:
+        """Check that what is said of widths, heads and frozen parts goes together."""
+        whose = f"Task {self.name!r}"
+        if self.extractor is not None and self.width is not None:
+            raise UsageError(f"{whose} starts from an extractor, whose width is its own. Leave out width=.")
+        if self.head is not None and (self.rest is not None or not self.own_head):
+            raise UsageError(f"{whose} starts from a head. Leave out rest= and own_head=, or the head.")
+        if self.rest is not None and isinstance(self.weights, Mapping):
+            raise UsageError(
+                f"{whose} has weights of a whole network, and a head that is the rest of another. Give the weights as "
+                "a file, which the extractor is taken from, or start from components (registry.task)."
+            )
+        if self.freeze_extractor and (self.extractor is None or not self.supervised):
+            raise UsageError(
+                f"{whose} has freeze_extractor=True: it needs an extractor that was trained (registry.task), and "
+                "labels that its head learns."
+            )
+        if not (self.supervised or self.own_head):
+            raise UsageError(f"{whose} has neither labels nor a head of its own. Leave out own_head=.")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from compatkit.plugins import Use
     from compatkit.promises import Given, Progress
     from compatkit.training.beginning import Statistics
+    from compatkit.training.rest import Rest
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
 
@@ -36,6 +37,9 @@ class Adapting(Measuring):
         head: str | None = None,
         supervised: bool = True,
         augment: Sequence[str] = (),
+        rest: Rest | Mapping[str, Any] | None = None,
+        own_head: bool = True,
+        freeze_extractor: bool = False,
     ) -> Task:
         """Return a task whose network starts from components, for ``Trainer.fit``.
 
@@ -46,11 +50,16 @@ class Adapting(Measuring):
             name: Used in component names.
             data: Training and test images; a ``Split`` where ``supervised`` is False.
             extractor: Reference of an extractor.
-            head: Reference of a head; its classes, matched by name, must be all that ``data`` has, whose labels are
-                brought into its order. None draws a head of the extractor's own network for the classes of ``data``.
+            head: Reference of a head, or of a shared head that tells classes apart; its classes, matched by name, must
+                be all that ``data`` has, whose labels are brought into its order. None draws a head of the extractor's
+                own network for the classes of ``data``.
             supervised: Whether the head learns the classes; else no label is read, the head stays as it is, and the
                 extractor learns from regularizers alone.
             augment: Any of ``"crop"`` and ``"flip"``.
+            rest: Where a head is drawn: it is the rest of this network; see ``Task``.
+            own_head: Whether it has a head of its own; see ``Task``.
+            freeze_extractor: The extractor stays as it is, and is not published again: its component is what the head
+                was trained with.
 
         Raises:
             NotFound: Nothing has that name or version.
@@ -61,7 +70,7 @@ class Adapting(Measuring):
         from compatkit.training.task import Task
 
         left = self._part(extractor, "extractor")
-        right = None if head is None else self._part(head, "head")
+        right = None if head is None else self._head(head)
         if right is not None:
             report = self.check(left.reference, right.reference)
             if report.wiring != "direct":
@@ -82,6 +91,9 @@ class Adapting(Measuring):
             extractor=left,
             head=right,
             supervised=supervised,
+            rest=rest,
+            own_head=own_head,
+            freeze_extractor=freeze_extractor,
         )
 
     def adapt(
@@ -186,6 +198,11 @@ class Adapting(Measuring):
         """Return one component, of the kind that is expected."""
         (found,) = self.select(str(self.store.resolve(reference)), kind)
         return load(self.store, found)
+
+    def _head(self, reference: str) -> LoadedPart:
+        """Return a head, or a shared head."""
+        shared = self.store.manifest(self.store.resolve(reference)).kind == "auxiliary_head"
+        return self._part(reference, "auxiliary_head" if shared else "head")
 
     def _parts_of(self, task: Task) -> tuple[LoadedPart, LoadedPart]:
         if task.extractor is None or task.head is None:

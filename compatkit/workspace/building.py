@@ -68,8 +68,9 @@ class Building(Finding):
             extractor: Reference of an extractor.
             head: Reference of a head.
             normalisation: ``"running"`` keeps the stored statistics, ``"batch"`` takes those of each batch,
-                ``"reestimate"`` estimates them anew on ``images``.
-            images: Unlabelled images for ``"reestimate"``.
+                ``"reestimate"`` estimates them anew on ``images``, ``"mix:16"`` mixes these with the stored ones, which
+                count as 16 images.
+            images: Unlabelled images for ``"reestimate"`` and ``"mix:N"``.
             adapt: Put in the adapters that the check names; those without parameters only, unless there is ``data``.
             data: Unlabelled images to fit an adapter with weights on (``project``), where one is needed: the
                 features are brought to those of the extractor that the head was trained with.

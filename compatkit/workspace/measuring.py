@@ -51,7 +51,7 @@ class Measuring(Finding):
             data: Test sets; an extractor takes the one of the data set it was trained on (by the name before
                 the slash: ``mnist/train`` and ``mnist/test``), or a mapping from extractor pattern to test set. None,
                 with ``fill="none"`` only: the images that each extractor was last measured on, as they were then.
-            normalisation: ``"batch"`` (as in the paper), ``"reestimate"`` or ``"running"``.
+            normalisation: ``"batch"`` (as in the paper), ``"reestimate"``, ``"mix:16"`` or ``"running"``.
             batch_size: Images in a batch; part of the result unless under ``"running"``.
             seed: Of the order of the images, part of the result unless under ``"running"``.
             precision: ``"float32"``, or ``"bfloat16"`` by autocast.

@@ -53,7 +53,7 @@ class Policing:
             data: Images that decide, or their name and digest.
             tolerance: Largest share of accuracy below the bound that passes, in [0, 1).
             metric: What is measured.
-            normalisation: ``"running"``: statistics as stored; ``"batch"``, ``"reestimate"``.
+            normalisation: ``"running"``: statistics as stored; ``"batch"``, ``"reestimate"``, ``"mix:16"``.
             cap: Largest count of images, drawn class-balanced by ``seed``.
             seed: Of that draw and of the order of the images.
             batch_size: Images in a batch.

@@ -12,15 +12,16 @@ import attrs
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
 from compatkit.workspace.adapting import Adapting
+from compatkit.workspace.bridging import Bridging
 from compatkit.workspace.building import Building
 from compatkit.workspace.copying import Copying
+from compatkit.workspace.extending import Extending
 from compatkit.workspace.policing import Policing
-from compatkit.workspace.publishing import Publishing
 from compatkit.workspace.signing import Signing
 
 
 @attrs.frozen(eq=False)
-class Registry(Publishing, Building, Adapting, Copying, Signing, Policing):
+class Registry(Extending, Building, Bridging, Adapting, Copying, Signing, Policing):
     """Components under versioned names in one folder.
 
     Attributes:

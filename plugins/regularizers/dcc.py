@@ -35,9 +35,11 @@ class DiscriminateCommonClasses:
 
     Attributes:
         classes: Names to use in place of all common classes.
+        like: The task whose head has the architecture of the shared head; None takes the first task's.
     """
 
     classes: Sequence[str] | None = None
+    like: str | None = None
     _head: AuxiliaryHead | None = attrs.field(default=None, init=False)
     _places: dict[str, Tensor] = attrs.field(factory=dict, init=False)
 
@@ -55,7 +57,7 @@ class DiscriminateCommonClasses:
                     "(rotation_prediction) with a shared head of its own."
                 )
         wanted = self._wanted(setup)
-        self._head = setup.add_auxiliary_head("dcc", classes=wanted)
+        self._head = setup.add_auxiliary_head("dcc", classes=wanted, like=self.like)
         outputs = self._head.labels or ()
         for state in setup.tasks.values():
             named = [label(name) for name in self.classes] if self.classes is not None else outputs

@@ -61,6 +61,7 @@ class RotationPrediction:
             the running statistics; the upright one is the target head's. The paper does not say which; the
             choice is recorded.
         half_turn: ``"rotate"``, or ``"flip"`` for digits.
+        like: The task whose head has the architecture of the shared head; None takes the first task's.
     """
 
     views: Literal["per_view", "mixed", "separate"] = attrs.field(
@@ -69,6 +70,7 @@ class RotationPrediction:
     half_turn: Literal["rotate", "flip"] = attrs.field(
         default="rotate", validator=attrs.validators.in_(("rotate", "flip"))
     )
+    like: str | None = None
     _head: AuxiliaryHead | None = attrs.field(default=None, init=False)
 
     @hookimpl
@@ -86,7 +88,8 @@ class RotationPrediction:
                     "Set Task.size."
                 )
         names = ("0 degrees", "90 degrees", HALF_TURNS[self.half_turn], "270 degrees")
-        self._head = setup.add_auxiliary_head("rotation", classes=[Label(name) for name in names])
+        classes = [Label(name) for name in names]
+        self._head = setup.add_auxiliary_head("rotation", classes=classes, like=self.like)
 
     @hookimpl
     @effect("pure")

@@ -118,6 +118,18 @@ def test_a_projection_is_linear_over_the_channels_of_each_position(layout: str) 
     np.testing.assert_allclose(clamped.detach(), np.maximum(expected, 0), atol=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_projection_with_a_kernel_is_a_convolution_with_zeros_around_the_edges(layout: str) -> None:
+    maps, state = drawn(2, 3, 5, 4), {"weight": drawn(4, 3, 3, 3), "bias": drawn(4)}
+    given = maps if layout == "NCHW" else maps.permute(0, 2, 3, 1)
+    found = run("project", given, state, layout=layout, channels=[3, 4], nonnegative=False, kernel=3)
+    expected = torch.nn.functional.conv2d(maps, state["weight"], state["bias"], padding=1)
+    torch.testing.assert_close(found if layout == "NCHW" else found.permute(0, 3, 1, 2), expected)
+    for wrong, asked in ((2, "NCHW"), (3, "NLC"), (3, "NC")):
+        with pytest.raises(UsageError, match="kernel of a projection is odd, and 1 unless it takes maps"):
+            run("project", given, None, layout=asked, channels=[3, 4], nonnegative=False, kernel=wrong)
+
+
 def test_arithmetic_is_wide_and_the_dtype_stays() -> None:
     """A sum of 4096 ones in bfloat16 arithmetic ends at 256."""
     ones = torch.ones(1, 2, 64, 64, dtype=torch.bfloat16)

@@ -24,12 +24,15 @@ def kept(run: Any, parts: Path) -> Path:
     return parts
 
 
-@pytest.mark.parametrize("policy", ["batch", "reestimate", "running"])
+@pytest.mark.parametrize("policy", ["batch", "reestimate", "mix:100", "running"])
 def test_recombine_publishes_under_the_policy_asked_for(run: Any, parts: Path, policy: str) -> None:
     said = run("recombine", LEFT, RIGHT, "--no-measure", "--normalisation", policy, "--publish", "pairs/ab")
     assert said.code == 0 and "built; not measured" in said.out and "published pairs/ab@1.0.0" in said.out
     assert "next: compatkit export pairs/ab@1.0.0 ab.safetensors" in said.out
-    assert ("statistics are those of 48 images of left/train" in words(said.out)) == (policy == "reestimate")
+    estimated = policy not in ("batch", "running")
+    assert ("statistics are those of 48 images of left/train" in words(said.out)) == estimated
+    mixed = "as if these were of 100 images" in words(run("show", "pairs/ab").out)
+    assert mixed == (policy == "mix:100")
     assert ck.Registry.open(parts).load_recombination("pairs/ab").normalisation == policy
 
 

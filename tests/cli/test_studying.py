@@ -123,7 +123,7 @@ def test_what_is_done_is_not_done_again(run: Run, toy: Any, tmp_path: Path) -> N
     call = ("study", "run", "9.1", "--out", "out", "--json")
     assert run(*call, "--seeds", "1", "--arms", "rr").code == 0 and toy() == ["rr 0"]
     both = run(*call, "--seeds", "2")
-    assert toy() == ["std 0", "std 1", "rr 1"] and "1 runs are there already" in both.err
+    assert toy() == ["std 0", "std 1", "rr 1"] and "already there: 1 run" in both.err
     log = tmp_path / "out" / "runs.jsonl"
     whole = log.read_text()
     log.write_text(whole[:-20])  # killed while it wrote the last line

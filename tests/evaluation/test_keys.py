@@ -31,6 +31,7 @@ def test_a_key_written_out() -> None:
 ANOTHER_CELL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "the images": ({}, {"data_digest": "data:sha256:other"}),
     "the policy": (BATCH, {"policy": "reestimate"}),
+    "how much stored statistics count": ({**BATCH, "policy": "mix:16"}, {"policy": "mix:32"}),
     "stored statistics in place of those of the batch": (BATCH, {"policy": "running"}),
     "the number of batches": (BATCH, {"batch_size": 50}),
     "the order of the images": (BATCH, {"seed": 2}),

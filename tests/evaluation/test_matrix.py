@@ -117,7 +117,7 @@ def test_one_pass_an_extractor_and_two_for_new_statistics() -> None:
     assert {calls[part.reference] for part in lefts} == {2 * per_pass}
 
 
-@pytest.mark.parametrize("policy", ["batch", "running", "reestimate"])
+@pytest.mark.parametrize("policy", ["batch", "running", "reestimate", "mix:40"])
 @pytest.mark.parametrize("training", [True, False])
 def test_modules_are_bitwise_and_in_their_flags_as_before(policy: str, training: bool) -> None:
     lefts, rights = parts(*[labels("0", "1", "2")] * 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, fx, nn
 
+from compatkit.batchnorm import LARGEST, check_policy, is_policy, prior_of, stored_share
 from compatkit.errors import CutError, DataError, UsageError
-from compatkit.evaluation.conditions import check_policy
 from compatkit.evaluation.normalisation import (
     batch_statistics,
     batches,
@@ -182,6 +183,73 @@ def test_estimates_are_plain_averages_over_batches() -> None:
         assert layer.running_var[channel].item() == pytest.approx(variance, abs=1e-6)  # type: ignore[index, union-attr]
     assert layer.num_batches_tracked == 3
     assert layer.momentum == 0.1
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.floats(0.01, 1), st.integers(0, 2**31))
+def test_mixed_statistics_are_those_worked_out_by_hand_layer_by_layer(share: float, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    layers = [used(nn.BatchNorm2d(3)) for _ in range(2)]
+    stored = [(one.running_mean.double().clone(), one.running_var.double().clone()) for one in layers]  # type: ignore[union-attr]
+    parts = [torch.randn(size, 3, 2, 2, generator=draw) * 2 + size for size in (4, 3, 3)]
+    assert reestimate(nn.Sequential(*layers), parts, share) == 2
+    values = [part.double() for part in parts]
+    for layer, (mean, variance) in zip(layers, stored, strict=True):
+        means, variances, mixed = [], [], []
+        for part in values:
+            flat, count = part.transpose(0, 1).flatten(1), part.numel() / 3
+            middle = flat.sum(1) / count
+            spread = (flat - middle[:, None]).square().sum(1)
+            means.append(middle)
+            variances.append(spread / (count - 1))
+            m = share * mean + (1 - share) * middle
+            v = share * variance + (1 - share) * spread / count
+            scale = layer.weight.double() / (v + layer.eps).sqrt()
+            mixed.append(
+                (part - m[:, None, None]) * scale[:, None, None] + layer.bias.double()[:, None, None]
+            )
+        expected = (
+            share * mean + (1 - share) * sum(means) / 3,
+            share * variance + (1 - share) * sum(variances) / 3,
+        )
+        torch.testing.assert_close(layer.running_mean.double(), expected[0], rtol=1e-4, atol=1e-4)  # type: ignore[union-attr]
+        torch.testing.assert_close(layer.running_var.double(), expected[1], rtol=1e-4, atol=1e-4)  # type: ignore[union-attr]
+        assert layer.num_batches_tracked == 3 and not layer._forward_pre_hooks
+        values = mixed
+
+
+def test_mixing_goes_from_estimated_to_stored_statistics(net: Net, x: Tensor) -> None:
+    none, most, estimated = (copy.deepcopy(net) for _ in range(3))
+    reestimate(estimated, [x])
+    reestimate(none, [x], stored_share("mix:0", len(x)))
+    reestimate(most, [x], stored_share(f"mix:{LARGEST}", len(x)))
+    for name in ("running_mean", "running_var"):
+        assert not torch.allclose(getattr(estimated.norm, name), getattr(net.norm, name))
+        assert torch.equal(getattr(none.norm, name), getattr(estimated.norm, name))
+        torch.testing.assert_close(getattr(most.norm, name), getattr(net.norm, name))
+
+
+def test_mixing_needs_more_than_one_value_a_channel() -> None:
+    layer = nn.BatchNorm1d(2).eval()
+    with pytest.raises(DataError, match="more than one value"):
+        reestimate(layer, [torch.zeros(1, 2)], 0.5)
+    assert torch.equal(layer.running_var, torch.ones(2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "policy", ["mix", "mix:", "mix:-1", "mix:1.5", "mix:016", "mix:1e3", f"mix:{LARGEST + 1}"]
+)
+def test_a_prior_that_is_no_count_of_images_is_refused(policy: str) -> None:
+    with pytest.raises(UsageError, match=r"mix: is followed by how many images .* such as mix:16"):
+        check_policy(policy)
+    assert not is_policy(policy)
+
+
+def test_a_prior_of_no_images_is_an_estimate() -> None:
+    assert check_policy("mix:0") == "reestimate" and not is_policy("mix:0")
+    assert (
+        check_policy("mix:16") == "mix:16" and prior_of("mix:16") == 16 and stored_share("mix:16", 48) == 0.25
+    )
 
 
 def test_estimating_leaves_everything_else_in_eval(net: Net, x: Tensor) -> None:

@@ -37,7 +37,7 @@ GREY = {"in_chans": 1, "num_classes": 3}
 FEW = {"layers": [1, 1, 1, 1], "num_classes": 3}
 LABELS = ("0", "1", "2")
 IMAGES = data_set("left", size=(16, 16), count=24).test
-POLICIES = ("running", "batch", "reestimate")
+POLICIES = ("running", "batch", "reestimate", "mix:8")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,7 +91,7 @@ def recombined(registry: ck.Registry, policy: str = "running", left: str = "a", 
         f"nets/{left}.extractor",
         f"nets/{right}.head",
         normalisation=policy,
-        images=IMAGES if policy == "reestimate" else None,
+        images=IMAGES if policy not in ("batch", "running") else None,
     )
 
 
@@ -152,7 +152,9 @@ def test_halves_of_one_architecture_load_strictly_into_timm(
         "nets/one.extractor",
         "nets/two.head",
         normalisation=policy,
-        images=data_set("left", channels=3, size=(32, 32), count=24).test if policy == "reestimate" else None,
+        images=data_set("left", channels=3, size=(32, 32), count=24).test
+        if policy not in ("batch", "running")
+        else None,
     )
     file = tmp_path / "swapped.safetensors"
     written = registry.export(made, file)

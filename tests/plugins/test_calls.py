@@ -158,6 +158,16 @@ class TestViews:
         with pytest.raises(PluginError, match=r"wrote into the batch that it was given. Return a new one"):
             run(views=views).views[0].call(step(), batch())
 
+    def test_writing_is_seen_beside_a_tensor_that_counts_nothing(self) -> None:
+        def views(self: Any, batch: Batch) -> Batch:
+            batch.images.add_(1)
+            return batch
+
+        with torch.inference_mode():
+            index = torch.arange(4)
+        with pytest.raises(PluginError, match="wrote into the batch that it was given"):
+            run(views=views).views[0].call(step(), attrs.evolve(batch(), index=index))
+
     def test_forgotten_return(self) -> None:
         with pytest.raises(PluginError, match=r"compatkit_views returned nothing \(None\), not a Batch"):
             run(views=lambda self: None).views[0].call(step(), batch())

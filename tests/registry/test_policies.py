@@ -96,6 +96,8 @@ def test_a_tolerance_of_no_points_is_a_number_with_a_point() -> None:
         {"seed": 2**31},
         {"batch_size": 1},
         {"normalisation": "stored"},
+        {"normalisation": "mix:0"},
+        {"normalisation": "mix:many"},
         {"metric": "Accuracy"},
         {"metric_version": ""},
         {"across_major": 1},

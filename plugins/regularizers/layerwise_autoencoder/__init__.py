@@ -90,14 +90,21 @@ class LayerwiseAutoencoder:
         """Find the chain of every task's network.
 
         Raises:
-            UsageError: A network is no chain, or has no layer before its class layer; or a task has no labels, whose
-                head is to stay as it is.
+            UsageError: A network is no chain, or has no layer before its class layer; or a part of a task's is to
+                stay as it is, or there is none.
         """
         for state in setup.tasks.values():
-            if not state.supervised:
+            why = (
+                "has no labels, so that its head stays as it is"
+                if not state.supervised
+                else "has no head of its own"
+                if not state.runs_head
+                else "has a frozen extractor"
+            )
+            if state.freezes_extractor or not state.runs_head:
                 raise UsageError(
                     f"layerwise_autoencoder trains whole networks, heads included, before the first step; task "
-                    f"{state.name!r} has no labels, so that its head stays as it is. Leave the plugin out."
+                    f"{state.name!r} {why}. Leave the plugin out."
                 )
             images = torch.zeros(2, len(state.data.mean), *state.data.size, device=setup.precision.device)
             try:

@@ -203,11 +203,12 @@ class ReversePass:
         """Find the chain of a task; return the same. Layers that are left out are walked through."""
         from .full import Whole
 
-        if not task.supervised:
+        if not task.runs_head:
+            lacks = "head of its own" if task.supervised else "labels"
             raise UsageError(
                 f"reverse_pass: variant={self.variant!r} goes back from what the head gives, and the head of task "
-                f"{task.name!r}, which has no labels, does not run. Use variant='local', which takes each layer of the "
-                "extractor alone."
+                f"{task.name!r}, which has no {lacks}, does not run. Use variant='local', which takes each layer of "
+                "the extractor alone."
             )
         way = Whole.of(task, self._walk())
         wanted = way.layers[:1] if self.variant == "first" else named(way.layers, self.layers, task.name)

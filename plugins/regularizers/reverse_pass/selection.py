@@ -51,7 +51,7 @@ class Selection:
         for one in (*wanted, *unwanted):
             if not any(fnmatchcase(name, one) for name in found):
                 raise _fits_nothing(one, task, found)
-        idle = set() if task.supervised else found.keys() - dict(task.extractor.named_modules()).keys()
+        idle = set() if task.runs_head else found.keys() - dict(task.extractor.named_modules()).keys()
         left_out: dict[str, str] = {}
         for name in found:
             if any(fnmatchcase(name, one) for one in unwanted):
@@ -59,7 +59,7 @@ class Selection:
             elif wanted and not any(fnmatchcase(name, one) for one in wanted):
                 left_out[name] = "not named in `layers`"
             elif name in idle:
-                left_out[name] = "of the head, which does not run for a task without labels"
+                left_out[name] = "of the head, which does not run for a task without labels or own head"
             elif name not in inner:
                 left_out[name] = "never called: its weight is used elsewhere, or not at all"
             elif not wanted and f"{name}.".startswith(task.class_layer):

@@ -1,0 +1,113 @@
+"""Second moments of paired samples, streamed: all that a closed-form fit needs, in float64, never all samples at once.
+
+Memory is that of ``(c + d) c`` numbers and of one block of samples, whatever the count of images.
+"""
+
+from __future__ import annotations
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit.errors import DataError
+
+BLOCK = 2**23
+"""Values of x in float64 at once (64 MB)."""
+ROUNDING = 1e-24
+"""A variance below this share of the squared mean is rounding."""
+DEAD = 1e-4
+"""A channel whose standard deviation is below this share of the largest one is dead."""
+
+
+@attrs.define(eq=False)
+class PairedMoments:
+    """Means and centred second moments of samples x with samples y, all float64.
+
+    Attributes:
+        samples: m, how many pairs.
+        mean_x: ``(c,)``.
+        mean_y: ``(d,)``.
+        xx: ``(c, c)``, Xc'Xc.
+        xy: ``(c, d)``, Xc'Yc.
+        yy: ``(d,)``, the diagonal of Yc'Yc.
+    """
+
+    samples: int
+    mean_x: Tensor
+    mean_y: Tensor
+    xx: Tensor
+    xy: Tensor
+    yy: Tensor
+
+    @classmethod
+    def empty(cls, width: int, target: int) -> PairedMoments:
+        """Return the moments of no sample yet, for c and d channels."""
+        zeros = [torch.zeros(*shape, dtype=torch.float64) for shape in ((width,), (target,), (width, width))]
+        return cls(0, *zeros, torch.zeros(width, target, dtype=torch.float64), zeros[1].clone())
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        """Take in samples.
+
+        Args:
+            x: ``(m, c)``, any floating-point type.
+            y: ``(m, d)``, row by row what x should give.
+
+        Raises:
+            DataError: A value is not finite, or the rows do not pair up.
+        """
+        if len(x) != len(y):
+            raise DataError(f"{len(x)} samples come with {len(y)} targets; each needs one.")
+        rows = max(1, BLOCK // max(1, x.shape[1], y.shape[1]))
+        for left, right in zip(x.split(rows), y.split(rows), strict=True):
+            if len(left):
+                self._add(left.double(), right.double())
+
+    def merge(self, other: PairedMoments) -> None:
+        """Take in the moments of other samples (Chan, Golub and LeVeque 1979)."""
+        total = self.samples + other.samples
+        if other.samples == 0:
+            return
+        shift_x, shift_y = other.mean_x - self.mean_x, other.mean_y - self.mean_y
+        weight = self.samples * other.samples / total
+        self.xx.add_(other.xx).addr_(shift_x, shift_x, alpha=weight)
+        self.xy.add_(other.xy).addr_(shift_x, shift_y, alpha=weight)
+        self.yy.add_(other.yy).addcmul_(shift_y, shift_y, value=weight)
+        self.mean_x += shift_x * (other.samples / total)
+        self.mean_y += shift_y * (other.samples / total)
+        self.samples = total
+
+    def dead(self) -> tuple[int, int]:
+        """Return how many channels of x and of y hardly change from sample to sample."""
+        counts = []
+        for squares in (self.xx.diagonal(), self.yy):
+            largest = float(squares.max())
+            counts.append(int((squares <= DEAD**2 * largest).sum()))
+        return counts[0], counts[1]
+
+    def check(self) -> None:
+        """Refuse moments that nothing can be fitted to.
+
+        Raises:
+            DataError: There are fewer than two samples, or x is the same in all of them.
+        """
+        if self.samples < 2:
+            raise DataError(f"A fit needs at least two samples, got {self.samples}.")
+        scale = float(self.xx.trace()) / len(self.xx) / self.samples
+        if scale <= ROUNDING * float(self.mean_x.square().max()) or scale == 0:
+            raise DataError("The features do not change from image to image; there is nothing to fit on.")
+
+    def _add(self, x: Tensor, y: Tensor) -> None:
+        mean_x, mean_y = x.mean(dim=0), y.mean(dim=0)
+        if not (bool(torch.isfinite(x).all()) and bool(torch.isfinite(y).all())):
+            raise DataError("Features to fit on are not finite; look at the weights of the extractors.")
+        count, total = len(x), self.samples + len(x)
+        x, y = x - mean_x, y - mean_y
+        shift_x, shift_y = mean_x - self.mean_x, mean_y - self.mean_y
+        weight = self.samples * count / total
+        # in place: with thousands of channels each of these sums takes as much memory as all else
+        self.xx.addmm_(x.T, x).addr_(shift_x, shift_x, alpha=weight)
+        self.xy.addmm_(x.T, y).addr_(shift_x, shift_y, alpha=weight)
+        self.yy.add_(y.square().sum(dim=0)).addcmul_(shift_y, shift_y, value=weight)
+        self.mean_x += shift_x * (count / total)
+        self.mean_y += shift_y * (count / total)
+        self.samples = total

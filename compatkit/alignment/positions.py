@@ -1,0 +1,80 @@
+"""Samples of feature maps: one a position, or one a patch of positions as a convolution sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+VALUES = 2**24
+"""Values of patches at once, before some of them are drawn (64 MB in float32)."""
+
+
+@attrs.frozen
+class Window:
+    """What a convolution looks at for one position of its output; both sides are treated alike unless given twice."""
+
+    kernel: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+
+    @property
+    def size(self) -> int:
+        """Positions in it."""
+        return self.kernel[0] * self.kernel[1]
+
+
+PATCH = Window((3, 3), padding=(1, 1))
+
+
+def rows(features: Tensor, layout: str) -> Tensor:
+    """Return one sample a position, ``(m, c)``, of features in any layout."""
+    last = features.permute(0, 2, 3, 1) if layout == "NCHW" else features
+    return last.reshape(-1, last.shape[-1])
+
+
+def paired(
+    features: Tensor, target: Tensor, layout: str, window: Window, kept: float, draw: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield samples of features with those of the target at the same place.
+
+    Args:
+        features: ``(n, c, h, w)`` for windows of several positions; any layout else.
+        target: One position for each that the window gives, in the same layout.
+        layout: Of both.
+        window: Its zero padding is that of a convolution.
+        kept: Share of the positions that are drawn, the same count of every image; 1 takes all.
+        draw: Draws them.
+
+    Yields:
+        ``(m, c * positions of the window)``, by channel, then row, then column, as a convolution's weight; ``(m, d)``.
+    """
+    if window == Window():
+        x, y = rows(features, layout), rows(target, layout)
+        if kept < 1:
+            chosen = _drawn(len(features), len(x) // len(features), kept, draw)
+            x, y = x[chosen], y[chosen]
+        yield x, y
+        return
+    maps = features if layout == "NCHW" else features.permute(0, 3, 1, 2)
+    wanted = rows(target, layout).unflatten(0, (len(features), -1))
+    columns = maps.shape[1] * window.size
+    step = max(1, VALUES // (columns * wanted.shape[1]))
+    for some, aims in zip(maps.split(step), wanted.split(step), strict=True):
+        cut = F.unfold(some, window.kernel, window.dilation, window.padding, window.stride)
+        x, y = cut.transpose(1, 2).reshape(-1, columns), aims.flatten(0, 1)
+        if kept < 1:
+            chosen = _drawn(len(some), aims.shape[1], kept, draw)
+            x, y = x[chosen], y[chosen]
+        yield x, y
+
+
+def _drawn(images: int, positions: int, kept: float, draw: torch.Generator) -> Tensor:
+    """Return drawn positions of each image, counted over all, in ascending order."""
+    count = max(1, round(kept * positions))
+    order = torch.rand(images, positions, generator=draw).argsort(dim=1)[:, :count].sort(dim=1).values
+    return (order + torch.arange(images)[:, None] * positions).flatten()

@@ -1,0 +1,1 @@
+"""The ladder of bridges: parts that were never trained to fit, brought together step by step."""

@@ -1,0 +1,218 @@
+"""What all rungs between two parts stand on: images, both extractors' features, the head's own network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from compatkit.adaptation import after
+from compatkit.adapters.seam import build_adapter
+from compatkit.alignment.moments import PairedMoments
+from compatkit.alignment.procrustes import rotation
+from compatkit.bridges.passes import Passes
+from compatkit.bridges.rungs import On
+from compatkit.bridging import Place, feature_pairs, images_for, moments_of, standing
+from compatkit.data.split import Split
+from compatkit.errors import DataError, IncompatibleError, UsageError
+from compatkit.evaluation.adapter import Adapter
+from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.normalisation import evaluation_mode, reestimate
+from compatkit.wiring import adapters_for
+
+HELD_OUT = 500
+"""Images that agreement is measured on at most; half of those given where there are fewer."""
+LEAST = 20
+"""Images without labels: ten to fit on, and ten to choose by."""
+
+
+@attrs.define(eq=False)
+class Ground:
+    """Two parts, the head's own extractor, and images.
+
+    Attributes:
+        extractor: Gives features.
+        head: Takes them.
+        own: The extractor that the head was trained with.
+        place: Where a projection stands, right before the head.
+        before: Adapters without weights that bring the features there.
+        fit: Images of the extractor's domain: statistics are estimated on them.
+        pairs: Images on which features are paired.
+        held: Images that agreement is measured on; nothing is fitted to them.
+        seed: Of orders and draws.
+    """
+
+    extractor: LoadedPart
+    head: LoadedPart
+    own: LoadedPart
+    place: Place
+    before: Sequence[Adapter]
+    fit: Split
+    pairs: Split
+    held: Split
+    seed: int = 0
+    paired: Passes = attrs.field(init=False)
+    features: Passes = attrs.field(init=False)
+    held_features: Passes = attrs.field(init=False)
+    _moments: PairedMoments | None = attrs.field(init=False, default=None)
+    _rotation: Tensor | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        self.paired = Passes(lambda: self._pairs())
+        self.features = self.paired if self.pairs is self.fit else self.passes(self.fit, self.seed)
+        self.held_features = self.passes(self.held, None)
+
+    @property
+    def layout(self) -> str:
+        """Of the features."""
+        return self.place.blueprint.kwargs["layout"]
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Channels that come and that the head takes."""
+        came, gone = self.place.blueprint.kwargs["channels"]
+        return came, gone
+
+    @property
+    def moments(self) -> PairedMoments:
+        """Of the paired features, made in one pass and kept."""
+        if self._moments is None:
+            self._moments = moments_of(
+                ((one[0], one[1]) for one in self.paired), self.layout, len(self.pairs), seed=self.seed
+            )
+        return self._moments
+
+    @property
+    def rotation(self) -> Tensor:
+        """Procrustes' Q of the paired features, made once: with thousands of channels it is the dearest of all fits."""
+        if self._rotation is None:
+            self._rotation = rotation(self.moments)
+        return self._rotation
+
+    def passes(self, images: Split, order: int | None) -> Passes:
+        """Return the features of images behind the adapters without weights, in an order."""
+        return Passes(lambda: self._features(images, order))
+
+    def reference(self) -> nn.Module:
+        """Return the head on its own extractor, statistics of batch normalisation estimated on ``fit``."""
+        module = nn.Sequential(copy.deepcopy(self.own.module), copy.deepcopy(self.head.module)).eval()
+        reestimate(module, images_for(self.own, self.fit, self.seed))
+        return module
+
+    def answers(self, module: nn.Module, images: Split, order: int | None = None) -> Tensor:
+        """Return the logits of a whole network of the head's own extractor, ``(n, outputs)``."""
+        with evaluation_mode(module), torch.no_grad():
+            return torch.cat([module(batch).float() for batch in images_for(self.own, images, order)])
+
+    def _pairs(self) -> Iterator[tuple[Tensor, ...]]:
+        yield from feature_pairs(self.place, self.extractor, self.own, self.pairs, self.before, self.seed)
+
+    def _features(self, images: Split, order: int | None) -> Iterator[tuple[Tensor, ...]]:
+        with evaluation_mode(self.extractor.module), torch.no_grad():
+            for batch in images_for(self.extractor, images, order):
+                features: Any = self.extractor.module(batch)
+                for step in self.before:
+                    features = step.module(features)
+                yield (features,)
+
+
+def ground(
+    extractor: LoadedPart,
+    head: LoadedPart,
+    own: LoadedPart,
+    data: Split,
+    *,
+    images: int,
+    on: On,
+    head_data: Split | None,
+    seed: int,
+) -> Ground:
+    """Return what rungs between two parts stand on.
+
+    Args:
+        extractor: Gives features.
+        head: Takes them.
+        own: The extractor that the head was trained with.
+        data: Images of the extractor's domain; labels are not read.
+        images: How many to fit on at most.
+        on: ``"src"`` pairs features on images of the extractor's domain, ``"dst"`` on those of the head's, ``"mix"``
+            on as many of both.
+        head_data: Images of the head's domain.
+        seed: Of orders and draws.
+
+    Raises:
+        IncompatibleError: The parts cannot be wired, or several tensors cross.
+        DataError: There are too few images.
+        UsageError: Images of the head's domain are missing, or of no use.
+    """
+    if on not in ("src", "dst", "mix"):
+        raise UsageError(f"on= says where features are paired: 'src', 'dst' or 'mix', not {on!r:.40}.")
+    if (head_data is None) != (on == "src"):
+        raise UsageError(
+            f"on={on!r} pairs features on images of the head's domain; pass head_data=."
+            if head_data is None
+            else "head_data= are images to pair features on; pass on='dst' or on='mix' with it."
+        )
+    if isinstance(images, bool) or not isinstance(images, int) or images < 2:
+        raise UsageError(f"images= is a whole number from 2, got {images!r:.40}.")
+    fit, held = _divided(data, images, seed)
+    pairs = _pairing(fit, head_data, images, on, seed)
+    places = _places(extractor, head)
+    before = [standing(one, build_adapter(one.blueprint), extractor) for one in places[:-1]]
+    return Ground(extractor, head, own, places[-1], before, fit, pairs, held, seed)
+
+
+def _places(extractor: LoadedPart, head: LoadedPart) -> list[Place]:
+    ports, contract = extractor.manifest.contract.structural.outputs, head.manifest.contract
+    if len(ports) > 1 or len(contract.structural.inputs) > 1:
+        raise IncompatibleError(
+            f"{len(ports)} tensors cross between {extractor.reference} and {head.reference}; a bridge is built for "
+            "one. Cut both networks where a single tensor crosses."
+        )
+    planned = adapters_for(
+        ports, contract.structural.inputs, extractor.manifest.contract.data, contract.data, fitted=True
+    )
+    if not planned or planned[-1].model != "project":
+        raise IncompatibleError(
+            f"Between {extractor.reference} and {head.reference} no projection can stand: their features have no known "
+            "count of channels in one place. Cut both networks where maps, tokens or vectors cross in float32."
+        )
+    places: list[Place] = []
+    for one in planned:
+        places.append(Place(one, ports, after(ports, one)))
+        ports = places[-1].gives
+    return places
+
+
+def _divided(data: Split, images: int, seed: int) -> tuple[Split, Split]:
+    """Return images to fit on and images to choose by, drawn apart."""
+    if len(data) < LEAST:
+        raise DataError(
+            f"{data.name} has {len(data)} images; a bridge needs {LEAST} at least, half of them to choose by."
+        )
+    plain = data.unlabelled()
+    order = np.random.default_rng(seed).permutation(len(data))
+    held = min(HELD_OUT, len(data) // 2)
+    return plain.take(order[held : held + images]), plain.take(order[:held])
+
+
+def _pairing(fit: Split, other: Split | None, images: int, on: On, seed: int) -> Split:
+    if other is None:
+        return fit
+    plain = other.unlabelled()
+    count = min(images, len(plain)) if on == "dst" else min(len(fit), len(plain))
+    order = np.random.default_rng(seed).permutation(len(plain))
+    if on == "dst":
+        return plain.take(order[:count])
+    half = max(1, count // 2)
+    size, channels = fit.size, fit.channels
+    theirs = plain.take(order[:half]).converted(channels).resized(size)
+    both = np.concatenate([fit.images[: len(fit) - half] if len(fit) > half else fit.images, theirs.images])
+    return attrs.evolve(
+        fit, images=both, labels=np.zeros(len(both), dtype=np.int64), name=f"{fit.name}+{plain.name}"
+    )

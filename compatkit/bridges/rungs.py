@@ -1,0 +1,70 @@
+"""The names of the rungs, in the order in which they are climbed: from the cheapest to the dearest."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Literal
+
+from compatkit.errors import UsageError
+
+RUNGS: dict[str, str] = {
+    "direct": "as it is, with stored statistics",
+    "statistics": "the head's statistics estimated anew",
+    "permutation": "channels permuted",
+    "procrustes": "a rotation of the channels",
+    "ridge": "a linear map of the channels",
+    "ridge-procrustes": "the same, shrunk to the rotation",
+    "ridge3x3": "a 3x3 convolution",
+    "absorbed": "the head's first layers refitted, nothing added",
+    "stitch": "a linear map, trained towards the logits of the head's own network",
+    "stitch-labels": "a linear map, trained with labels",
+    "finetune": "a linear map and the whole head, trained with labels",
+    "infomax": "the head's first layers and norms, trained to answer surely and evenly",
+}
+"""What each is, in words."""
+LABELLED = frozenset({"stitch-labels", "finetune"})
+"""Rungs that need labels."""
+ON_REQUEST = frozenset({"infomax"})
+"""Rungs that are climbed only where they are named: they do harm where classes are unbalanced."""
+REFITTED = frozenset({"absorbed", "finetune", "infomax"})
+"""Rungs that change the head's weights: the head becomes a component of its own."""
+ADAPTERS = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "stitch")
+"""Rungs without labels that put an adapter between the parts and leave both as they are."""
+On = Literal["src", "dst", "mix"]
+
+GO, NO_GO = 0.6, 0.12
+"""Agreement from which a bridge fits, and up to which it does not; measured on ten classes."""
+
+
+def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
+    """Return the rungs to climb, in their order.
+
+    Args:
+        names: Asked for; None takes all but those on request, and those that need labels where there are none.
+        labelled: Whether there are labels.
+
+    Raises:
+        UsageError: A name is no rung, or a rung needs labels that there are not.
+    """
+    if names is None:
+        return [one for one in RUNGS if one not in ON_REQUEST and (labelled or one not in LABELLED)]
+    for name in names:
+        if name not in RUNGS:
+            near = difflib.get_close_matches(name, RUNGS, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise UsageError(
+                f"No rung is called {name!r:.80}; known are {', '.join(RUNGS)}.{hint}", subject=name
+            )
+        if name in LABELLED and not labelled:
+            raise UsageError(
+                f"The rung {name} is trained with labels; pass labels=, images with their classes."
+            )
+    if not names:
+        raise UsageError(f"There is no rung to climb; known are {', '.join(RUNGS)}.")
+    return [one for one in RUNGS if one in set(names)]
+
+
+def said(agreement: float) -> str:
+    """Return what an agreement says of a bridge: ``"fit"``, ``"doubtful"`` or ``"no fit"``."""
+    return "fit" if agreement >= GO else "no fit" if agreement <= NO_GO else "doubtful"

@@ -1,0 +1,168 @@
+"""``compatkit bridge``: the ladder between two parts, what each rung gave, and the bridge kept if asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compatkit.cli.images import images_and_tests, load_data_set
+from compatkit.cli.keeping import check_target
+from compatkit.cli.options import data_options, given, json_option, registry_option, signature_options
+from compatkit.cli.output import columns, emit, next_step, paragraph, progress
+from compatkit.cli.roots import check_outputs, registry
+
+if TYPE_CHECKING:
+    from compatkit.bridges.results import Bridge, Step
+    from compatkit.evaluation.cells import Figure
+
+WORDS = {
+    "fit": "the bridge fits",
+    "doubtful": "doubtful: it is not known whether the bridge fits; measure it with labels (--test)",
+    "no fit": "no fit: the bridge says other things than the head's own network",
+}
+
+
+@click.command(
+    "bridge",
+    help="Bring HEAD to EXTRACTOR, which it was not trained with, rung by rung from the cheapest to the dearest, on "
+    "images without labels. A rung is judged by its agreement with the head's own network on images held out.",
+)
+@click.argument("extractor")
+@click.argument("head")
+@click.option(
+    "--data",
+    "name",
+    required=True,
+    metavar="NAME",
+    help="Images of the extractor's domain: a folder of image files, a data set by name, or an .npz pack; labels are "
+    "not read.",
+)
+@click.option("--labels", metavar="NAME", help="Labelled training images, for the rungs trained with labels.")
+@click.option("--test", metavar="NAME", help="Measure on this labelled test set; else on that of --data.")
+@click.option("--head-data", metavar="NAME", help="Images of the head's domain, to pair features on.")
+@click.option(
+    "--on",
+    type=click.Choice(("src", "dst", "mix")),
+    help="Where features are paired: on --data (src), --head-data (dst) or both; dst where --head-data is given.",
+)
+@click.option(
+    "--rungs",
+    metavar="NAME,...",
+    help="Climb these only: direct, statistics, permutation, procrustes, ridge, ridge-procrustes, ridge3x3, absorbed, "
+    "stitch, stitch-labels, finetune, infomax. Without it all but infomax.",
+)
+@click.option(
+    "--until",
+    type=click.FloatRange(0, 1),
+    default=0.8,
+    show_default=True,
+    help="Agreement from which no further rung is climbed.",
+)
+@click.option("--all", "every", is_flag=True, help="Climb all rungs, whatever the agreement.")
+@click.option(
+    "--images", type=click.IntRange(2), default=1000, show_default=True, help="Images to fit on at most."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders and draws.")
+@click.option("--png", type=click.Path(), metavar="FILE", help="Draw the ladder: agreement against seconds.")
+@click.option("--publish", metavar="NAME", help="Keep the bridge under NAME, unless it does not fit.")
+@signature_options
+@data_options
+@registry_option
+@json_option
+@click.pass_context
+def bridge_command(
+    context: click.Context,
+    extractor: str,
+    head: str,
+    name: str,
+    labels: str | None,
+    test: str | None,
+    head_data: str | None,
+    on: Any,
+    rungs: str | None,
+    until: float,
+    every: bool,
+    images: int,
+    seed: int,
+    png: str | None,
+    publish: str | None,
+    data_root: str | None,
+    download: bool,
+    machine: bool,
+) -> None:
+    """Climb, choose, print, and publish where a name is given; exit code 1 where nothing fits."""
+    check_outputs({"--png": png})
+    if publish is not None:
+        check_target(context, publish)
+    held = registry(context)
+    data, tests = images_and_tests(name, test, data_root, download)
+    others = None if head_data is None else images_and_tests(head_data, None, data_root, download)[0]
+    with progress("bridge") as report:
+        found = held.bridge(
+            extractor,
+            head,
+            data,
+            labels=None if labels is None else load_data_set(labels, data_root, download).train,
+            test=tests,
+            head_data=others,
+            rungs=None if rungs is None else [one.strip() for one in rungs.split(",") if one.strip()],
+            until=None if every else until,
+            images=images,
+            on=on,
+            seed=seed,
+            progress=report,
+        )
+    fits = found.says != "no fit"
+    kept = held.publish_bridge(publish, found) if publish is not None and fits else {}
+    if png is not None:
+        found.to_png(png)
+    if machine:
+        emit(found.to_json() | {"published": kept or None})
+    else:
+        _tell(context, found, kept, publish)
+    context.exit(0 if fits else 1)
+
+
+def _tell(context: click.Context, found: Bridge, kept: dict[str, str], publish: str | None) -> None:
+    head = ("rung", "agreement", "R2", "accuracy", "images", "labels", "seconds", "")
+    columns([head, *(_row(one, found.chosen) for one in found.steps)], right=range(1, 7))
+    click.echo()
+    agreement = found.agreement
+    click.echo(f"{WORDS[found.says]}: {found.chosen}")
+    paragraph(
+        f"It says what the head's own network says on {_share(agreement)} of {agreement.count:,} images that nothing "
+        f"was fitted to ({agreement.low:.3f} to {agreement.high:.3f})."
+    )
+    if found.facts["reference"] is not None:
+        paragraph(f"The head's own network reaches {found.facts['reference']:.3f} on the test images.")
+    for note in found.notes:
+        paragraph(note)
+    for what, reference in kept.items():
+        click.echo(f"published {what} {reference}")
+    words = given(context).words
+    if kept:
+        next_step("compatkit", *words, "show", kept["recombination"])
+    elif publish is not None:
+        click.echo("not published: it does not fit")
+    else:
+        click.echo("nothing was published; --publish NAME keeps the bridge")
+
+
+def _row(step: Step, chosen: str) -> tuple[str, ...]:
+    if step.agreement is None:
+        return (step.rung, "-", "", "", "", "", "", step.note)
+    return (
+        step.rung,
+        _share(step.agreement),
+        "" if step.explained is None else f"{step.explained:.2f}",
+        "" if step.accuracy is None else _share(step.accuracy),
+        f"{step.images:,}",
+        f"{step.labels:,}" if step.labels else "",
+        f"{step.seconds:.2f}",
+        "chosen" if step.rung == chosen else "",
+    )
+
+
+def _share(figure: Figure) -> str:
+    return f"{figure.accuracy:.3f}"

@@ -1,0 +1,148 @@
+"""Parts that were never trained to fit: the ladder of bridges between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from compatkit.components import load
+from compatkit.errors import IncompatibleError
+from compatkit.registry.manifest import About
+from compatkit.registry.names import check_name
+from compatkit.workspace.finding import Finding
+
+if TYPE_CHECKING:
+    from compatkit.bridges.climbing import Progress
+    from compatkit.bridges.results import Bridge
+    from compatkit.data.dataset import Split
+    from compatkit.evaluation.adapter import Adapter
+
+
+class Bridging(Finding):
+    """Bridges between parts."""
+
+    def bridge(
+        self,
+        extractor: str,
+        head: str,
+        data: Split,
+        *,
+        labels: Split | None = None,
+        test: Split | None = None,
+        head_data: Split | None = None,
+        rungs: Sequence[str] | None = None,
+        until: float | None = 0.8,
+        images: int = 1000,
+        on: Literal["src", "dst", "mix"] | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Bridge:
+        """Bring a head to an extractor that it was not trained with, from the cheapest way to the dearest.
+
+        Every rung is judged by its agreement: on how many held-out images it says what the head's own network says,
+        whose statistics of batch normalisation are estimated on images of this domain too. No label is needed. Behind
+        each rung the head's statistics are estimated anew.
+
+        Args:
+            extractor: Reference of an extractor.
+            head: Reference of a head; the extractor that it was trained with must be in this registry.
+            data: Images of the extractor's domain, whose labels are not read; up to 500, or half of them, are held out.
+            labels: Labelled images of that domain, for the rungs that are trained with labels. One of five is held out.
+            test: Labelled images to measure accuracy on; nothing is chosen by them.
+            head_data: Images of the head's domain, to pair features on; labels are not read.
+            rungs: Of ``compatkit.bridges.rungs.RUNGS``; None takes all but ``"infomax"``, and those that need labels
+                only where there are some.
+            until: Agreement from which no further rung is climbed; None climbs all.
+            images: How many to fit on at most.
+            on: Where features are paired: ``"src"``, on ``data``; ``"dst"``, on ``head_data``; ``"mix"``, on both.
+                None takes ``"dst"`` where ``head_data`` is given.
+            seed: Of orders and draws.
+            progress: Called with rungs done, rungs in all, and the rung's name.
+
+        Raises:
+            IncompatibleError: The parts cannot be wired, the head's own extractor is not here, or no rung could be
+                climbed; says why.
+            DataError: Too few images, features that are not finite or do not change, no class in common.
+            UsageError: A setting is not usable as given.
+        """
+        from compatkit.bridges.assembling import Wish, bridge
+
+        wish = Wish(
+            data=data,
+            labels=labels,
+            test=test,
+            head_data=head_data,
+            rungs=rungs,
+            until=until,
+            images=images,
+            on=on if on is not None else "src" if head_data is None else "dst",
+            seed=seed,
+            progress=progress,
+        )
+        report = self.check(extractor, head)
+        if report.wiring == "refused":
+            raise IncompatibleError(str(report), subject=report)
+        left, right = (load(self.store, self.store.resolve(one)) for one in (extractor, head))
+        return bridge(self.store, left, right, report, wish)
+
+    def bridges_between(
+        self,
+        extractors: str | Sequence[str],
+        heads: str | Sequence[str],
+        data: Mapping[str, Split],
+        rung: str,
+        *,
+        images: int = 1000,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> dict[tuple[str, str], Sequence[Adapter]]:
+        """Build one rung for every pair of parts that were not trained together, for ``matrix(..., adapters=...)``.
+
+        A pair for which it cannot be built is left out, with a warning that says why.
+
+        Args:
+            extractors: Pattern, or patterns.
+            heads: Pattern, or patterns.
+            data: Images of each extractor's domain, by its name; labels are not read.
+            rung: One that is an adapter: ``"permutation"``, ``"procrustes"``, ``"ridge"``, ``"ridge-procrustes"``,
+                ``"ridge3x3"`` or ``"stitch"``.
+            images: As for ``bridge``.
+            seed: As for ``bridge``.
+            progress: Called with pairs done, pairs in all, and the pair.
+
+        Returns:
+            What stands between, by the pinned references of extractor and head.
+
+        Raises:
+            UsageError: The rung is none, changes the head or needs labels.
+            DataError: An extractor has no images, or too few.
+        """
+        from compatkit.bridges.assembling import between
+
+        lefts, rights = self.select(extractors, "extractor"), self.select(heads, "head")
+        return between(self.store, lefts, rights, data, rung, images=images, seed=seed, progress=progress)
+
+    def publish_bridge(
+        self, name: str, bridge: Bridge, *, rung: str | None = None, about: About | None = None
+    ) -> dict[str, str]:
+        """Keep a bridge: the fitted adapter or the refitted head, and the recombination that pins all parts.
+
+        Args:
+            name: Of the recombination, such as ``"digits/mnist-usps"``; the adapter becomes ``<name>.adapter``, the
+                head ``<name>.head``.
+            bridge: From ``bridge``.
+            rung: None takes the chosen one.
+            about: Title, description, tags, licence and source.
+
+        Returns:
+            Pinned references by ``"adapter"``, ``"head"`` and ``"recombination"``, of what there is.
+
+        Raises:
+            UsageError: The rung was not climbed, or makes a head that no blueprint describes.
+            IntegrityError: A part is not in this registry.
+            EnvironmentFailure: Disk full, no right to write.
+        """
+        from compatkit.bridges.assembling import publish, references
+
+        check_name(name)
+        return references(publish(self.store, name, bridge, rung, about))

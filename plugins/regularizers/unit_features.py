@@ -1,0 +1,72 @@
+"""Unit features: pulls the length of what crosses the seam towards 1, so that parts meet features of one magnitude.
+
+Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
+    Representations", App. C.1: "adding a loss to encourage these features to become unit length". It gives neither
+    formula nor weight; both are our reading, as is whose length: ``over``.
+Equations: the mean over images, and over positions with ``over="position"``, of (|f|_2 - 1)^2.
+Cost: one square and one sum over the features a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit import Step, effect, hookimpl
+from compatkit.errors import UsageError
+from compatkit.hooks import Register
+
+compatkit_api = 1
+OVER = ("position", "image")
+
+
+@hookimpl
+def compatkit_regularizers(register: Register) -> None:
+    """Offer ``unit_features``."""
+    register("unit_features", UnitFeatures)
+
+
+def length_excess(features: Tensor, over: str = "position") -> Tensor:
+    """Return the mean of ``(|f|_2 - 1)^2``; a vector of zeros counts 1 and gives no gradient.
+
+    Args:
+        features: Maps ``(batch, channels, height, width)``, tokens ``(batch, length, channels)`` or vectors
+            ``(batch, channels)``. Nothing tells maps with channels last from others; they need ``over="image"``.
+        over: ``"position"``: f is the vector of channels at each position; ``"image"``: all features of an image.
+
+    Returns:
+        Scalar, at least in float32.
+    """
+    values = features if features.dtype == torch.float64 else features.float()
+    if over == "image":
+        values = values.flatten(1)
+    axis = 1 if values.ndim == 4 else -1
+    return (torch.linalg.vector_norm(values, dim=axis) - 1).square().mean()
+
+
+def _known(instance: object, attribute: object, value: Any) -> None:
+    if value not in OVER:
+        raise UsageError(f"unit_features: over is one of {', '.join(OVER)}; got {value!r:.60}.")
+
+
+@attrs.define(eq=False)
+class UnitFeatures:
+    """Pulls features to unit length; no shared head, so it alone promises nothing.
+
+    Attributes:
+        over: Whose length: that of the channels at each ``"position"``, or of all features of an ``"image"``.
+    """
+
+    over: str = attrs.field(default="position", validator=_known)
+
+    @hookimpl
+    @effect("pure")
+    def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
+        """Return the loss of this task's features."""
+        if step.features is None:
+            raise UsageError("unit_features: losses were asked for before the run was set up.")
+        return {"length": length_excess(step.features, self.over)}

@@ -1,0 +1,222 @@
+"""Two networks of one architecture, trained for two tasks, their heads exchanged: what studies of recombination share.
+
+Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
+    Representations", Sec. 3 (methods and training schemes), 4 (recombination accuracy) and App. C.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import mean
+from typing import Any, Literal
+
+import attrs
+
+import compatkit as ck
+from compatkit.errors import TrainingError
+from compatkit.studies import Measure, Outcome, Reported, Run
+
+REFERENCE = (
+    "Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components by Learning Compatible "
+    "Representations"
+)
+METHODS = {"iiw": "identical_init", "rp": "rotation_prediction", "dcc": "dcc"}
+"""Plugins by the paper's words: identical initial weights, rotation prediction, discriminating common classes."""
+COMBINATIONS = ("none", "iiw", "rp", "dcc", "iiw+rp", "iiw+dcc", "rp+dcc", "iiw+rp+dcc")
+BOUND = "upper-bound"
+"""Networks trained apart, each with a rotation head of its own: their accuracy on their own tasks is the bound."""
+POLICIES = {"batch": "recombined", "reestimate": "reestimated", "running": "running"}
+"""Normalisation at recombination, and the measure that it gives."""
+MEASURES = (
+    Measure(name="own", title="own task, as trained"),
+    Measure(name="recombined", title="recombined, batch statistics"),
+    Measure(name="one-way", title="one way", drawn=False),
+    Measure(name="other-way", title="other way", drawn=False),
+    Measure(name="reestimated", title="recombined, re-estimated statistics", drawn=False),
+    Measure(name="running", title="recombined, running statistics"),
+    Measure(name="chance", title="chance", better="none", drawn=False),
+)
+SMALL: dict[str, Any] = {
+    "backbone": "resnet20_cifar",
+    "split": "layer2",
+    "test": 2000,
+    "steps": 300,
+    "batch_size": 64,
+}
+SIZES: dict[str, dict[str, Any]] = {
+    "cpu": {"pair": "digits", "image": 16, "train": 5000, **SMALL},
+    "halves": {"pair": "halves", "image": 32, "train": 8000, **SMALL},
+    # 0 images: all that there are.
+    "paper": {
+        "pair": "objects",
+        "image": 32,
+        "train": 0,
+        "backbone": "resnet56_cifar",
+        "split": "layer2",
+        "test": 0,
+        "steps": 20_000,
+        "batch_size": 512,
+    },
+}
+SMALLER = "ResNet-20 and 300 steps of 64 in place of ResNet-56 and 20,000 steps of 512"
+SCALE = {
+    "cpu": f"MNIST and USPS at 16x16 in place of CIFAR-10 and STL-10, {SMALLER}.",
+    "halves": f"two halves of CIFAR-10, one of them shifted, in place of CIFAR-10 and STL-10, {SMALLER}.",
+    "paper": "",
+}
+Statistics = Literal["stored", "batch"]
+"""Of batch normalisation inside frozen heads: their own, or those of the batch, the paper's regime."""
+DATA = ("mnist", "usps", "cifar10", "stl10")
+SETS = {"digits": ("mnist", "usps"), "objects": ("cifar10", "stl10")}
+
+
+def sets_of(run: Run) -> list[ck.DataSet]:
+    """Return the data sets of a run's pair, whole."""
+    pair = run.settings["pair"]
+    if pair == "halves":
+        plain, other = run.load("cifar10").halves()
+        return [plain.renamed("plain"), other.shifted(hue=0.3, blur=0.8).renamed("shifted")]
+    return [run.load(one) for one in SETS[pair]]
+
+
+def tasks_of(run: Run, split: str | None = None) -> list[ck.Task]:
+    """Return the two tasks of a run's pair, each named as its data set; ``split`` as in ``task_of``."""
+    return [task_of(run, data.name, data, split) for data in sets_of(run)]
+
+
+def task_of(run: Run, name: str, data: ck.DataSet, split: str | None = None) -> ck.Task:
+    """Return a task on as many images of a data set as the settings ask for, 0 all; grey ones are not augmented.
+
+    Args:
+        run: Whose settings say what is trained.
+        name: Of the task.
+        data: Whole.
+        split: Where the network is cut; None takes the settings' split point.
+    """
+    settings = run.settings
+    return ck.Task(
+        name,
+        data.subset(train=settings["train"] or None, test=settings["test"] or None),
+        settings["backbone"],
+        split or settings["split"],
+        size=settings["image"],
+        augment=() if data.train.channels == "L" else ("crop", "flip"),
+    )
+
+
+def plugins_of(methods: str) -> list[str]:
+    """Return the plugins of methods joined by ``+``; none of ``none``."""
+    return [METHODS[one] for one in methods.split("+") if one in METHODS]
+
+
+def trainer_of(run: Run) -> ck.Trainer:
+    """Return the trainer of a run: what the settings leave open is the trainer's default, which is the paper's."""
+    settings = run.settings
+    return ck.Trainer(
+        steps=settings["steps"], seed=run.seed, batch_size=settings["batch_size"], progress=False
+    )
+
+
+def incremental(
+    tasks: Sequence[ck.Task], methods: str, trainer: ck.Trainer, statistics: Statistics = "stored"
+) -> list[ck.Fit]:
+    """Train the first task, then the second against the first one's auxiliary heads, which are frozen (Sec. 3.4).
+
+    Args:
+        tasks: Two, in their order.
+        methods: Joined by ``+``; with ``iiw`` the second starts where the first one started.
+        trainer: Of both.
+        statistics: Inside frozen heads.
+    """
+    (one, other), uses = tasks, plugins_of(methods)
+    first = trainer.fit([one], uses)
+    return [first, trainer.fit([other], uses, frozen=first, frozen_statistics=statistics)]
+
+
+def apart(tasks: Sequence[ck.Task], trainer: ck.Trainer) -> list[ck.Fit]:
+    """Train each task by itself, with a rotation head of its own (Sec. 4, the upper bound).
+
+    Each has a seed of its own: from one seed the rotation heads would start equal too, and the networks would be half
+    compatible by that.
+    """
+    return [
+        attrs.evolve(trainer, seed=len(tasks) * trainer.seed + place).fit([task], plugins_of("rp"))
+        for place, task in enumerate(tasks)
+    ]
+
+
+@contextmanager
+def published(fits: Sequence[ck.Fit]) -> Iterator[ck.Registry]:
+    """Keep the parts of fits in a registry of their own while the block lasts, each fit under its tasks' names."""
+    with tempfile.TemporaryDirectory() as folder:
+        registry = ck.Registry.init(Path(folder) / "parts")
+        for fit in fits:
+            registry.publish(fit, prefix="-".join(fit.tasks))
+        yield registry
+
+
+def measure(
+    fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], policies: Iterable[str] = POLICIES
+) -> list[dict[str, Any]]:
+    """Publish fits into a registry of their own and measure all four combinations under each policy.
+
+    Returns:
+        A row for each extractor, head and policy: tasks' names, accuracy on the extractor's test images, over the
+        classes that both have, and chance there.
+    """
+    rows: list[dict[str, Any]] = []
+    images = {f"*/{task.name}.extractor": task.data.test for task in tasks}
+    with published(fits) as registry:
+        for policy in policies:
+            matrix = registry.matrix("*/*.extractor", "*/*.head", images, normalisation=policy)
+            rows += [_row(cell, policy) for cell in matrix.cells]
+    return rows
+
+
+def _row(cell: Any, policy: str) -> dict[str, Any]:
+    if cell.restricted is None:
+        raise TrainingError(f"{cell.extractor} with {cell.head} could not be measured: {cell.reason}")
+    return {
+        "extractor": cell.extractor.split("/")[1].split(".")[0],
+        "head": cell.head.split("/")[1].split(".")[0],
+        "policy": policy,
+        "accuracy": cell.restricted.accuracy,
+        "chance": cell.chance,
+        "grade": cell.grade,
+    }
+
+
+def values_of(cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = POLICIES) -> dict[str, float]:
+    """Return the measures of one run from its cells; figures of two directions are their mean.
+
+    Args:
+        cells: As ``measure`` gives them; ``batch`` is among their policies.
+        policies: The measure that each policy gives.
+    """
+
+    def accuracies(policy: str, own: bool) -> list[float]:
+        mine = [one for one in cells if one["policy"] == policy]
+        return [one["accuracy"] for one in mine if (one["extractor"] == one["head"]) == own]
+
+    one_way, other_way = accuracies("batch", own=False)
+    return {
+        "own": mean(accuracies("batch", own=True)),
+        **{name: mean(accuracies(policy, own=False)) for policy, name in policies.items()},
+        "one-way": one_way,
+        "other-way": other_way,
+        "chance": mean(one["chance"] for one in cells),
+    }
+
+
+def outcome(fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], **kept: Any) -> Outcome:
+    """Return what a pair of trained networks gives, every cell kept beside ``kept``."""
+    cells = measure(fits, tasks)
+    return Outcome(values=values_of(cells), kept={"cells": cells, **kept})
+
+
+def reported(arm: str, value: float, where: str, metric: str = "recombined") -> Reported:
+    """Return a figure of the paper, in per cent."""
+    return Reported(arm, metric, value, f"Gygli et al. 2021, {where}", "%")

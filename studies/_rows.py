@@ -1,0 +1,68 @@
+"""A row for each thing that is compared, a mark for each way: where the marks lie apart, the way matters."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from statistics import mean
+
+from compatkit.pictures import COLOURS, MARKS
+
+Values = Sequence[float]
+"""One a seed; none where it was not run."""
+
+
+def rows(
+    ways: Mapping[str, Mapping[str, Values]], title: str, *, across: Mapping[str, float] | None = None
+) -> bytes:
+    """Return a picture as PNG: means as marks, joined within their row, each seed faint beneath.
+
+    Args:
+        ways: Values by way and row; rows stand in the order in which the ways name them, from the top.
+        title: Below the picture.
+        across: Levels to compare with, by what they are called.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    labels = list(dict.fromkeys(row for way in ways.values() for row, values in way.items() if values))
+    figure = Figure(figsize=(7.0, 1.3 + 0.42 * len(labels)), dpi=130, layout="constrained")
+    axes = figure.add_subplot()
+    for at, label in enumerate(labels):
+        means = [mean(way[label]) for way in ways.values() if way.get(label)]
+        axes.plot([min(means), max(means)], [at, at], color="#c8ccd2", linewidth=2, zorder=1)
+    for place, (called, way) in enumerate(ways.items()):
+        colour, mark = COLOURS[place % len(COLOURS)], MARKS[place % len(MARKS)]
+        there = [(at, way[label]) for at, label in enumerate(labels) if way.get(label)]
+        axes.plot(
+            [one for _, values in there for one in values],
+            [at + 0.16 for at, values in there for _ in values],
+            ".",
+            color=colour,
+            alpha=0.45,
+            zorder=2,
+        )
+        axes.plot(
+            [mean(values) for _, values in there],
+            [at for at, _ in there],
+            mark,
+            color=colour,
+            markersize=8,
+            label=called,
+            zorder=3,
+        )
+    for place, (called, level) in enumerate((across or {}).items()):
+        axes.axvline(level, color="#222222", linewidth=1, linestyle=("--", ":")[place % 2], label=called)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(title)
+    axes.grid(axis="x", color="#e6e8eb", linewidth=0.8)
+    axes.set_axisbelow(True)
+    figure.legend(loc="outside upper left", ncols=4, fontsize=8, frameon=False)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    out = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(out, metadata={"Software": "compatkit"})
+    return out.getvalue()

@@ -1,0 +1,156 @@
+"""Pretrained initial weights: are networks that learnt apart before harder to make compatible?
+
+Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
+    Representations", Sec. 4 (rotation prediction on ILSVRC-12 at 32x32; CIFAR-10 and STL-10, ResNet-56).
+Here: rotation prediction on Fashion-MNIST, then MNIST and USPS; or on CIFAR-100, then two halves of CIFAR-10, or the
+    paper's pair.
+
+Without IIW, each network starts from a pretrained one of its own: same images, other seeds. With IIW both start from
+the same. Pretraining has no labels but the angles: every image stands there in four turns, and a network learns to tell
+them. All of its weights are taken over but the class layer; auxiliary heads start anew, as the paper says nothing else.
+Arms ``random-...`` are the same methods from random weights, as in study 3.1.
+
+    compatkit study run 3.2 --data DIR --out OUT
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import mean
+from typing import Any
+
+import attrs
+import numpy as np
+
+import compatkit as ck
+from compatkit.hooks import Register
+from compatkit.studies import Measure, Outcome, Results, Run, Study
+
+from ._arms import accuracy
+from ._pairs import (
+    DATA,
+    MEASURES,
+    REFERENCE,
+    SIZES,
+    SMALLER,
+    outcome,
+    plugins_of,
+    reported,
+    tasks_of,
+    trainer_of,
+)
+from ._rows import rows
+
+METHODS = ("none", "rp", "dcc", "iiw", "iiw+dcc")
+STARTS = ("pretrained", "random")
+ANGLES = ("0 degrees", "90 degrees", "180 degrees", "270 degrees")
+
+
+def turned(split: ck.Split, count: int) -> ck.Split:
+    """Return some images of a split in four turns each, the turn as class; its own labels are not read.
+
+    Args:
+        split: Square images.
+        count: How many, drawn always alike; 0 takes all.
+    """
+    images = split.unlabelled().subset(count or len(split), seed=0).images
+    views = np.concatenate([np.rot90(images, turns, (1, 2)) for turns in range(len(ANGLES))])
+    return ck.Split(views, np.repeat(np.arange(len(ANGLES)), len(images)), ANGLES, split.name)
+
+
+def pretrain(run: Run, place: int) -> ck.Fit:
+    """Return a network that learnt by how much images are turned; at another place, from other initial weights."""
+    settings = run.settings
+    source = run.load(settings["source"])
+    data = ck.DataSet(
+        source.name, turned(source.train, settings["train"]), turned(source.test, settings["test"])
+    )
+    # Not mirrored: the mirror image of a quarter turn is a quarter turn the other way.
+    augment = () if source.train.channels == "L" else ("crop",)
+    task = ck.Task(
+        "turned", data, settings["backbone"], settings["split"], size=settings["image"], augment=augment
+    )
+    trainer = attrs.evolve(trainer_of(run), steps=settings["pretrain_steps"], seed=2 * run.seed + place)
+    return trainer.fit([task])
+
+
+def run(run: Run) -> Outcome:
+    """Pretrain one network or two, start both tasks from them, train, exchange heads, measure."""
+    start, _, methods = run.arm.partition("-")
+    tasks, before = tasks_of(run), []
+    if start == "pretrained":
+        same = "iiw" in methods.split("+")
+        before = [pretrain(run, place) for place in range(1 if same else len(tasks))]
+        weights = [fit.weights("turned") for fit in before] * (len(tasks) if same else 1)
+        tasks = [attrs.evolve(task, weights=held) for task, held in zip(tasks, weights, strict=True)]
+    found = outcome([trainer_of(run).fit(tasks, plugins_of(methods))], tasks)
+    told = [accuracy(fit, fit.tasks["turned"].task.data.test) for fit in before]
+    known = [one for one in told if one is not None]
+    return Outcome(values={**found.values, "turns": mean(known) if known else None}, kept=found.kept)
+
+
+def draw(results: Results) -> Mapping[str, bytes]:
+    """Draw recombined accuracy from pretrained and from random weights, a row a method."""
+    ways = {
+        f"from {start} weights": {
+            methods: results.known(f"{start}-{methods}", "recombined")
+            for methods in METHODS
+            if f"{start}-{methods}" in results.arms
+        }
+        for start in STARTS
+    }
+    chance = [value for arm in results.arms for value in results.known(arm, "chance")]
+    across = {"chance": mean(chance)} if chance else {}
+    return {"starts": rows(ways, "recombined accuracy, batch statistics", across=across)}
+
+
+def _size(name: str, source: str, steps: int) -> dict[str, Any]:
+    return {**SIZES[name], "source": source, "pretrain_steps": steps}
+
+
+_WHERE = "Sec. 4, starting from pre-trained models"
+_RANDOM = "Fig. 2, Sec. 4"
+STUDY = Study(
+    title="pretrained initial weights",
+    question="Networks start from weights pretrained by rotation prediction, different ones, or with IIW the same: "
+    "does compatibility come as easily as from random weights?",
+    reference=f"{REFERENCE}, Sec. 4",
+    arms=tuple(f"{start}-{methods}" for start in STARTS for methods in METHODS),
+    measures=(
+        *MEASURES,
+        Measure(name="turns", title="turns told by the pretrained networks", drawn=False),
+    ),
+    # ``source``: images of the pretraining, as many as of a task.
+    sizes={
+        "cpu": _size("cpu", "fashion-mnist", 500),
+        "halves": _size("halves", "cifar100", 500),
+        "paper": _size("paper", "cifar100", 20_000),
+    },
+    scale={
+        "cpu": "500 steps of pretraining on Fashion-MNIST in place of ILSVRC-12, then MNIST and USPS at 16x16 in place "
+        f"of CIFAR-10 and STL-10, {SMALLER}.",
+        "halves": "500 steps of pretraining on CIFAR-100 in place of ILSVRC-12, then two halves of CIFAR-10, one of "
+        f"them shifted, in place of CIFAR-10 and STL-10, {SMALLER}.",
+        "paper": "pretrained on CIFAR-100 in place of ILSVRC-12, for as many steps as are trained; how many the paper "
+        "takes is not in it.",
+    },
+    paper=(
+        reported("pretrained-rp", 19.7, _WHERE),
+        reported("pretrained-dcc", 52.3, _WHERE),
+        reported("pretrained-iiw", 74.3, _WHERE),
+        reported("pretrained-iiw+dcc", 82.7, _WHERE),
+        reported("random-none", 10.6, _RANDOM),
+        reported("random-rp", 50.1, _RANDOM),
+        reported("random-dcc", 65.8, _RANDOM),
+        reported("random-iiw", 25.1, _RANDOM),
+    ),
+    run=run,
+    draw=draw,
+    data=(*DATA, "fashion-mnist", "cifar100"),
+)
+
+
+@ck.hookimpl
+def compatkit_studies(register: Register) -> None:
+    """Offer study 3.2."""
+    register("3.2", lambda: STUDY)

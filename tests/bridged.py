@@ -1,0 +1,89 @@
+"""Two parts that are one network behind a known change of channels, made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import torch
+from components import extractor, head, labels, loaded, maps
+from small import data_set
+from torch import Tensor, nn
+
+from compatkit.bridges.climbing import Climb
+from compatkit.bridges.ground import Ground, ground
+from compatkit.contract import Structural
+from compatkit.data.dataset import Split
+from compatkit.evaluation.matrix import LoadedPart
+
+CLASSES = ("0", "1", "2")
+
+
+class Features(nn.Module):
+    """Four signed maps of grey images of 8x8, then mixed."""
+
+    def __init__(self, mixing: Tensor) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        draw = torch.Generator().manual_seed(0)
+        for one in self.conv.parameters():
+            one.data = torch.randn(one.shape, generator=draw)
+        self.mixing = mixing
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.einsum("oi,nihw->nohw", self.mixing, self.conv(images))
+
+
+class Head(nn.Module):
+    """Two linear layers take the features, as in a residual block with a shortcut."""
+
+    def __init__(self, bias: bool = False) -> None:
+        super().__init__()
+        self.main, self.short = nn.Conv2d(4, 6, 3, 2, 1, bias=bias), nn.Conv2d(4, 6, 1, 2, bias=bias)
+        self.norm, self.other = nn.BatchNorm2d(6), nn.BatchNorm2d(6)
+        self.last = nn.Linear(6 * 16, 3)
+        draw = torch.Generator().manual_seed(1)
+        for one in self.parameters():
+            one.data = torch.randn(one.shape, generator=draw) * 0.5
+
+    def forward(self, features: Tensor) -> Tensor:
+        both = self.norm(self.main(features)) + self.other(self.short(features))
+        return self.last(both.relu().flatten(1))
+
+
+def part(name: str, mixing: Tensor) -> LoadedPart:
+    """Return an extractor."""
+    return loaded(
+        f"{name}.extractor", extractor(maps(len(mixing), 8, 8, range="signed")), Features(mixing).eval()
+    )
+
+
+def head_of(own: LoadedPart, module: nn.Module | None = None) -> LoadedPart:
+    """Return the head that was made for an extractor."""
+    port = own.manifest.contract.structural.outputs[0]
+    made = head(port, classes=labels(*CLASSES), normalisation="batch")
+    return loaded("own.head", made, (module or Head()).eval(), trained_with=own)
+
+
+def images(count: int = 60, **settings: Any) -> Split:
+    """Return images with one bright row a class."""
+    return data_set("rows", size=(8, 8), count=count, **settings).train
+
+
+def between(left: LoadedPart, own: LoadedPart, right: LoadedPart | None = None, **settings: Any) -> Ground:
+    """Return what rungs between an extractor and the head of another stand on."""
+    asked = {"data": images(), "images": 40, "on": "src", "head_data": None, "seed": 0, **settings}
+    return ground(left, right or head_of(own), own, asked.pop("data"), **asked)
+
+
+def climb(made: Ground, **settings: Any) -> Climb:
+    """Return a ladder on it."""
+    return Climb(made, settings.get("labels"), settings.get("test"))
+
+
+def with_ports(part: LoadedPart, **ports: Any) -> LoadedPart:
+    """Return a part with other ports in its contract."""
+    contract = part.manifest.contract
+    structural: Structural = attrs.evolve(contract.structural, **ports)
+    manifest = attrs.evolve(part.manifest, contract=attrs.evolve(contract, structural=structural))
+    return attrs.evolve(part, manifest=manifest)
