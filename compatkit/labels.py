@@ -16,8 +16,9 @@ KEPT, KEPT_CLASSES = 512, 500_000
 """Comparisons that are remembered, and classes in all of them; pairs with the same head and data need only one."""
 
 Labels = tuple[Label, ...]
+Pairs = tuple[tuple[int, int], ...]
 
-_known: dict[tuple[int, int, str], tuple[Labels, Labels, tuple[Finding, ...]]] = {}
+_known: dict[tuple[int, int, str], tuple[Labels, Labels, tuple[Finding, ...], Pairs]] = {}
 
 
 def label_findings(asked: Labels, outputs: Labels, *, head: str = "the head") -> tuple[Finding, ...]:
@@ -31,6 +32,21 @@ def label_findings(asked: Labels, outputs: Labels, *, head: str = "the head") ->
     Raises:
         DataError: Two classes of one side have one name, or a class means the same as two of the other side.
     """
+    return _remembered(asked, outputs, head)[2]
+
+
+def shared_classes(asked: Labels, outputs: Labels, *, head: str = "the head") -> Pairs:
+    """Return the pairs of indices of classes that both have, in the order of ``asked``; see ``data.classes.common``.
+
+    Raises:
+        DataError: As for ``label_findings``.
+    """
+    return _remembered(asked, outputs, head)[3]
+
+
+def _remembered(
+    asked: Labels, outputs: Labels, head: str
+) -> tuple[Labels, Labels, tuple[Finding, ...], Pairs]:
     # By identity: hashing a thousand labels takes longer than all the rest of a check. What is compared is kept
     # beside the result, so that no other object can get its identity.
     key = id(asked), id(outputs), head
@@ -39,8 +55,11 @@ def label_findings(asked: Labels, outputs: Labels, *, head: str = "the head") ->
         held = sum(len(one[0]) + len(one[1]) for one in list(_known.values()))
         if len(_known) >= KEPT or held > KEPT_CLASSES:
             _known.clear()
-        found = _known[key] = asked, outputs, _compared(asked, outputs, head)
-    return found[2]
+        pairs = tuple(
+            common(asked, outputs, whose=("the classes of the data asked for", f"the classes of {head}"))
+        )
+        found = _known[key] = asked, outputs, _compared(asked, outputs, pairs), pairs
+    return found
 
 
 def names(labels: Sequence[Label]) -> str:
@@ -51,8 +70,7 @@ def names(labels: Sequence[Label]) -> str:
     return shown + (f", ... ({len(labels)} classes)" if len(labels) > SHOWN else "")
 
 
-def _compared(asked: Labels, outputs: Labels, head: str) -> tuple[Finding, ...]:
-    pairs = common(asked, outputs, whose=("the classes of the data asked for", f"the classes of {head}"))
+def _compared(asked: Labels, outputs: Labels, pairs: Pairs) -> tuple[Finding, ...]:
     if len(pairs) == len(asked) == len(outputs):
         return ()
     whose = "classes of the data asked for, classes of the head"

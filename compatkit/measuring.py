@@ -91,8 +91,9 @@ def measure(
             indices. None where every metric looks at weights alone.
         metrics: Names of installed metrics, or metrics: ``compatkit.metrics.make_metric("accuracy", top=5)``.
         layers: Names or globs of the layers that metrics look at: paths in the whole network.
-        other: Another network, for metrics that compare two; it sees the same images and has the same layers.
-        preprocessing: How images become what the network takes; None takes the task's or the contract's own.
+        other: Another network, for metrics that compare two; it sees the same images, prepared as it wants them where
+            it says so, and has the same layers.
+        preprocessing: How images become what a network takes, for both; None takes the task's or the contract's own.
         batch_size: Largest batch.
         seed: Of the order of the images; None keeps the order given.
         precision: ``"float32"`` (TF32 off) or ``"bfloat16"`` (autocast).
@@ -133,13 +134,16 @@ def measure(
                 stack.enter_context(placed(module, conditions.device))
                 stack.enter_context(evaluation_mode(module))
         if data is not None and wanted:
-            source = _source(data, preprocessing or getattr(network, "data", None), conditions.device)
+            own = preprocessing or getattr(network, "data", None)
+            source = _source(data, own, conditions.device)
+            wants = preprocessing or getattr(other, "data", None) or own
+            sources = source, source if wants == own else _source(data, wants, conditions.device)
             settings |= {**source.facts, **_conditions(conditions, seed)}
             recorded = stack.enter_context(_recording(subject.layers, wanted, ""))
             compared = stack.enter_context(_recording(subject.other_layers, wanted, "other_"))
             pieces = batches(source.count, batch_size, seed)
             for number, positions in enumerate(pieces, 1):
-                seen = _observe(subject, source, positions, number, recorded, compared)
+                seen = _observe(subject, sources, positions, number, (recorded, compared))
                 states = [
                     advance(one, state, seen, subject) if observed(one) else state
                     for one, state in zip(chosen, states, strict=True)
@@ -203,15 +207,15 @@ def _conditions(conditions: Conditions, seed: int | None) -> dict[str, Any]:
 
 def _observe(
     subject: Subject,
-    source: _Source,
+    sources: tuple[_Source, _Source],
     positions: Tensor,
     number: int,
-    recorded: Recording,
-    compared: Recording,
+    recordings: tuple[Recording, Recording],
 ) -> Observation:
+    (source, theirs), (recorded, compared) = sources, recordings
     images = source.make(positions)
     labels = source.labels[positions].to(images.device)
-    # The network may write into its images; metrics and the other network see them as they were.
+    # The network may write into its images; metrics see them as they were.
     logits = subject.network(images.clone())
     inputs, outputs = recorded.take(number)
     seen = Observation(
@@ -224,7 +228,7 @@ def _observe(
     )
     if subject.other is None:
         return seen
-    answers = subject.other(images.clone())
+    answers = subject.other(images.clone() if theirs is source else theirs.make(positions))
     inputs, outputs = compared.take(number)
     return attrs.evolve(seen, other_logits=answers.float(), other_inputs=inputs, other_outputs=outputs)
 

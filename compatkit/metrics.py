@@ -162,7 +162,7 @@ class Observation:
         inputs: What each layer was given, by its name; of several tensors the first. A layer that is called several
             times in a pass has ``name#1``, ``name#2``, ...
         outputs: What each layer gave, as it was before an activation in place changed it.
-        other_logits: The same of the other network, on the same images.
+        other_logits: The same of the other network, on the same images, prepared as it wants them.
         other_inputs: The same of the other network.
         other_outputs: The same of the other network.
     """

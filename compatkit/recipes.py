@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
 
+Start = Callable[..., "Task"]
 TOP = ("prefix", "regularizers", "trainer", "tasks", "frozen")
 SWEEP = "sweep"
 """The table that makes many runs of one recipe; see ``compatkit.sweeps``."""
@@ -34,8 +35,18 @@ TASK = (
     "weights",
     "augment",
     "normalisation",
+    "width",
+    "rest",
+    "own_head",
+    "extractor",
+    "head",
+    "freeze_extractor",
 )
 NEEDED = ("name", "data", "backbone", "split")
+FROM_PARTS = ("extractor", "head")
+"""Keys that name components; the network is then theirs."""
+BESIDE_PARTS = ("name", "data", "augment", "rest", "own_head", "freeze_extractor", *FROM_PARTS)
+"""All that a task which starts from components may say."""
 
 
 @attrs.frozen
@@ -86,24 +97,35 @@ class Written:
     regularizers: tuple[Use, ...]
     frozen: Frozen | None
 
-    def load(self, data: Callable[[Any], DataSet]) -> Recipe:
+    def load(self, data: Callable[[Any], DataSet], start: Start | None = None) -> Recipe:
         """Return the recipe with its data sets.
 
         Args:
             data: Loads what a task names as its data.
+            start: ``Registry.task`` of the registry whose components tasks may start from; None where there is none.
 
         Raises:
-            UsageError: A value does not fit its data set.
+            UsageError: A value does not fit its data set, or a task starts from components and there are none.
             DataError: A data set cannot be read.
+            NotFound: A component is not there.
         """
         from compatkit.training.task import Task
 
-        tasks = tuple(
-            _made(Task, {**entry, "data": data(entry["data"])}, _called(entry, self.file))
-            for entry in self.entries
-        )
+        tasks = []
+        for entry in self.entries:
+            where, given = _called(entry, self.file), {**entry, "data": data(entry["data"])}
+            if "extractor" not in entry:
+                tasks.append(_made(Task, given, where))
+            elif start is not None:
+                tasks.append(start(given.pop("name"), given.pop("data"), **given))
+            else:
+                raise UsageError(
+                    f"{where} starts from components, which a single run does: `compatkit train`. Leave out extractor."
+                )
         heads, statistics = (self.frozen.heads, self.frozen.statistics) if self.frozen else (None, "stored")
-        return Recipe(self.file, self.prefix, self.trainer, tasks, self.regularizers, heads, statistics)
+        return Recipe(
+            self.file, self.prefix, self.trainer, tuple(tasks), self.regularizers, heads, statistics
+        )
 
 
 def read(
@@ -112,6 +134,7 @@ def read(
     root: str | None = None,
     download: bool = False,
     prefix: str | None = None,
+    start: Start | None = None,
     **overrides: Any,
 ) -> Recipe:
     """Read a recipe and load its data sets.
@@ -124,6 +147,7 @@ def read(
         root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
         download: Whether torchvision may fetch what is missing.
         prefix: Wins over the file's.
+        start: ``Registry.task`` of the registry whose components tasks may start from.
         **overrides: Trainer settings that win over the file's; None is no override.
 
     Raises:
@@ -133,13 +157,32 @@ def read(
         DataError: A data set cannot be read.
     """
     file = Path(path)
+    return check(single(file), file, prefix=prefix, **overrides).load(loader(file, root, download), start)
+
+
+def data_sets(path: str | Path, *, root: str | None = None, download: bool = False) -> list[DataSet]:
+    """Return the data sets of a recipe's tasks, in their order; nothing else of it is loaded.
+
+    Arguments and errors are those of ``read``.
+    """
+    file = Path(path)
+    load = loader(file, root, download)
+    return [load(entry["data"]) for entry in check(single(file), file).entries]
+
+
+def single(file: Path) -> dict[str, Any]:
+    """Return the tables of a recipe of one run.
+
+    Raises:
+        UsageError: It is many.
+    """
     tables = parse(file)
     if SWEEP in tables:
         raise UsageError(
             f"{file} has a table [{SWEEP}]: it is many runs. Train them with `compatkit sweep {file}`, or leave the "
             "table out."
         )
-    return check(tables, file, prefix=prefix, **overrides).load(loader(file, root, download))
+    return tables
 
 
 def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, **overrides: Any) -> Written:
@@ -229,15 +272,30 @@ def _entries(tasks: Any, prefix: str, file: Path) -> list[dict[str, Any]]:
     for entry in entries:
         where = _called(entry, file)
         only(entry, TASK, where)
-        _needs(entry, NEEDED, where)
-        check_values(
-            Task, {key: value for key, value in entry.items() if key != "data"}, where, later=("data",)
-        )
+        if any(key in entry for key in FROM_PARTS):
+            _check_parts(entry, where)
+        else:
+            _needs(entry, NEEDED, where)
+        values = {key: value for key, value in entry.items() if key not in ("data", *FROM_PARTS)}
+        check_values(Task, values, where, later=("data", "backbone", "split"))
         check_name(f"{prefix}/{entry['name']}.extractor")
     names = [entry["name"] for entry in entries]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{file}: two tasks are named {twice[0]!r}; give each its own name.")
     return entries
+
+
+def _check_parts(entry: Mapping[str, Any], where: str) -> None:
+    """Refuse what a task that starts from components cannot say, or must."""
+    more = [key for key in entry if key not in BESIDE_PARTS]
+    if more or "extractor" not in entry:
+        raise UsageError(
+            f"{where} starts from components: it names an extractor, may name a head, and says nothing of what these "
+            f"bring; got {', '.join(more) or 'no extractor'}. Allowed are {', '.join(BESIDE_PARTS)}."
+        )
+    for key in FROM_PARTS:
+        if not isinstance(entry.get(key, ""), str):
+            raise UsageError(f"{where}: {key} must be the name of a component, got {entry[key]!r:.100}.")
 
 
 def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:

@@ -15,7 +15,13 @@ WIDTH = 6.4
 """Inches; more where stages would stand on each other."""
 
 
-def along_measures(results: Results, measures: Sequence[str], ticks: Sequence[str], title: str) -> bytes:
+def along_measures(
+    results: Results,
+    measures: Sequence[str],
+    ticks: Sequence[str],
+    title: str,
+    height: str = "accuracy on the target's test images",
+) -> bytes:
     """Return a picture of some measures in a row as PNG, a line an arm; nothing is drawn where there is no value.
 
     Args:
@@ -23,11 +29,12 @@ def along_measures(results: Results, measures: Sequence[str], ticks: Sequence[st
         measures: In the order of the row, from 0 to 1 each.
         ticks: What each is called below the picture.
         title: Below those.
+        height: What is drawn upwards.
     """
     lines = {
         arm: list(zip(*(results.values(arm, one) for one in measures), strict=True)) for arm in results.arms
     }
-    return _drawn(lines, ticks, title, "accuracy on the target's test images")
+    return _drawn(lines, ticks, title, height)
 
 
 def along_arms(

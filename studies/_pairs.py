@@ -7,10 +7,11 @@ Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -66,6 +67,8 @@ SCALE = {
     "halves": f"two halves of CIFAR-10, one of them shifted, in place of CIFAR-10 and STL-10, {SMALLER}.",
     "paper": "",
 }
+Statistics = Literal["stored", "batch"]
+"""Of batch normalisation inside frozen heads: their own, or those of the batch, the paper's regime."""
 DATA = ("mnist", "usps", "cifar10", "stl10")
 SETS = {"digits": ("mnist", "usps"), "objects": ("cifar10", "stl10")}
 
@@ -118,7 +121,7 @@ def trainer_of(run: Run) -> ck.Trainer:
 
 
 def incremental(
-    tasks: Sequence[ck.Task], methods: str, trainer: ck.Trainer, statistics: str = "stored"
+    tasks: Sequence[ck.Task], methods: str, trainer: ck.Trainer, statistics: Statistics = "stored"
 ) -> list[ck.Fit]:
     """Train the first task, then the second against the first one's auxiliary heads, which are frozen (Sec. 3.4).
 
@@ -126,11 +129,11 @@ def incremental(
         tasks: Two, in their order.
         methods: Joined by ``+``; with ``iiw`` the second starts where the first one started.
         trainer: Of both.
-        statistics: Batch normalisation inside frozen heads: ``"stored"``, or ``"batch"``, the paper's regime.
+        statistics: Inside frozen heads.
     """
     (one, other), uses = tasks, plugins_of(methods)
     first = trainer.fit([one], uses)
-    return [first, trainer.fit([other], uses, frozen=first, frozen_statistics=statistics)]  # type: ignore[arg-type]
+    return [first, trainer.fit([other], uses, frozen=first, frozen_statistics=statistics)]
 
 
 def apart(tasks: Sequence[ck.Task], trainer: ck.Trainer) -> list[ck.Fit]:
@@ -145,7 +148,19 @@ def apart(tasks: Sequence[ck.Task], trainer: ck.Trainer) -> list[ck.Fit]:
     ]
 
 
-def measure(fits: Sequence[ck.Fit], tasks: Sequence[ck.Task]) -> list[dict[str, Any]]:
+@contextmanager
+def published(fits: Sequence[ck.Fit]) -> Iterator[ck.Registry]:
+    """Keep the parts of fits in a registry of their own while the block lasts, each fit under its tasks' names."""
+    with tempfile.TemporaryDirectory() as folder:
+        registry = ck.Registry.init(Path(folder) / "parts")
+        for fit in fits:
+            registry.publish(fit, prefix="-".join(fit.tasks))
+        yield registry
+
+
+def measure(
+    fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], policies: Iterable[str] = POLICIES
+) -> list[dict[str, Any]]:
     """Publish fits into a registry of their own and measure all four combinations under each policy.
 
     Returns:
@@ -154,11 +169,8 @@ def measure(fits: Sequence[ck.Fit], tasks: Sequence[ck.Task]) -> list[dict[str, 
     """
     rows: list[dict[str, Any]] = []
     images = {f"*/{task.name}.extractor": task.data.test for task in tasks}
-    with tempfile.TemporaryDirectory() as folder:
-        registry = ck.Registry.init(Path(folder) / "parts")
-        for fit in fits:
-            registry.publish(fit, prefix="-".join(fit.tasks))
-        for policy in POLICIES:
+    with published(fits) as registry:
+        for policy in policies:
             matrix = registry.matrix("*/*.extractor", "*/*.head", images, normalisation=policy)
             rows += [_row(cell, policy) for cell in matrix.cells]
     return rows
@@ -177,8 +189,13 @@ def _row(cell: Any, policy: str) -> dict[str, Any]:
     }
 
 
-def values_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the measures of one run from its cells; figures of two directions are their mean."""
+def values_of(cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = POLICIES) -> dict[str, float]:
+    """Return the measures of one run from its cells; figures of two directions are their mean.
+
+    Args:
+        cells: As ``measure`` gives them; ``batch`` is among their policies.
+        policies: The measure that each policy gives.
+    """
 
     def accuracies(policy: str, own: bool) -> list[float]:
         mine = [one for one in cells if one["policy"] == policy]
@@ -187,7 +204,7 @@ def values_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     one_way, other_way = accuracies("batch", own=False)
     return {
         "own": mean(accuracies("batch", own=True)),
-        **{name: mean(accuracies(policy, own=False)) for policy, name in POLICIES.items()},
+        **{name: mean(accuracies(policy, own=False)) for policy, name in policies.items()},
         "one-way": one_way,
         "other-way": other_way,
         "chance": mean(one["chance"] for one in cells),

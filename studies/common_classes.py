@@ -13,13 +13,13 @@ is given is drawn by the run's seed and kept with the run; at one seed, those of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import mean
 
 import numpy as np
 
 import compatkit as ck
 from compatkit.hooks import Register
 from compatkit.studies import Outcome, Results, Run, Study
-from compatkit.studies.results import spread
 
 from ._curves import along_arms
 from ._pairs import (
@@ -71,8 +71,8 @@ def run(run: Run) -> Outcome:
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw accuracy by the count of classes, as the paper's Fig. 9, beside the methods without DCC."""
-    levels = {arm.upper(): spread(results.known(arm, "recombined")) for arm in WITHOUT if arm in results.arms}
-    across = {f"{arm}, recombined": both[0] for arm, both in levels.items() if both is not None}
+    levels = {arm: results.known(arm, "recombined") for arm in WITHOUT if arm in results.arms}
+    across = {f"{arm.upper()}, recombined": mean(values) for arm, values in levels.items() if values}
     counts = [arm for arm in COUNTS if arm in results.arms and results.known(arm, "recombined")]
     measures = {"own": "own task", "recombined": "IIW+DCC, recombined"}
     return {"classes": along_arms(results, counts, measures, "classes of the shared head", across=across)}

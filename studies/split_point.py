@@ -11,10 +11,11 @@ An arm is a block after which both networks are cut; rotation heads have the sha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
 
 import compatkit as ck
+from compatkit.errors import UsageError
 from compatkit.hooks import Register
 from compatkit.studies import Outcome, Results, Run, Study
 
@@ -38,13 +39,23 @@ BLOCKS = ("first", "middle", "last")
 ARMS = tuple(f"stage{stage}-{block}" for stage in STAGES for block in BLOCKS)
 
 
-def split_of(arm: str, blocks: int) -> str:
-    """Return the module that an arm cuts after: ``stage2-last`` is ``layer2``, the block before it ``layer2.1``.
+def split_of(arm: str, backbone: str) -> str:
+    """Return the module that an arm cuts after: of ResNet-20, ``stage2-last`` is ``layer2``, ``-middle`` ``layer2.1``.
 
     Args:
         arm: A stage, and the first, middle or last block of it.
-        blocks: Of a stage: 3 in ResNet-20, 9 in ResNet-56.
+        backbone: A ResNet for small images: one of depth 6 n + 2 has three stages of n blocks.
+
+    Raises:
+        UsageError: It is another network.
     """
+    found = re.fullmatch(r"resnet(\d+)_cifar", backbone)
+    if found is None or int(found[1]) % 6 != 2:
+        raise UsageError(
+            "Study 3.7 cuts ResNets of three stages, such as resnet20_cifar or resnet56_cifar; the setting "
+            f"'backbone' is {backbone!r}."
+        )
+    blocks = int(found[1]) // 6
     stage, which = arm.removeprefix("stage").split("-")
     block = {"first": 0, "middle": blocks // 2, "last": blocks - 1}[which]
     return f"layer{stage}" if block == blocks - 1 else f"layer{stage}.{block}"
@@ -52,14 +63,14 @@ def split_of(arm: str, blocks: int) -> str:
 
 def run(run: Run) -> Outcome:
     """Train both networks, cut where the arm says, exchange what comes behind, measure."""
-    split = split_of(run.arm, run.settings["blocks"])
+    split = split_of(run.arm, run.settings["backbone"])
     tasks = tasks_of(run, split)
     return outcome([trainer_of(run).fit(tasks, plugins_of(METHODS))], tasks, split=split)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw accuracy by split point, as the paper's Fig. 8, and that of the networks as trained."""
-    ticks = {arm: split_of(arm, results.settings["blocks"]) for arm in results.arms}
+    ticks = {arm: split_of(arm, results.settings["backbone"]) for arm in results.arms}
     measures = {
         "own": "own task",
         "recombined": "recombined, batch statistics",
@@ -70,11 +81,6 @@ def draw(results: Results) -> Mapping[str, bytes]:
     return {"split": along_arms(results, ARMS, measures, "cut after", ticks=ticks, across=across)}
 
 
-def _size(name: str, blocks: int) -> dict[str, Any]:
-    kept = {key: value for key, value in SIZES[name].items() if key != "split"}
-    return {**kept, "blocks": blocks}
-
-
 STUDY = Study(
     title="split point",
     question="Early features are said to be common to networks and late ones their own: up to which block can an "
@@ -82,8 +88,10 @@ STUDY = Study(
     reference=f"{REFERENCE}, App. C.4, Fig. 8",
     arms=ARMS,
     measures=MEASURES,
-    # ``blocks``: of each of the three stages.
-    sizes={"cpu": _size("cpu", 3), "halves": _size("halves", 3), "paper": _size("paper", 9)},
+    sizes={
+        size: {name: value for name, value in settings.items() if name != "split"}
+        for size, settings in SIZES.items()
+    },
     scale={
         **SCALE,
         "paper": "three split points a stage; which ones the paper's figure has is not in its text.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -199,6 +200,32 @@ def test_two_networks_see_the_same_images() -> None:
     one = network()
     assert ck.measure(one, TENSORS, [Agreement()], other=one)["seen"].value == 10.0  # type: ignore[union-attr]
     assert_metric(Agreement)
+
+
+@attrs.define
+class Given(Seen):
+    def update(self, state: int, images: Tensor, other_inputs: dict[str, Tensor]) -> int:  # type: ignore[override]
+        self.kept.append((images, other_inputs["layer1.0.conv1"]))
+        return state
+
+
+def test_another_network_gets_the_images_as_it_wants_them() -> None:
+    tasks = [
+        ck.Task(name, data_set(name, seed=place), "resnet8_cifar", "layer2", size=12)
+        for place, name in enumerate("ab")
+    ]
+    one, other = quick(steps=1).fit(tasks).tasks.values()
+    assert one.data != other.data
+    seen, alone = Given(), Given()
+    ck.measure(one, tasks[0].data.test, [seen], layers=["layer1.0.conv1"], other=other)
+    ck.measure(other, tasks[0].data.test, [alone], layers=["layer1.0.conv1"], other=copy.deepcopy(other))
+    assert not torch.equal(seen.kept[0][0], alone.kept[0][0])
+    assert torch.equal(seen.kept[0][1], alone.kept[0][1])
+    both = Given()
+    ck.measure(
+        one, tasks[0].data.test, [both], layers=["layer1.0.conv1"], other=other, preprocessing=one.data
+    )
+    assert not torch.equal(both.kept[0][1], alone.kept[0][1])
 
 
 def test_the_order_is_that_of_the_data_unless_seeded() -> None:

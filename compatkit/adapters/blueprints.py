@@ -12,7 +12,7 @@ from compatkit.adapters.builders import whole_of
 from compatkit.adapters.discovery import CutPoint
 from compatkit.adapters.fingerprint import probe, same_probe
 from compatkit.adapters.initialisation import seeded, without_draws
-from compatkit.adapters.inputs import InputSpec
+from compatkit.adapters.inputs import InputSpec, class_layer
 from compatkit.adapters.planning import Plan, channels_of, cut_points, parts_of, plan
 from compatkit.adapters.proof import prove
 from compatkit.adapters.seam import build_adapter
@@ -29,6 +29,7 @@ __all__ = [
     "Plan",
     "build",
     "build_pair",
+    "class_layers",
     "cut_points",
     "own_width_of",
     "plan",
@@ -133,6 +134,13 @@ def own_width_of(blueprint: Blueprint) -> int:
 def with_classes(blueprint: Blueprint, classes: int) -> Blueprint:
     """Return the blueprint of the same part for another count of classes."""
     return attrs.evolve(blueprint, kwargs={**blueprint.kwargs, "num_classes": classes})
+
+
+def class_layers(blueprint: Blueprint) -> tuple[str, ...]:
+    """Return the paths of the class layers of a network, as its builder names them; empty where it names none."""
+    with seeded(0), without_draws():
+        whole = whole_of(blueprint)
+    return tuple(name.removesuffix(".") for name in class_layer(whole))
 
 
 def structural(

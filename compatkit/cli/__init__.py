@@ -37,6 +37,7 @@ COMMANDS = {
     "diff": ("compatkit.cli.diff", "Show what changed between two components, and the least step."),
     "du": ("compatkit.cli.du", "Show what takes how much of the disk."),
     "export": ("compatkit.cli.export", "Write a component as one file that runs without a registry."),
+    "extend": ("compatkit.cli.extend", "Give a head outputs for further classes."),
     "gc": ("compatkit.cli.gc", "Find what nothing refers to, and delete it when told to."),
     "import": ("compatkit.cli.copying", "Copy components from another registry."),
     "index": ("compatkit.cli.search", "Show the index behind search and ls, or make it anew."),

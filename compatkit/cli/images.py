@@ -151,9 +151,9 @@ def images_and_tests(
 
 
 def _of_recipe(path: str, root: str | None, download: bool) -> list[DataSet]:
-    from compatkit.recipes import read
+    from compatkit.recipes import data_sets
 
-    return [task.data for task in read(path, root=root, download=download).tasks]
+    return data_sets(path, root=root, download=download)
 
 
 def _trained(manifest: Manifest) -> Mapping[str, Any]:

@@ -36,6 +36,12 @@ PRINTED = 40
     help="A layer that metrics look at, by its path in the whole network or a glob; may be repeated.",
 )
 @click.option(
+    "--against",
+    nargs=2,
+    metavar="EXTRACTOR HEAD",
+    help="Another network, for metrics that compare two; it sees the same images and has layers of the same names.",
+)
+@click.option(
     "--set",
     "settings",
     multiple=True,
@@ -64,6 +70,7 @@ def metric_command(
     head: str,
     metrics: tuple[str, ...],
     layers: tuple[str, ...],
+    against: tuple[str, str] | None,
     settings: tuple[str, ...],
     name: str | None,
     recipe: str | None,
@@ -84,20 +91,25 @@ def metric_command(
     where = {"recipe": recipe, "names": (name,) if name else (), "root": data_root, "download": download}
     images = test_images(held, [str(left)], **where)[left.name]
     model = held.recombine(str(left), str(right))
+    others = [str(held.store.resolve(one)) for one in against or ()]
+    other = held.recombine(*others) if others else None
     with progress("metric") as report:
         found = measure(
             model,
             images,
             made,
             layers=layers,
+            other=other,
             device=device,
             batch_size=batch_size,
             progress=lambda done, total: report(done, total, "images"),
         )
     if machine:
-        emit({"extractor": str(left), "head": str(right), **found.to_json()})
+        beside = {"against": others} if others else {}
+        emit({"extractor": str(left), "head": str(right), **beside, **found.to_json()})
         return
-    paragraph(f"{left} with {right} on {images.name}, {len(images):,} images")
+    compared = f" against {others[0]} with {others[1]}" if others else ""
+    paragraph(f"{left} with {right}{compared} on {images.name}, {len(images):,} images")
     for one in found.values():
         _tell(one)
 

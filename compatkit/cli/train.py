@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from compatkit.recipes import Recipe
     from compatkit.training.context import AuxiliaryHead
     from compatkit.training.fit import Fit
+    from compatkit.training.task import Task
 
 
 @click.command(
@@ -99,9 +100,13 @@ def train_command(
             "with `compatkit train RECIPE --steps 1 --dry-run --download`."
         )
     root, key = (destination(context), chosen_key(context)) if first else (Path(), None)
+
+    def start(*words: Any, **settings: Any) -> Task:
+        return registry(context).task(*words, **settings)
+
     overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "scalars": scalars}
     try:
-        plan = read(recipe, root=data_root, download=download, prefix=prefix, **overrides)
+        plan = read(recipe, root=data_root, download=download, prefix=prefix, start=start, **overrides)
     except DataError as error:
         if not isinstance(error.subject, str):  # the name of a data set that is not at hand
             raise

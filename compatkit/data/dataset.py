@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -60,6 +60,14 @@ class DataSet:
         """Return class-balanced subsets of both splits (None keeps all); see ``Split.subset``."""
         pairs = ((self.train, train), (self.test, test))
         return DataSet(self.name, *(s if n is None else s.subset(n, seed) for s, n in pairs))
+
+    def of_classes(self, classes: Sequence[str]) -> DataSet:
+        """Return the images of some classes, by name or another name of the alias table, in the order asked for.
+
+        Raises:
+            DataError: A class is not there, or asked for twice.
+        """
+        return DataSet(self.name, self.train.of_classes(classes), self.test.of_classes(classes))
 
     def halves(self) -> tuple[DataSet, DataSet]:
         """Return two disjoint, class-balanced data sets, named ``<name>-half1`` and ``<name>-half2``."""

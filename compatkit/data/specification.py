@@ -15,7 +15,7 @@ from compatkit.data.loading import Provider, is_path, load
 from compatkit.data.shift import Shift
 from compatkit.errors import DataError
 
-KEYS = ("name", "as", "half", "train", "test", "seed", "channels", "shift")
+KEYS = ("name", "as", "classes", "half", "train", "test", "seed", "channels", "shift")
 
 
 def load_spec(
@@ -28,10 +28,10 @@ def load_spec(
 ) -> DataSet:
     """Load a data set as a recipe describes it.
 
-    The keys, all but ``name`` optional, in the order in which they are applied: ``name`` (a name, or the path
-    of a pack); ``half`` (1 or 2); ``train`` and ``test`` (numbers of images, class-balanced) with ``seed``
-    (without it, the first ones); ``channels`` (``"L"`` or ``"RGB"``); ``shift`` (a table of ``hue``,
-    ``brightness``, ``blur``); ``as`` (another name, where one source serves as two domains). Example::
+    The keys, all but ``name`` optional, in the order in which they are applied: ``name`` (a name, or the path of a
+    pack); ``classes`` (names of some of them); ``half`` (1 or 2); ``train`` and ``test`` (numbers of images,
+    class-balanced) with ``seed`` (without it, the first ones); ``channels`` (``"L"`` or ``"RGB"``); ``shift`` (a table
+    of ``hue``, ``brightness``, ``blur``); ``as`` (another name, where one source serves as two domains). Example::
 
         load_spec({"name": "cifar10", "half": 2, "train": 8000, "shift": {"hue": 0.3, "blur": 1.0}})
 
@@ -58,6 +58,8 @@ def load_spec(
     if relative_to is not None and is_path(name) and (Path(relative_to) / name).exists():
         name = Path(relative_to) / name
     data = load(name, root=root, download=download, providers=providers)
+    if "classes" in table:
+        data = data.of_classes(_names(table["classes"]))
     if "half" in table:
         data = _half(data, table["half"])
     data = data.subset(table.get("train"), table.get("test"), _seed(table.get("seed")))
@@ -66,6 +68,12 @@ def load_spec(
     if "shift" in table:
         data = _shifted(data, table["shift"])
     return data.renamed(_text(table["as"])) if "as" in table else data
+
+
+def _names(classes: Any) -> list[str]:
+    if not isinstance(classes, list | tuple) or not all(isinstance(one, str) for one in classes):
+        raise DataError(f"data: classes must be a list of names, got {classes!r:.100}.")
+    return list(classes)
 
 
 def _half(data: DataSet, half: Any) -> DataSet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, cast
 
 import attrs
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.checking import check_images, check_labels, check_names, check_size
+from compatkit.data.classes import common
 from compatkit.data.resizing import KERNELS, CropMode, resized
 from compatkit.data.separable import Floats, Images, chunks, mapped
 from compatkit.data.shift import Shift, shifted
@@ -176,6 +177,30 @@ class Split:
         chosen = np.sort(np.asarray(positions, dtype=np.int64))
         some = self.sample or len(chosen) < len(self)
         return self._with(images=self.images[chosen], labels=self.labels[chosen], sample=some)
+
+    def of_classes(self, classes: Sequence[str]) -> Split:
+        """Return the images of some classes, labelled by their places among them.
+
+        Args:
+            classes: Names, or other names of the alias table; the result has the names of this split.
+
+        Raises:
+            DataError: A class is not there, or asked for twice; none is asked for.
+        """
+        asked = tuple(classes)
+        pairs = common(asked, self.classes, whose=("the classes asked for", self.name))
+        missing = [name for place, name in enumerate(asked) if place not in {mine for mine, _ in pairs}]
+        if missing or not asked or isinstance(classes, str):
+            lacks = f", of which {', '.join(missing)} is not there" if missing else ""
+            raise DataError(
+                f"{self.name} has the classes {', '.join(self.classes)}; asked for is {classes!r:.200}{lacks}. Name "
+                "some of them, as a list."
+            )
+        places = np.array([theirs for _, theirs in sorted(pairs)], dtype=np.int64)
+        found = np.full(len(self.classes), -1, dtype=np.int64)
+        found[places] = np.arange(len(places))
+        some = self.take(np.flatnonzero(found[self.labels] >= 0))
+        return some._with(labels=found[some.labels], classes=tuple(self.classes[one] for one in places))
 
     def halves(self) -> tuple[Split, Split]:
         """Return two disjoint splits: of each class the images at even, and those at odd places.

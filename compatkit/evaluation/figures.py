@@ -13,27 +13,30 @@ import torch
 from torch import Tensor
 
 OUTSIDE = -1
+NOT_FINITE = -2
 
 
 @attrs.define(eq=False)
 class Tally:
-    """Right and wrong answers of one head on one split, example by example.
+    """Answers of one head on one split, example by example.
+
+    Answers are compared with the labels when they are asked for, not batch by batch: with few images in a batch the
+    comparison would take longer than a small head.
 
     Attributes:
         columns: Outputs of the head that count, ``(common,)``.
         place: For each example the position of its class in ``columns``, else ``OUTSIDE``, ``(n,)``.
         counted: Whether the example is of a class that counts, ``(n,)``.
-        restricted: Right by the arg max over ``columns``, ``(n,)``.
-        unrestricted: Right by the arg max over all outputs, ``(n,)``.
-        broken: Examples that count whose outputs are not all finite; they are wrong.
+        best: Position in ``columns`` of the arg max over them, ``(n,)``; ``OUTSIDE`` where nothing was answered,
+            ``NOT_FINITE`` where not all outputs were finite.
+        free: Output of the arg max over all, ``(n,)``.
     """
 
     columns: Tensor
     place: Tensor
     counted: Tensor
-    restricted: Tensor
-    unrestricted: Tensor
-    broken: int = 0
+    best: Tensor
+    free: Tensor
 
     @classmethod
     def start(
@@ -60,25 +63,49 @@ class Tally:
         counts = torch.zeros(classes, dtype=torch.bool)
         counts[[own for own, _ in listed] if counted is None else list(counted)] = True
         columns = torch.tensor([output for _, output in listed], dtype=torch.int64)
-        wrong = torch.zeros(labels.shape, dtype=torch.bool)
-        return cls(columns, places[labels], counts[labels], wrong, wrong.clone())
+        nothing = torch.full(labels.shape, OUTSIDE, dtype=torch.int64)
+        return cls(columns, places[labels], counts[labels], nothing, nothing.clone())
+
+    def anew(self) -> Tally:
+        """Return one for the same examples and outputs with nothing counted."""
+        nothing = torch.full_like(self.best, OUTSIDE)
+        return attrs.evolve(self, best=nothing, free=nothing.clone())
 
     def add(self, positions: Tensor, logits: Tensor) -> None:
-        """Count one batch.
+        """Take the answers of one batch.
 
         Args:
             positions: Of the examples in the split, ``(batch,)``.
             logits: Outputs of the head, float32 ``(batch, outputs)``, on the CPU.
         """
-        place, counted = self.place[positions], self.counted[positions]
-        finite = torch.isfinite(logits).all(dim=1)
-        self.broken += int((counted & ~finite).sum())
-        usable = counted & finite & (place != OUTSIDE)
-        if self.columns.numel():
-            # Examples without a place compare with column 0; ``usable`` keeps them wrong.
-            target = self.columns[place.clamp(min=0)]
-            self.restricted[positions] = usable & (logits[:, self.columns].argmax(dim=1) == place)
-            self.unrestricted[positions] = usable & (logits.argmax(dim=1) == target)
+        if not self.columns.numel():
+            return
+        free = logits.argmax(dim=1)
+        whole = torch.equal(self.columns, torch.arange(logits.shape[1]))
+        best = free if whole else logits[:, self.columns].argmax(dim=1)
+        finite = torch.isfinite(logits)
+        if not finite.all():
+            best, free = (torch.where(finite.all(dim=1), one, NOT_FINITE) for one in (best, free))
+        self.best[positions], self.free[positions] = best, free
+
+    @property
+    def restricted(self) -> Tensor:
+        """Whether an example counts and is right by the arg max over ``columns``, ``(n,)``."""
+        return self.counted & (self.place != OUTSIDE) & (self.best == self.place)
+
+    @property
+    def unrestricted(self) -> Tensor:
+        """Whether an example counts and is right by the arg max over all outputs, ``(n,)``."""
+        if not self.columns.numel():
+            return torch.zeros_like(self.counted)
+        # Examples without a place are compared with column 0, and are wrong all the same.
+        target = self.columns[self.place.clamp(min=0)]
+        return self.counted & (self.place != OUTSIDE) & (self.free == target)
+
+    @property
+    def broken(self) -> int:
+        """Examples that count whose outputs are not all finite; they are wrong."""
+        return int((self.counted & (self.best == NOT_FINITE)).sum())
 
     @property
     def count(self) -> int:
@@ -99,5 +126,6 @@ class Tally:
 
 def chance_level(labels: Tensor, classes: Sequence[int]) -> float:
     """Return the share of the most frequent of ``classes`` among their examples; 0 where there are none."""
-    counts = [int((labels == one).sum()) for one in classes]
-    return max(counts) / sum(counts) if sum(counts) else 0.0
+    counts = torch.bincount(labels, minlength=max(classes, default=0) + 1).tolist()
+    among = [counts[one] for one in classes]
+    return max(among) / sum(among) if sum(among) else 0.0

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from compatkit.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError
 from compatkit.evaluation import keys
@@ -23,7 +24,7 @@ from compatkit.evaluation.figures import Tally, chance_level
 from compatkit.evaluation.normalisation import normalised
 from compatkit.evaluation.passes import Column, run
 from compatkit.evaluation.planning import BROKEN, Images, Prospect, notes_of, prospect
-from compatkit.evaluation.preprocessing import prepare
+from compatkit.evaluation.preprocessing import Prepared, prepare
 from compatkit.evidence import figure, grade, paired_interval_of_counts, recovered
 from compatkit.registry.manifest import Manifest
 
@@ -96,6 +97,23 @@ class _Pair:
         return len(self.head.manifest.contract.data.labels or ())
 
 
+@attrs.define(eq=False)
+class _Ready:
+    """The images of the last extractor, as they are the next one's too where both want them alike."""
+
+    split: Split | None = None
+    data: Data | None = None
+    prepared: Prepared | None = None
+
+    def images(self, split: Split, data: Data) -> Prepared:
+        """Return a split in the channels and size of ``data``."""
+        alike = attrs.evolve(data, labels=None, mean=(), std=())
+        if self.prepared is None or self.split is not split or self.data != alike:
+            self.split, self.data, self.prepared = split, alike, None  # never two sets of images at once
+            self.prepared = prepare(split, data)
+        return self.prepared
+
+
 def measure(
     extractors: Sequence[LoadedPart],
     heads: Sequence[LoadedPart],
@@ -158,7 +176,7 @@ def measure(
         conditions.passes(len(data[part.reference])) if any(not pair.reason for pair in pairs) else 0
         for part, (pairs, _) in zip(extractors, rows, strict=True)
     ]
-    cells: list[Cell] = []
+    cells, ready = list[Cell](), _Ready()
     for number, (part, (pairs, own)) in enumerate(zip(extractors, rows, strict=True)):
         before, total, name = sum(steps[:number]), sum(steps), part.reference
 
@@ -166,7 +184,7 @@ def measure(
             if progress is not None:
                 progress(before + done, total, name)
 
-        found = _row(part, pairs, own, data[part.reference], conditions, tick)
+        found = _row(part, pairs, own, data[part.reference], conditions, ready, tick)
         if each is not None:
             each(found)
         cells += found[: len(pairs)]
@@ -200,6 +218,7 @@ def _row(
     own: _Pair | None,
     split: Split,
     conditions: Conditions,
+    ready: _Ready,
     tick: Callable[[int], None],
 ) -> list[Cell]:
     """Run one extractor; every head counts for its own cell, the extractor's own head for the bounds too."""
@@ -207,24 +226,40 @@ def _row(
     beside = [own] if own is not None and own not in pairs and any(not pair.reason for pair in pairs) else []
     wired = [pair for pair in (*pairs, *beside) if not pair.reason]
     columns: list[Column] = []
+    begun: dict[tuple[tuple[int, int], ...], Tally] = {}
     for pair in wired:
-        pair.tally = Tally.start(labels, pair.prospect.classes, len(split.classes))
+        same = tuple(pair.prospect.classes)
+        if same not in begun:
+            begun[same] = Tally.start(labels, same, len(split.classes))
+        pair.tally = begun[same].anew()
         columns.append(Column(pair.module, pair.head.reference, pair.outputs, [pair.tally]))
     if own is not None and own in wired:
-        for pair in wired:
-            kept = {mine for mine, _ in pair.prospect.classes}
-            known = [one for one in own.prospect.classes if one[0] in kept]
-            pair.bound = Tally.start(labels, known, len(split.classes), counted=kept)
-            columns[wired.index(own)].tallies.append(pair.bound)
+        _bound(own, wired, columns[wired.index(own)], labels, len(split.classes))
     if wired:
         data = extractor.manifest.contract.data
-        run(extractor.module, columns, prepare(split, data), data, conditions, tick)
+        run(extractor.module, columns, ready.images(split, data), data, conditions, tick)
     for pair, column in zip(wired, columns, strict=True):
         pair.failure = column.failure
-    return [_cell(pair, split, conditions, own) for pair in (*pairs, *beside)]
+    norms = normalised(extractor.module)
+    return [_cell(pair, split, conditions, own, norms) for pair in (*pairs, *beside)]
 
 
-def _settings(pair: _Pair, split: Split, conditions: Conditions, own: _Pair | None) -> keys.Settings:
+def _bound(own: _Pair, wired: Sequence[_Pair], column: Column, labels: Tensor, classes: int) -> None:
+    """Let the extractor's own head count the bound of each pair; pairs with the same common classes share one count."""
+    counts: dict[frozenset[int], Tally] = {}
+    for pair in wired:
+        kept = frozenset(mine for mine, _ in pair.prospect.classes)
+        if kept not in counts:
+            known = [one for one in own.prospect.classes if one[0] in kept]
+            counts[kept] = Tally.start(labels, known, classes, counted=kept)
+            column.tallies.append(counts[kept])
+        pair.bound = counts[kept]
+
+
+def _settings(
+    pair: _Pair, split: Split, conditions: Conditions, own: _Pair | None, norms: bool
+) -> keys.Settings:
+    """Return the settings of a cell; ``norms`` says whether the extractor has batch normalisation."""
     return {
         **keys.circumstances(
             policy=conditions.policy,
@@ -235,7 +270,7 @@ def _settings(pair: _Pair, split: Split, conditions: Conditions, own: _Pair | No
             data_digest=split.digest,
             images=len(split),
             sample=split.sample,
-            normalised=normalised(pair.extractor.module, pair.head.module),
+            normalised=norms or normalised(pair.head.module),
             bound=own.head.function if own is not None else "",
             adapters=[(one.function, str(one)) for one in pair.adapters],
         ),
@@ -245,8 +280,8 @@ def _settings(pair: _Pair, split: Split, conditions: Conditions, own: _Pair | No
     }
 
 
-def _cell(pair: _Pair, split: Split, conditions: Conditions, own: _Pair | None) -> Cell:
-    settings = _settings(pair, split, conditions, own)
+def _cell(pair: _Pair, split: Split, conditions: Conditions, own: _Pair | None, norms: bool) -> Cell:
+    settings = _settings(pair, split, conditions, own, norms)
     cell = Cell(
         pair.extractor.reference,
         pair.head.reference,
@@ -263,7 +298,7 @@ def _cell(pair: _Pair, split: Split, conditions: Conditions, own: _Pair | None) 
         return cell
     chance = chance_level(torch.from_numpy(split.labels), [mine for mine, _ in pair.prospect.classes])
     measured, free = (figure(correct, tally.count) for correct in tally.correct())
-    limit = figure(bound.correct()[0], bound.count) if bound is not None else None
+    limit = figure(int(bound.restricted.sum()), bound.count) if bound is not None else None
     difference = None
     if own is not None and bound is not None:
         # Where the head is the bound itself the difference is 0 by definition, not by count.

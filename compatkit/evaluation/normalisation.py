@@ -81,12 +81,14 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     modes = [(one, one.training) for one in module.modules()]
     root = module.training
     try:
-        module.eval()
+        if any(training for _, training in modes):  # switching takes longer than a small head
+            module.eval()
         yield
     finally:
-        module.train(root)
-        for one, training in modes:
-            one.training = training
+        if any(one.training != training for one, training in modes):
+            module.train(root)
+            for one, training in modes:
+                one.training = training
 
 
 @contextmanager
@@ -216,9 +218,9 @@ def _mixing(layer: _BatchNorm, share: float) -> Iterator[None]:
     found = [torch.zeros_like(mean), torch.zeros_like(variance)]
     batches_seen = 0
 
-    def look(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+    def look(_: nn.Module, given: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
         nonlocal batches_seen
-        values = given[0].detach().to(mean.dtype)
+        values = (*given, *named.values())[0].detach().to(mean.dtype)
         axes = [axis for axis in range(values.ndim) if axis != 1]
         count = values.numel() // values.shape[1]
         if count < 2:
@@ -232,7 +234,7 @@ def _mixing(layer: _BatchNorm, share: float) -> Iterator[None]:
         mean.copy_(torch.lerp(middle, stored[0], share))
         variance.copy_(torch.lerp(spread, stored[1], share))
 
-    handle = layer.register_forward_pre_hook(look)
+    handle = layer.register_forward_pre_hook(look, with_kwargs=True)
     try:
         yield
     finally:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compatkit.compatibility import Report, check
-from compatkit.data.classes import common, label
+from compatkit.contract import Label
+from compatkit.data.classes import label
+from compatkit.labels import shared_classes
 from compatkit.verdict import Promise
 
 if TYPE_CHECKING:
@@ -78,9 +81,9 @@ def prospect(extractor: Manifest, head: Manifest, images: Images, *, adapted: bo
         DataError: Two classes of the images, or of the head, have one name.
     """
     known = images.counts
-    labels = tuple(map(label, known)) if known is not None else None
+    labels = _labels(tuple(known)) if known is not None else None
     report = check(extractor, head, data=attrs.evolve(extractor.contract.data, labels=labels))
-    classes = common(labels, head.contract.data.labels or ()) if labels is not None else []
+    classes = list(shared_classes(labels, head.contract.data.labels or ())) if labels is not None else []
     names = tuple(list(known)[mine] for mine, _ in classes) if known is not None else ()
     return Prospect(report, classes, names, _reason(report, images, names, adapted))
 
@@ -113,6 +116,12 @@ def promise(extractor: Anchors, head: Anchors) -> Promise:
 def is_normalised(extractor: Manifest, head: Manifest) -> bool:
     """Tell whether a normalisation policy makes a difference to either part, as their contracts say."""
     return NORMALISED in (extractor.contract.protocol.normalisation, head.contract.protocol.normalisation)
+
+
+@lru_cache(maxsize=64)
+def _labels(names: tuple[str, ...]) -> tuple[Label, ...]:
+    """Return the classes of images; the same object for the same names, by which comparisons are remembered."""
+    return tuple(map(label, names))
 
 
 def _reason(report: Report, images: Images, names: tuple[str, ...], adapted: bool) -> str:

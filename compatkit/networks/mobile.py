@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from compatkit.errors import UsageError
 from compatkit.networks.classifier import Classifier, stage
 
 GROUPS = (
@@ -52,22 +53,32 @@ class MobileNetV2Cifar(Classifier):
     ``blocks.0`` to ``blocks.16`` are the 17 blocks: ``blocks.9`` (the 10th) gives 64 channels, ``blocks.10`` (the
     11th) gives 96.
 
+    Args:
+        multiplier: Factor on all channels up to the last 1x1 convolution, which are then rounded to multiples of 8,
+            with 8 the least (the paper's width multiplier, with timm's rounding).
+
     Raises:
-        UsageError: Counts below 1.
+        UsageError: Counts below 1, or a multiplier that is not above 0.
     """
 
     classifier_name: ClassVar[str] = "classifier"
     first_conv: ClassVar[str] = "conv_stem"
 
-    def __init__(self, *, num_classes: int = 10, in_chans: int = 3, drop_rate: float = 0.0) -> None:
+    def __init__(
+        self, *, num_classes: int = 10, in_chans: int = 3, drop_rate: float = 0.0, multiplier: float = 1.0
+    ) -> None:
         super().__init__(num_classes, in_chans, drop_rate, (32, 32))
-        self.conv_stem = nn.Conv2d(in_chans, 32, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(32)
+        if not multiplier > 0:
+            raise UsageError(f"MobileNetV2Cifar expects a multiplier above 0, got {multiplier}.")
+        stem = _scaled(32, multiplier)
+        self.conv_stem = nn.Conv2d(in_chans, stem, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(stem)
         self.act1 = nn.ReLU6()
         blocks: list[nn.Module] = []
-        before, reduction = 32, 1
+        before, reduction = stem, 1
         for expansion, channels, count, stride in GROUPS:
             reduction *= stride
+            channels = _scaled(channels, multiplier)
             for number in range(count):
                 blocks.append(InvertedResidual(before, channels, 1 if number else stride, expansion))
                 before = channels
@@ -89,9 +100,21 @@ class MobileNetV2Cifar(Classifier):
         return self.global_pool(x).flatten(1)
 
 
+def _scaled(channels: int, multiplier: float) -> int:
+    """Return the nearest multiple of 8 that is not below 8, nor 10 % below what it stands for."""
+    wanted = channels * multiplier
+    found = max(8, int(wanted + 4) // 8 * 8)
+    return found if found >= 0.9 * wanted else found + 8
+
+
+def mobilenetv2_025_cifar(**kwargs: Any) -> MobileNetV2Cifar:
+    """A quarter of the channels, for what has to be quick, 0.25 M parameters; ``blocks.9`` gives 16 channels."""
+    return MobileNetV2Cifar(multiplier=0.25, **kwargs)
+
+
 def mobilenetv2_cifar(**kwargs: Any) -> MobileNetV2Cifar:
     """MobileNetV2 for 32x32, 2.2 M parameters."""
     return MobileNetV2Cifar(**kwargs)
 
 
-ENTRIES = (mobilenetv2_cifar,)
+ENTRIES = (mobilenetv2_025_cifar, mobilenetv2_cifar)

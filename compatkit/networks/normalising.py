@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
@@ -19,6 +19,8 @@ MAPS: Mapping[str, Callable[[int], nn.Module]] = {
 """Normalisation of maps ``(N, C, H, W)`` by name; only ``batch`` keeps statistics, or mixes images."""
 OVER: Mapping[str, tuple[int, ...]] = {"position": (1,), "image": (1, 2, 3)}
 """What has unit length: the vector of channels at each position, or all features of an image."""
+SMALLEST = 1e-12
+"""Length that shorter features are divided by."""
 
 
 def normalisation(owner: str, name: str, channels: int) -> nn.Module:
@@ -33,7 +35,7 @@ def normalisation(owner: str, name: str, channels: int) -> nn.Module:
 
 
 class UnitLength(nn.Module):
-    """Divides features by their Euclidean length; zero stays zero (lengths below 1e-12 count as that).
+    """Divides features by their Euclidean length; zero stays zero.
 
     Gygli, Uijlings, Ferrari (2021), App. C.1: "an L2 normalization layer after the feature extractors, which makes the
     features to become unit length".
@@ -55,7 +57,8 @@ class UnitLength(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) to the same shape."""
-        return F.normalize(x, dim=OVER[self.over])
+        length = torch.linalg.vector_norm(x, dim=OVER[self.over], keepdim=True)
+        return x / length.clamp_min(SMALLEST)
 
     def extra_repr(self) -> str:
         """Say what has unit length."""

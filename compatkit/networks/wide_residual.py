@@ -90,6 +90,11 @@ def _stage(in_channels: int, channels: int, blocks: int, stride: int, drop_rate:
     )
 
 
+def wide_resnet10_2_cifar(**kwargs: Any) -> WideResidualCifar:
+    """WRN-10-2: one block a stage, for what has to be quick, 0.3 M parameters."""
+    return WideResidualCifar(10, 2, **kwargs)
+
+
 def wide_resnet16_4_cifar(**kwargs: Any) -> WideResidualCifar:
     """WRN-16-4, 2.7 M parameters."""
     return WideResidualCifar(16, 4, **kwargs)
@@ -121,6 +126,7 @@ def wide_resnet58_2_cifar(**kwargs: Any) -> WideResidualCifar:
 
 
 ENTRIES = (
+    wide_resnet10_2_cifar,
     wide_resnet16_4_cifar,
     wide_resnet28_2_cifar,
     wide_resnet28_10_cifar,

@@ -15,13 +15,13 @@ from compatkit.workspace.adapting import Adapting
 from compatkit.workspace.bridging import Bridging
 from compatkit.workspace.building import Building
 from compatkit.workspace.copying import Copying
+from compatkit.workspace.extending import Extending
 from compatkit.workspace.policing import Policing
-from compatkit.workspace.publishing import Publishing
 from compatkit.workspace.signing import Signing
 
 
 @attrs.frozen(eq=False)
-class Registry(Publishing, Building, Bridging, Adapting, Copying, Signing, Policing):
+class Registry(Extending, Building, Bridging, Adapting, Copying, Signing, Policing):
     """Components under versioned names in one folder.
 
     Attributes:

@@ -35,7 +35,7 @@ def length_excess(features: Tensor, over: str = "position") -> Tensor:
 
     Args:
         features: Maps ``(batch, channels, height, width)``, tokens ``(batch, length, channels)`` or vectors
-            ``(batch, channels)``.
+            ``(batch, channels)``. Nothing tells maps with channels last from others; they need ``over="image"``.
         over: ``"position"``: f is the vector of channels at each position; ``"image"``: all features of an image.
 
     Returns:

@@ -34,6 +34,21 @@ def test_programs_get_the_same_figures(run: Any, parts: Any) -> None:
 
 
 @pytest.mark.usefixtures("parts")
+def test_two_networks_are_compared(run: Any) -> None:
+    other = "digits/right.extractor", "digits/right.head"
+    words = ("metric", LEFT, HEAD, "cross_correlation", "--layer", "layer2")
+    said = run(*words, "--against", *other)
+    assert said.code == 0 and f"against {other[0]}@1.0.0 with {other[1]}@1.0.0" in " ".join(said.out.split())
+    found = run(*words, "--against", LEFT, HEAD, "--json").json
+    assert [one.split("@")[0] for one in found["against"]] == [LEFT, HEAD]
+    means = found["results"]["cross_correlation"]
+    assert means["axes"]["pairing"] == ["direct", "matched", "shuffled"]
+    constant = found["results"]["cross_correlation/constant"]["cells"][0]["value"]
+    assert means["cells"][0]["value"] == pytest.approx(1 - constant / 32)
+    assert run(*words).code == 2
+
+
+@pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize(
     ("words", "message"),
     [

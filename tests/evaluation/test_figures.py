@@ -83,6 +83,5 @@ def test_chance_is_the_share_of_the_most_frequent_common_class() -> None:
 
 def test_paired_counts() -> None:
     ours, bound = (Tally.start(torch.zeros(4, dtype=torch.int64), [(0, 0)], 1) for _ in range(2))
-    ours.restricted = torch.tensor([True, True, False, False])
-    bound.restricted = torch.tensor([True, False, True, True])
+    ours.best, bound.best = torch.tensor([0, 0, -1, -1]), torch.tensor([0, -2, 0, 0])
     assert ours.against(bound) == (1, 2)

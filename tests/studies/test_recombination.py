@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from small import data_set, quick, write_pack
 
 import compatkit as ck
@@ -16,6 +17,7 @@ from compatkit.studies.settings import settings_of
 from compatkit_studies._pairs import COMBINATIONS, measure, plugins_of, tasks_of, values_of
 from compatkit_studies.recombination import train
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 TINY = {"backbone": "resnet8_cifar", "train": 48, "test": 48, "steps": 2, "batch_size": 8}
 
 
@@ -52,6 +54,32 @@ def test_an_arm_is_trained_published_and_measured_under_every_policy(arm: str) -
         for right in ("left", "right")
         for policy in ("batch", "reestimate", "running")
     }
+
+
+def test_the_upper_bound_is_two_runs_with_rotation_heads_of_their_own() -> None:
+    """At a rate of 1e-30 what is compared is what the networks started from."""
+    one, other = train("upper-bound", tasks(), quick(steps=1, lr=1e-30))
+    assert (list(one.tasks), list(other.tasks)) == (["left"], ["right"])
+    assert list(one.auxiliary) == list(other.auxiliary) == ["rotation"]
+    assert one.tasks["left"].initial != other.tasks["right"].initial
+    heads = [dict(fit.auxiliary["rotation"].module.named_parameters()) for fit in (one, other)]
+    assert not any(
+        torch.allclose(value, heads[1][name], atol=1e-6)
+        for name, value in heads[0].items()
+        if value.ndim > 1  # scales and shifts start at 1 and 0 everywhere
+    )
+
+
+@pytest.mark.parametrize(("folder", "size"), [("digits", "cpu"), ("halves", "halves")])
+def test_runs_that_are_shown_are_runs_of_the_study_as_it_is(folder: str, size: str) -> None:
+    """So that the same command goes on from them."""
+    lines = (RESULTS / folder / "runs.jsonl").read_text().splitlines()
+    found = find("3.1")
+    settings = settings_of(found, size)
+    assert lines
+    for line in map(json.loads, lines):
+        assert (line["study"], line["size"], line["settings"]) == ("3.1", size, settings)
+        assert line["arm"] in found.study.arms
 
 
 def test_values_are_means_of_both_directions() -> None:

@@ -59,9 +59,7 @@ class Selection:
             elif wanted and not any(fnmatchcase(name, one) for one in wanted):
                 left_out[name] = "not named in `layers`"
             elif name in idle:
-                left_out[name] = (
-                    "of the head, which does not run for a task without labels, or without a head of its own"
-                )
+                left_out[name] = "of the head, which does not run for a task without labels or own head"
             elif name not in inner:
                 left_out[name] = "never called: its weight is used elsewhere, or not at all"
             elif not wanted and f"{name}.".startswith(task.class_layer):

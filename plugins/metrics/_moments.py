@@ -1,0 +1,148 @@
+"""Moments of two networks' channels on the same images, batch by batch, and some images kept for shuffled pairings."""
+
+from __future__ import annotations
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit.errors import DataError
+
+NEGLIGIBLE = 1e-12
+"""A channel is constant if its deviation is below this part of its mean: float32 values differ by 6e-8 of theirs."""
+
+
+@attrs.frozen(eq=False)
+class Pair:
+    """What two layers gave so far; all but the kept images in float64.
+
+    Attributes:
+        images: Count of images.
+        rows: Count of positions in all of them.
+        means: Of each channel, ``(a,)`` and ``(b,)``.
+        squares: Sums of squared deviations, ``(a,)`` and ``(b,)``.
+        products: Sums of products of deviations, ``(a, b)``.
+        kept: Features of the images with the smallest keys, ``(n, positions, a)`` and ``(n, positions, b)``.
+        keys: Of the kept images, rising, ``(n,)``.
+    """
+
+    images: int
+    rows: int
+    means: tuple[Tensor, Tensor]
+    squares: tuple[Tensor, Tensor]
+    products: Tensor
+    kept: tuple[Tensor, Tensor]
+    keys: Tensor
+
+    @classmethod
+    def of(cls, left: Tensor, right: Tensor, keys: Tensor, most: int) -> Pair:
+        """Return the moments of one batch.
+
+        Args:
+            left: ``(images, positions, a)``.
+            right: ``(images, positions, b)``.
+            keys: One for each image, ``(images,)``, int64.
+            most: How many images may be kept.
+        """
+        flat = [one.flatten(0, 1).double() for one in (left, right)]
+        means = [one.mean(0) for one in flat]
+        apart = [one - mean for one, mean in zip(flat, means, strict=True)]
+        order = keys.argsort()[:most]
+        return cls(
+            len(left),
+            len(flat[0]),
+            (means[0], means[1]),
+            (apart[0].square().sum(0), apart[1].square().sum(0)),
+            apart[0].T @ apart[1],
+            (left[order], right[order]),
+            keys[order],
+        )
+
+    def merged(self, other: Pair, most: int) -> Pair:
+        """Return the moments of both (Chan, Golub, LeVeque 1983), on the device of this one."""
+        device, rows = self.products.device, self.rows + other.rows
+        theirs = [one.to(device) for one in other.means]
+        steps = [mine - one for mine, one in zip(theirs, self.means, strict=True)]
+        share, weight = other.rows / rows, self.rows * other.rows / rows
+        means = [one + step * share for one, step in zip(self.means, steps, strict=True)]
+        squares = [
+            one + more.to(device) + step.square() * weight
+            for one, more, step in zip(self.squares, other.squares, steps, strict=True)
+        ]
+        products = self.products + other.products.to(device) + torch.outer(*steps) * weight
+        keys = torch.cat([self.keys, other.keys.to(device)])
+        order = keys.argsort()[:most]
+        kept = [
+            torch.cat([one, more.to(device)])[order] for one, more in zip(self.kept, other.kept, strict=True)
+        ]
+        return Pair(
+            self.images + other.images,
+            rows,
+            (means[0], means[1]),
+            (squares[0], squares[1]),
+            products,
+            (kept[0], kept[1]),
+            keys[order],
+        )
+
+    def varies(self) -> tuple[Tensor, Tensor]:
+        """Tell which channels are not constant."""
+        left, right = (
+            square > self.rows * (NEGLIGIBLE * mean).square()
+            for square, mean in zip(self.squares, self.means, strict=True)
+        )
+        return left, right
+
+    def correlations(self, products: Tensor | None = None) -> Tensor:
+        """Return the correlation of every channel with every other, ``(a, b)``; 0 for constant ones.
+
+        Args:
+            products: In place of this pair's own.
+        """
+        left, right = (one.sqrt() for one in self.squares)
+        known, also = self.varies()
+        found = (self.products if products is None else products) / torch.outer(left, right)
+        return torch.where(torch.outer(known, also), found, 0.0).clamp(-1, 1)
+
+    def shuffled(self, order: Tensor) -> Tensor:
+        """Return the correlations of the kept images where image i meets image ``order[i]``, position by position."""
+        left, right = self.kept
+        return Pair.of(left, right[order.to(right.device)], self.keys, 0).correlations()
+
+
+def rows_of(name: str, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what two layers gave as ``(images, positions, channels)``, on one device.
+
+    Args:
+        name: Of the layers, for messages.
+        left: Maps ``(images, channels, height, width)``, tokens ``(images, length, channels)`` or vectors.
+        right: The same of the other network; it may have another count of channels.
+
+    Raises:
+        DataError: They are neither of these, or have other positions.
+    """
+    for one in (left, right):
+        if one.ndim not in (2, 3, 4):
+            raise DataError(
+                f"cross_correlation: {name!r} gave a tensor of shape {tuple(one.shape)}, where maps, tokens or vectors "
+                "are expected. Choose another layer."
+            )
+    apart = [one.shape[2:] if one.ndim == 4 else one.shape[1:-1] for one in (left, right)]
+    if left.ndim != right.ndim or apart[0] != apart[1]:
+        raise DataError(
+            f"cross_correlation: {name!r} gave {tuple(left.shape)} in one network and {tuple(right.shape)} in the "
+            "other; channels are compared at the same positions. Choose layers of one size, or images of another."
+        )
+    if left.ndim == 4:
+        return left.flatten(2).transpose(1, 2), right.flatten(2).transpose(1, 2).to(left.device)
+    if left.ndim == 2:
+        return left[:, None], right[:, None].to(left.device)
+    return left, right.to(left.device)
+
+
+def drawn_keys(positions: Tensor, seed: int) -> Tensor:
+    """Return a number for each position that looks drawn and depends on nothing else, int64."""
+    keys = positions.long() + seed * 1_000_003 + 1
+    for factor in (-7046029254386353131, -4658895280553007687, -7723592293110705685):  # odd, of splitmix64
+        keys = (keys ^ ((keys >> 31) & 0x1FFFFFFFF)) * factor
+    return keys

@@ -1,0 +1,227 @@
+"""Cross-correlation of two networks' channels on the same images: as they stand, and under the best permutation.
+
+Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
+    Representations", App. C.2 and Fig. 6; the permutation is that of Li et al. (2016), "Convergent Learning".
+Equations: r_ij = cov(f_i, g_j) / (s_i s_j) over images and positions, in float64. ``direct``: the mean of r_ii.
+    ``matched``: the mean of r_i,p(i) under the permutation p with the largest sum (linear assignment). ``shuffled``:
+    the same as ``matched`` where each image of one network meets another image of the other, the mean over ``shuffles``
+    drawn pairings. What is matched after the fact is above 0 for networks that have nothing in common: read ``matched``
+    against ``shuffled``. Each is also given for |r|, the permutation chosen for it.
+Constant channels have no correlation: they count as 0 and are counted in a table of their own.
+Cost: one matrix product a batch and channel pairs in memory; one assignment of C^3, and as many as there are shuffles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from compatkit import hookimpl
+from compatkit.errors import DataError, UsageError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Table
+
+from ._moments import Pair, drawn_keys, rows_of
+
+compatkit_api = 1
+PAPER = {
+    "paper": "Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components",
+    "equation": "App. C.2",
+}
+PAIRINGS, SIGNS = ("direct", "matched", "shuffled"), ("signed", "absolute")
+State = Mapping[str, Pair]
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``cross_correlation``."""
+    register("cross_correlation", CrossCorrelation)
+
+
+def best_pairs(correlations: Tensor) -> Tensor:
+    """Return the entries of the one-to-one assignment with the largest sum, by row, ``(min(a, b),)``.
+
+    Args:
+        correlations: ``(a, b)``, finite.
+    """
+    rows, columns = linear_sum_assignment(correlations.cpu().numpy(), maximize=True)
+    return correlations.cpu()[torch.from_numpy(rows), torch.from_numpy(columns)]
+
+
+def _count(instance: object, attribute: attrs.Attribute[int], value: Any) -> None:
+    if type(value) is not int or value < 0:
+        raise UsageError(f"cross_correlation: {attribute.name} is a whole number from 0; got {value!r:.60}.")
+
+
+@attrs.frozen
+class CrossCorrelation:
+    """Correlates the layers of one network with those of another.
+
+    Attributes:
+        shuffles: How many pairings are drawn for ``shuffled``; 0 leaves it out and keeps no image.
+        shuffled_images: Images that are kept for it, as float32 features; of more, that many are drawn.
+        seed: Of that draw and of the pairings.
+    """
+
+    shuffles: int = attrs.field(default=3, validator=_count)
+    shuffled_images: int = attrs.field(default=2048, validator=_count)
+    seed: int = attrs.field(default=0, validator=_count)
+
+    def init(self) -> State:
+        """Return no moments."""
+        return {}
+
+    def update(
+        self,
+        state: State,
+        positions: Tensor,
+        outputs: Mapping[str, Tensor],
+        other_outputs: Mapping[str, Tensor],
+    ) -> State:
+        """Return the moments with one more batch.
+
+        Raises:
+            DataError: Two layers of one name do not give the same positions, or one gave nothing.
+        """
+        keys, found = drawn_keys(positions, self.seed), dict(state)
+        for name, given in outputs.items():
+            if name not in other_outputs:
+                raise DataError(
+                    f"cross_correlation: the other network gave nothing under the name {name!r}; it gave "
+                    f"{', '.join(other_outputs)}. A layer is compared with the one of its name, called as often."
+                )
+            left, right = rows_of(name, given, other_outputs[name])
+            pair = Pair.of(left.float(), right.float(), keys.to(left.device), self._most)
+            found[name] = state[name].merged(pair, self._most) if name in state else pair
+        return found
+
+    def merge(self, left: State, right: State) -> State:
+        """Return the moments of both."""
+        return {
+            name: left[name].merged(right[name], self._most)
+            if name in left and name in right
+            else (left if name in left else right)[name]
+            for name in {**left, **right}
+        }
+
+    def finalise(self, state: State, layers: Mapping[str, Any]) -> tuple[Table, ...]:
+        """Return the means, the channels, and how many of them are constant."""
+        names = tuple(state) or tuple(layers)
+        images = max((pair.images for pair in state.values()), default=0)
+        means, channels, constant = [], [], []
+        widest = max((len(pair.means[0]) for pair in state.values()), default=0)
+        for name in names:
+            pair = state.get(name)
+            means += self._means(pair)
+            channels += _channels(pair, widest)
+            constant += _constant(pair)
+        how = "Pearson over images and positions, float64"
+        common: dict[str, Any] = {"direction": "none", "count": images, **PAPER}
+        return (
+            Table(
+                name="cross_correlation",
+                axes={"layer": names, "pairing": PAIRINGS, "sign": SIGNS},
+                cells=tuple(means),
+                unit="1",
+                estimator=f"mean over channels of {how}; shuffled: mean of {self.shuffles} pairings",
+                **common,
+            ),
+            Table(
+                name="cross_correlation/channels",
+                axes={
+                    "layer": names,
+                    "pairing": PAIRINGS[:2],
+                    "channel": tuple(str(place) for place in range(widest)),
+                },
+                cells=tuple(channels),
+                unit="1",
+                estimator=how,
+                **common,
+            ),
+            Table(
+                name="cross_correlation/constant",
+                axes={"layer": names, "network": ("this", "other")},
+                cells=tuple(constant),
+                unit="count",
+                estimator="channels without variance, which count as 0",
+                **common,
+            ),
+        )
+
+    @property
+    def _most(self) -> int:
+        return self.shuffled_images if self.shuffles else 0
+
+    def _means(self, pair: Pair | None) -> list[Cell]:
+        """Return the cells of a layer: each pairing, signed and absolute."""
+        reason = _lacking(pair)
+        if reason or pair is None:
+            return [Cell(None, "undefined", reason)] * (len(PAIRINGS) * len(SIGNS))
+        found = pair.correlations()
+        a, b = found.shape
+        if a == b:
+            direct = [Cell(float(one.diagonal().mean())) for one in (found, found.abs())]
+            matched = [Cell(float(best_pairs(one).mean())) for one in (found, found.abs())]
+        else:
+            why = f"the networks give {a} and {b} channels, so that none stands at the place of another"
+            partial = f"{min(a, b)} of {max(a, b)} channels have a partner"
+            direct = [Cell(None, "undefined", why)] * 2
+            matched = [
+                Cell(float(best_pairs(one).mean()), "approximate", partial) for one in (found, found.abs())
+            ]
+        return [*direct, *matched, *self._shuffled(pair)]
+
+    def _shuffled(self, pair: Pair) -> list[Cell]:
+        kept = len(pair.keys)
+        if kept < 2 or not self.shuffles:
+            why = (
+                "no pairing was drawn" if not self.shuffles else f"{kept} images are kept; shuffling needs 2"
+            )
+            return [Cell(None, "undefined", why)] * 2
+        draw = torch.Generator().manual_seed(self.seed)
+        found = [pair.shuffled(torch.randperm(kept, generator=draw)) for _ in range(self.shuffles)]
+        means = [
+            sum(float(best_pairs(one if sign == "signed" else one.abs()).mean()) for one in found)
+            / len(found)
+            for sign in SIGNS
+        ]
+        if kept == pair.images:
+            return [Cell(one) for one in means]
+        reason = f"of {kept:,} of {pair.images:,} images; of all it would be nearer to 0"
+        return [Cell(one, "approximate", reason) for one in means]
+
+
+def _lacking(pair: Pair | None) -> str:
+    """Return why there is no correlation, else nothing."""
+    if pair is None:
+        return "no examples"
+    if pair.rows < 2:
+        return "one value a channel"
+    return "" if all(bool(one.any()) for one in pair.varies()) else "no channel varies in one of the networks"
+
+
+def _channels(pair: Pair | None, widest: int) -> list[Cell]:
+    """Return the correlation of each channel with its partner, as it stands and matched."""
+    reason = _lacking(pair)
+    if reason or pair is None:
+        return [Cell(None, "undefined", reason)] * (2 * widest)
+    found = pair.correlations().cpu()
+    nobody = Cell(None, "undefined", "no partner")
+    rows, columns = linear_sum_assignment(found.numpy(), maximize=True)
+    direct, matched = [nobody] * widest, [nobody] * widest
+    for row, column in zip(rows, columns, strict=True):
+        matched[row] = Cell(float(found[row, column]))
+    if found.shape[0] == found.shape[1]:
+        direct[: len(found)] = [Cell(float(one)) for one in found.diagonal()]
+    return [*direct, *matched]
+
+
+def _constant(pair: Pair | None) -> list[Cell]:
+    if pair is None:
+        return [Cell(None, "undefined", "no examples")] * 2
+    return [Cell(float((~one).sum())) for one in pair.varies()]

@@ -1,0 +1,272 @@
+"""Compatibility across architectures: does one head that learnt five new classes serve extractors that never saw them?
+
+Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
+    Sec. 5.2, Fig. 3, App. D, Fig. 11 (ResNet-56, wide ResNet-56 and MobileNetV2 on CIFAR-10, 5 + 5 classes).
+Here: ResNet-20, WRN-10-2 and a MobileNetV2 of a quarter of the channels, on MNIST at 16x16 or CIFAR-10; or networks of
+    the paper's size.
+
+Three extractors of different architecture end with a 1x1 convolution to the width of one shared head, the rest of the
+MobileNetV2. That head solves the task: the networks have no others. It is trained with all three on five classes, then
+extended to ten, and trained further on the wide network's extractor alone.
+
+    compatkit study run 3.10 --data DIR --out OUT
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import compatkit as ck
+from compatkit.hooks import Register
+from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
+
+from ._curves import along_measures
+
+NETWORKS = ("wide", "residual", "mobile")
+REFERENCE = "wide"
+"""Whose extractor the head learns the new classes on."""
+OLD = 5
+"""Classes that the extractors are trained on."""
+ARMS = ("fe-frozen", "rp-frozen", "random-head", "independent", "bound", "bound-changed")
+"""``fe-frozen``: the reference extractor stays as it is while its head learns; ``rp-frozen``: it learns too, and keeps
+to the frozen rotation head that all were trained with. Controls: ``random-head`` a head drawn anew on the extractors of
+the first; ``independent`` as the first, but each extractor was trained with a head of its own. ``bound``: each network as
+it is, with a rotation head of its own, trained on all classes; ``bound-changed``: the same with the 1x1 convolution and
+the MobileNetV2's rest."""
+
+
+def tasks(run: Run, data: ck.DataSet, *, changed: bool = True) -> list[ck.Task]:
+    """Return a task for each network.
+
+    Args:
+        run: Names the networks.
+        data: Of all tasks.
+        changed: Whether extractors end with the common width and have the shared head alone; else as they are.
+    """
+    settings, made = run.settings, []
+    augment = ("crop", "flip") if data.train.channels == "RGB" else ()
+    rest = dict(zip(("backbone", "split"), settings["mobile"], strict=True))
+    shape: dict[str, Any] = {"rest": rest, "width": settings["width"] or None, "own_head": False}
+    for name in NETWORKS:
+        backbone, split = settings[name]
+        made.append(
+            ck.Task(
+                name,
+                data,
+                backbone,
+                split,
+                size=settings["image"],
+                augment=augment,
+                **(shape if changed else {}),
+            )
+        )
+    return made
+
+
+def rotation(run: Run) -> ck.Use:
+    """Return rotation prediction; a half turn makes a 9 of a 6, so that digits are turned upside down instead."""
+    return ck.use("rotation_prediction", half_turn="flip" if run.settings["data"] == "mnist" else "rotate")
+
+
+def trainer(run: Run, of: str = "", **settings: Any) -> ck.Trainer:
+    """Return the trainer of the networks, or of the update, whose settings begin with ``of``."""
+    given = {name: run.settings[of + name] for name in ("steps", "lr")}
+    return ck.Trainer(
+        **{**given, "batch_size": run.settings["batch_size"], "seed": run.seed, "progress": False, **settings}
+    )
+
+
+def bounds(run: Run, data: ck.DataSet, registry: ck.Registry) -> dict[str, str]:
+    """Train each network by itself on all classes; return the head of each by the name of its network."""
+    changed, heads = run.arm == "bound-changed", {}
+    uses = ["dcc", rotation(run)] if changed else [rotation(run)]
+    for task in tasks(run, data, changed=changed):
+        registry.publish(trainer(run).fit([task], uses), prefix=f"of-{task.name}")
+        heads[task.name] = f"of-{task.name}/{'shared.dcc' if changed else f'{task.name}.head'}"
+    return heads
+
+
+def first(run: Run, data: ck.DataSet, registry: ck.Registry) -> str:
+    """Train the extractors on the old classes; return the shared head of the reference.
+
+    Where they are independent each has a seed and a head of its own: from one seed heads would begin with the same
+    weights, and the controls would be half compatible by that.
+    """
+    uses = ["dcc", *([rotation(run)] if run.arm == "rp-frozen" else [])]
+    given = tasks(run, data.of_classes(data.classes[:OLD]))
+    if run.arm != "independent":
+        registry.publish(trainer(run).fit(given, uses), prefix="of-all")
+        return "of-all/shared.dcc"
+    for place, task in enumerate(given):
+        fit = trainer(run, seed=len(given) * run.seed + place).fit([task], uses)
+        registry.publish(fit, prefix=f"of-{task.name}")
+    return f"of-{REFERENCE}/shared.dcc"
+
+
+def update(run: Run, data: ck.DataSet, registry: ck.Registry, head: str) -> dict[str, str]:
+    """Extend a head to all classes and train it on the reference extractor; return what was published."""
+    registry.extend(head, data.classes[OLD:], "extended/ten.head", seed=run.seed)
+    extractor = f"{head.partition('/')[0]}/{REFERENCE}.extractor"
+    moves, settings = run.arm == "rp-frozen", run.settings
+    task = registry.task(
+        "update",
+        data,
+        extractor=extractor,
+        head="extended/ten.head",
+        augment=("crop", "flip") if data.train.channels == "RGB" else (),
+        freeze_extractor=not moves,
+    )
+    fit = trainer(run, "tune_", weight_decay=0.0).fit(
+        [task],
+        [rotation(run)] if moves else [],
+        frozen=registry.auxiliary_heads("of-all/shared.rotation") if moves else None,
+        frozen_statistics=settings["head_statistics" if moves else "extractor_statistics"],
+    )
+    return registry.publish(fit, prefix="updated")
+
+
+def accuracy(registry: ck.Registry, extractor: str, head: str, test: ck.Split) -> float | None:
+    """Return the accuracy of a recombination on all classes, under batch statistics."""
+    (cell,) = registry.matrix(extractor, head, {"*": test}, normalisation="batch").cells
+    return None if cell.restricted is None else cell.restricted.accuracy
+
+
+def run(run: Run) -> Outcome:
+    """Train, extend, update, attach the updated head to every extractor, and measure on the test images of all classes.
+
+    ``old`` is the mean accuracy of the networks on the old classes, before the update.
+    """
+    settings = run.settings
+    sizes = {name: settings[name] or None for name in ("train", "test")}
+    data = run.load(settings["data"]).subset(**sizes)
+    values: dict[str, float | None] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        registry = ck.Registry.init(Path(folder) / "parts")
+        if run.arm.startswith("bound"):
+            heads = bounds(run, data, registry)
+            extractors = {name: f"of-{name}/{name}.extractor" for name in NETWORKS}
+        else:
+            head = first(run, data, registry)
+            apart = run.arm == "independent"
+            extractors = {name: f"of-{name if apart else 'all'}/{name}.extractor" for name in NETWORKS}
+            old = data.test.of_classes(data.classes[:OLD])
+            own = {name: f"of-{name}/shared.dcc" if apart else head for name in NETWORKS}
+            values["old"] = _mean([accuracy(registry, extractors[one], own[one], old) for one in NETWORKS])
+            if run.arm == "random-head":
+                fresh = trainer(run, steps=1, lr=1e-30).fit(tasks(run, data)[-1:], ["dcc"])
+                parts = registry.publish(fresh, prefix="fresh")
+                heads = dict.fromkeys(NETWORKS, parts["shared.dcc"])
+            else:
+                parts = update(run, data, registry, head)
+                heads = dict.fromkeys(NETWORKS, parts["update.head"])
+                extractors[REFERENCE] = parts.get("update.extractor", extractors[REFERENCE])
+        for name in NETWORKS:
+            values[name] = accuracy(registry, extractors[name], heads[name], data.test)
+    values["mean"] = _mean([values[name] for name in NETWORKS])
+    values["lower"] = sum(data.test.counts[:OLD]) / len(data.test)
+    return Outcome(values={name: value for name, value in values.items() if value is not None})
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def draw(results: Results) -> Mapping[str, bytes]:
+    """Draw the accuracy of every extractor by arm, as the paper's Fig. 11."""
+    ticks = [f"{one}\n(reference)" if one == REFERENCE else one for one in NETWORKS]
+    title = "extractor under the head for ten classes"
+    return {"architectures": along_measures(results, NETWORKS, ticks, title, "accuracy on ten classes")}
+
+
+def _reported(arm: str, *row: float) -> tuple[Reported, ...]:
+    where = "Gygli et al. 2021, App. D, Fig. 11"
+    return tuple(Reported(arm, name, value, where, "%") for name, value in zip(NETWORKS, row, strict=True))
+
+
+def _changed(value: float, which: str) -> Reported:
+    where = f"Gygli et al. 2021, Sec. 5.2: {which} of three networks"
+    return Reported("bound-changed", "mean", value, where, "%")
+
+
+_CPU: dict[str, Any] = {
+    "data": "mnist",
+    "wide": ["wide_resnet10_2_cifar", "layer2"],
+    "residual": ["resnet20_cifar", "layer2"],
+    "mobile": ["mobilenetv2_025_cifar", "blocks.9"],
+    "width": 0,  # the MobileNetV2's own
+    "image": 16,
+    "train": 5000,
+    "test": 2000,
+    "steps": 300,
+    "lr": 0.01,
+    "batch_size": 64,
+    "tune_steps": 300,
+    "tune_lr": 0.01,
+    "extractor_statistics": "batch",
+    "head_statistics": "stored",
+}
+_SMALLER = (
+    "WRN-10-2, ResNet-20 and a quarter of MobileNetV2's channels, cut after its 10th block (16 channels), in place of "
+    "WRN-56, ResNet-56 and MobileNetV2 cut after its 11th; {} in place of 20,000 of 512; a frozen rotation head with "
+    "stored statistics, not the batch's"
+)
+STUDY = Study(
+    title="compatibility across architectures",
+    question="One head for three extractors of different architecture learns five new classes on one of them: how well "
+    "do the others recognise ten classes with it?",
+    reference="Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components by Learning Compatible "
+    "Representations, Sec. 5.2, Fig. 3, App. D, Fig. 11",
+    arms=ARMS,
+    measures=(
+        *(Measure(name=one, title=f"{one} extractor, ten classes") for one in NETWORKS),
+        Measure(name="mean", title="mean of the three"),
+        Measure(name="old", title="five classes, before the update"),
+        Measure(name="lower", title="five classes without a fault, of ten", better="none", drawn=False),
+    ),
+    sizes={
+        "cpu": _CPU,
+        "cifar10": {**_CPU, "data": "cifar10", "image": 32, "train": 8000, "steps": 1000, "tune_steps": 500},
+        "paper": {
+            **_CPU,
+            "data": "cifar10",
+            "wide": ["wide_resnet58_2_cifar", "layer2"],
+            "residual": ["resnet56_cifar", "layer2"],
+            "mobile": ["mobilenetv2_cifar", "blocks.9"],
+            "width": 64,
+            "image": 32,
+            "train": 0,  # all
+            "test": 0,
+            "steps": 20_000,
+            "batch_size": 512,
+            "tune_steps": 20_000,
+            "head_statistics": "batch",
+        },
+    },
+    scale={
+        "cpu": f"MNIST at 16x16, 5,000 images, in place of CIFAR-10; {_SMALLER.format('300 steps of 64, twice,')}.",
+        "cifar10": f"8,000 images of CIFAR-10; {_SMALLER.format('1,000 and 500 steps of 64')}.",
+        "paper": "WRN-58-2 in place of a wide ResNet-56 whose width the paper does not say; the MobileNetV2 has two "
+        "strides less, for 32x32, and is cut after its 10th block, which gives the 64 channels that the paper projects "
+        "to: its 11th gives 96; the paper does not say for how many steps the update lasts.",
+    },
+    paper=(
+        *_reported("fe-frozen", 91.9, 91.7, 91.6),
+        *_reported("rp-frozen", 92.3, 91.5, 91.2),
+        *_reported("bound", 94.9, 94.6, 93.3),
+        _changed(92.7, "lowest"),
+        _changed(92.8, "highest"),
+    ),
+    run=run,
+    draw=draw,
+    data=("mnist", "cifar10"),
+)
+
+
+@ck.hookimpl
+def compatkit_studies(register: Register) -> None:
+    """Offer study 3.10."""
+    register("3.10", lambda: STUDY)

@@ -1,0 +1,226 @@
+"""Feature cross-correlation: are extractors whose channels correlate the ones whose heads can be exchanged?
+
+Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
+    App. C.2, Fig. 6: independent networks correlate by .34 after the best permutation, RP by .38 and DCC by .19 without
+    any, although DCC recombines better; pretrained IIW by .69, with DCC or without.
+Here: both extractors see both test sets under batch statistics; figures are means over the two sets.
+
+    compatkit study run 3.5 --data DIR --out OUT
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+import compatkit as ck
+from compatkit.hooks import Register
+from compatkit.metrics import Measured, Table
+from compatkit.pictures import COLOURS, MARKS
+from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
+
+from ._pairs import (
+    DATA,
+    REFERENCE,
+    SCALE,
+    SIZES,
+    measure,
+    plugins_of,
+    published,
+    tasks_of,
+    trainer_of,
+    values_of,
+)
+
+ARMS = ("none", "rp", "dcc", "iiw", "iiw+dcc")
+LOOKS = {
+    "direct": ("direct", "signed"),
+    "direct-absolute": ("direct", "absolute"),
+    "matched": ("matched", "signed"),
+    "shuffled": ("shuffled", "signed"),
+}
+"""Measures by their cell in the metric's table."""
+
+
+def correlated(fit: ck.Fit, tasks: Sequence[ck.Task], layer: str, seed: int) -> list[Mapping[str, Measured]]:
+    """Return the cross-correlation of both extractors on the test images of each task.
+
+    Args:
+        fit: Of both tasks.
+        tasks: Its two.
+        layer: What ends both extractors.
+        seed: Of the order of the images, which batch statistics depend on, and of the pairings.
+    """
+    metric = ck.metrics.make_metric("cross_correlation", seed=seed)
+    found = []
+    with published([fit]) as registry:
+        (prefix,) = {name.partition("/")[0] for name in registry.names()}
+        models = [
+            registry.recombine(
+                f"{prefix}/{task.name}.extractor", f"{prefix}/{task.name}.head", normalisation="batch"
+            )
+            for task in tasks
+        ]
+        for task in tasks:
+            one, other = models
+            found.append(
+                ck.measure(one, task.data.test, [metric], layers=[layer], other=other, seed=seed).results
+            )
+    return found
+
+
+def values_and_channels(
+    found: Sequence[Mapping[str, Measured]], layer: str
+) -> tuple[dict[str, Any], list[Any]]:
+    """Return the measures, means over sets of images, and the correlations of channels by set and pairing."""
+    values: dict[str, Any] = {}
+    for name, (pairing, sign) in LOOKS.items():
+        cells = [
+            _table(one, "cross_correlation").at(layer=layer, pairing=pairing, sign=sign) for one in found
+        ]
+        known = [cell.value for cell in cells if cell.value is not None]
+        values[name] = mean(known) if len(known) == len(cells) else None
+    constant = [one.value for each in found for one in _table(each, "cross_correlation/constant").cells]
+    values["constant"] = float(max(one for one in constant if one is not None))
+    channels = [
+        {
+            pairing: sorted((float(one) for one in row), reverse=True)
+            for pairing, row in zip(
+                ("direct", "matched"), _table(one, "cross_correlation/channels").values[0], strict=True
+            )
+        }
+        for one in found
+    ]
+    return values, channels
+
+
+def run(run: Run) -> Outcome:
+    """Train both networks of an arm, correlate their features, exchange their heads."""
+    tasks, layer = tasks_of(run), run.settings["split"]
+    fit = trainer_of(run).fit(tasks, plugins_of(run.arm))
+    values, channels = values_and_channels(correlated(fit, tasks, layer, run.seed), layer)
+    cells = measure([fit], tasks, ["batch"])
+    recombined = values_of(cells, {"batch": "recombined"})
+    values |= {name: recombined[name] for name in ("own", "recombined", "chance")}
+    return Outcome(values=values, kept={"cells": cells, "channels": channels})
+
+
+def draw(results: Results) -> Mapping[str, bytes]:
+    """Draw channels by their correlation, as the paper's Fig. 6, and accuracy against the mean correlation."""
+    return {"channels": _channels(results), "accuracy": _accuracy(results)}
+
+
+def _channels(results: Results) -> bytes:
+    """Return a panel for each arm: channels sorted by correlation, as they stand and matched, a line a seed."""
+    figure, panels = _panels(len(results.arms))
+    for axes, arm in zip(panels, results.arms, strict=True):
+        for place, pairing in enumerate(("direct", "matched")):
+            for one in (kept["channels"] for kept in results.kept(arm)):
+                for line in one:
+                    axes.plot(line[pairing], color=COLOURS[place], alpha=0.5, linewidth=1)
+            axes.plot(
+                [], color=COLOURS[place], label={"direct": "as they stand", "matched": "matched"}[pairing]
+            )
+        null = results.known(arm, "shuffled")
+        axes.axhline(
+            mean(null), color="#222222", linestyle="--", linewidth=1, label="matched, images shuffled"
+        )
+        axes.axhline(0, color="#c8ccd2", linewidth=0.8, zorder=0)
+        axes.set_title(f"{arm}, mean {mean(results.known(arm, 'direct')):.2f}", fontsize=9)
+        axes.set_xlabel("channel, sorted")
+        axes.set_ylim(-0.5, 1)
+    panels[0].set_ylabel("correlation")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=8, frameon=False
+    )
+    return _png(figure)
+
+
+def _accuracy(results: Results) -> bytes:
+    """Return recombination accuracy against mean correlation, a mark a seed."""
+    figure, (axes,) = _panels(1, wide=5.0)
+    for place, arm in enumerate(results.arms):
+        axes.plot(
+            results.known(arm, "direct"),
+            results.known(arm, "recombined"),
+            MARKS[place % len(MARKS)],
+            color=COLOURS[place % len(COLOURS)],
+            label=arm,
+            linestyle="none",
+        )
+    axes.set_xlabel("mean correlation of channels as they stand")
+    axes.set_ylabel("recombination accuracy, batch statistics")
+    axes.set_ylim(0, 1)
+    figure.legend(fontsize=8, frameon=False, loc="outside right upper")
+    return _png(figure)
+
+
+def _panels(count: int, wide: float = 2.2) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(5.0, wide * count), 3.6), dpi=130, layout="constrained")
+    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    for axes in panels:
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    return figure, panels
+
+
+def _png(figure: Any) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    out = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(out, metadata={"Software": "compatkit"})
+    return out.getvalue()
+
+
+def _table(found: Mapping[str, Measured], name: str) -> Table:
+    table = found[name]
+    if not isinstance(table, Table):
+        raise TypeError(f"{name} is a table, got {type(table).__name__}.")
+    return table
+
+
+def _reported(arm: str, metric: str, value: float) -> Reported:
+    return Reported(arm, metric, value, "Gygli et al. 2021, App. C.2, Fig. 6")
+
+
+STUDY = Study(
+    title="feature cross-correlation",
+    question="Do the channels of compatible extractors correlate on the same images, does correlation without a "
+    "permutation go with recombination accuracy, and how much of a matched correlation would chance give?",
+    reference=f"{REFERENCE}, App. C.2, Fig. 6",
+    arms=ARMS,
+    measures=(
+        Measure(name="direct", title="correlation, channels as they stand"),
+        Measure(name="direct-absolute", title="its absolute value", better="none", drawn=False),
+        Measure(name="matched", title="correlation, channels matched", better="none"),
+        Measure(name="shuffled", title="matched, images shuffled", better="none"),
+        Measure(
+            name="constant", title="constant channels, at most", unit="channels", better="none", drawn=False
+        ),
+        Measure(name="recombined", title="recombined, batch statistics"),
+        Measure(name="own", title="own task, as trained", drawn=False),
+        Measure(name="chance", title="chance", better="none", drawn=False),
+    ),
+    sizes=SIZES,
+    scale=SCALE,
+    paper=(
+        _reported("none", "matched", 0.34),
+        _reported("rp", "direct", 0.38),
+        _reported("dcc", "direct", 0.19),
+        _reported("iiw-pretrained", "direct", 0.69),
+        _reported("iiw-pretrained+dcc", "direct", 0.69),
+    ),
+    run=run,
+    draw=draw,
+    data=DATA,
+)
+
+
+@ck.hookimpl
+def compatkit_studies(register: Register) -> None:
+    """Offer study 3.5."""
+    register("3.5", lambda: STUDY)
