@@ -31,12 +31,6 @@ def weak(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"compatkit.bridges.{room}.usual_strength", lambda count: 1e-9)
 
 
-def bound(mixing: Tensor = EYE, **settings: object) -> tuple[Tensor, Tensor]:
-    """Return the reference's logits on held-out images, and a bridge's agreement of 1."""
-    made = between(part("left", mixing), PART, **settings)
-    return made.answers(made.reference(), made.held), torch.ones(len(made.held), dtype=torch.bool)
-
-
 @pytest.mark.parametrize(
     ("rung", "mixing"),
     [
