@@ -31,6 +31,8 @@ REFITTED = frozenset({"absorbed", "finetune", "infomax"})
 """Rungs that change the head's weights: the head becomes a component of its own."""
 ADAPTERS = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "stitch")
 """Rungs without labels that put an adapter between the parts and leave both as they are."""
+BEST = "best"
+"""For a matrix: as it is, with statistics, and those adapters; the one that agrees most."""
 On = Literal["src", "dst", "mix"]
 
 GO, NO_GO = 0.6, 0.12
