@@ -12,7 +12,7 @@ from compatkit.bridges.candidate import Candidate
 from compatkit.bridges.climbing import Climb, Progress, choose, residual_of
 from compatkit.bridges.ground import Ground, ground
 from compatkit.bridges.results import Bridge, Step
-from compatkit.bridges.rungs import ADAPTERS, BEST, On, chosen_rungs
+from compatkit.bridges.rungs import ADAPTERS, BEST, TAUGHT, On, chosen_rungs
 from compatkit.bridging import own_extractor
 from compatkit.compatibility import check
 from compatkit.components import load, pinned, registered
@@ -115,10 +115,12 @@ def between(
         chosen_rungs([rung], True)
         raise UsageError(
             f"The rung {rung} puts no adapter between the parts; those that do without labels are "
-            f"{', '.join(ADAPTERS)}, or {BEST} for the one that agrees most.",
+            f"{', '.join(ADAPTERS)}, or {BEST} for the one in closed form that agrees most.",
             subject=rung,
         )
-    rungs = ["direct", "statistics", *ADAPTERS] if rung == BEST else [rung]
+    rungs = (
+        ["direct", "statistics", *(one for one in ADAPTERS if one not in TAUGHT)] if rung == BEST else [rung]
+    )
     pairs = [(left, right) for left in extractors for right in heads]
     found: dict[tuple[str, str], Bridge] = {}
     for number, (left, right) in enumerate(pairs):

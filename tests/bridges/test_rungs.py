@@ -149,6 +149,7 @@ def test_stitching_begins_from_the_linear_map_and_comes_closer_to_the_teacher() 
     made = between(part("left", MIXING[:3]), PART)  # a channel is lost
     ladder = climb(made)
     ridge, stitch = ladder.climb(["ridge", "stitch"], None, None)
+    assert choose([ridge, stitch]).rung == "ridge" and choose([stitch]).rung == "stitch"
 
     def off(step: object) -> float:
         logits = step.candidate.answers(made.held_features)  # type: ignore[attr-defined]
