@@ -13,7 +13,14 @@ from compatkit.contract import Data
 from compatkit.errors import UsageError
 from compatkit.evaluation.cells import Cell
 from compatkit.labels import label_findings
-from compatkit.levels import empirical_findings, input_findings, newest, promise_of, protocol_findings
+from compatkit.levels import (
+    empirical_findings,
+    input_findings,
+    newest,
+    promise_of,
+    protocol_findings,
+    protocol_of,
+)
 from compatkit.statistical import Blobs, statistics_findings
 from compatkit.verdict import Finding, Report, Severity, Wiring
 from compatkit.wiring import wiring_findings
@@ -59,7 +66,7 @@ def check(
     structural = tuple(
         wiring_findings(left.structural.outputs, right.structural.inputs, left.data, right.data)
     )
-    protocol = tuple(protocol_findings(left.protocol, right.protocol))
+    protocol = tuple(protocol_findings(left.protocol, protocol_of(head)))
     answers = Report(
         wiring_of([one.severity for one in structural]),
         promise_of([one.code for one in protocol]),

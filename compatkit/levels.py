@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from compatkit.contract import Anchor, Data, Protocol
 from compatkit.evaluation.cells import Cell, Grade
 from compatkit.labels import names
 from compatkit.verdict import EQUAL_SHAPES, Codes, Finding, Promise, Report, Severity
 
+if TYPE_CHECKING:
+    from compatkit.registry.manifest import Manifest
+
+RELEASED = "released"
+"""What a target head is called that new parts were trained against, in the place of an auxiliary head's task."""
 IMAGES = ("size", "channels", "mean", "std")
 """What is compared of the images of two components."""
 
@@ -39,6 +44,15 @@ def anchored(protocol: Protocol) -> Anchored:
     """Return all that a promise depends on of one component."""
     anchors = tuple((one.kind, one.digest) for one in protocol.anchors)
     return Anchored(protocol.normalisation == "batch", anchors, frozenset(anchors))
+
+
+def protocol_of(head: Manifest) -> Protocol:
+    """Return how a head was trained, the head itself among what a partner may have been trained against."""
+    known = head.contract.protocol
+    if head.kind != "head":
+        return known
+    own = Anchor("auxiliary_head", head.payload.tensors, RELEASED, head.contract.data.labels)
+    return Protocol(known.normalisation, (*known.anchors, own))
 
 
 def input_findings(given: Data, trained: Data) -> Iterator[Finding]:

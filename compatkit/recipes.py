@@ -51,15 +51,27 @@ BESIDE_PARTS = ("name", "data", "augment", "rest", "own_head", "freeze_extractor
 
 @attrs.frozen
 class Frozen:
-    """``[frozen]``: released auxiliary heads to train against.
+    """``[frozen]``: released parts to train against.
 
     Attributes:
-        heads: Pattern, or patterns, of their names in the registry: ``"digits/shared.*"``.
-        statistics: Which statistics their batch normalisation uses.
+        heads: Pattern, or patterns, of names of auxiliary heads in the registry: ``"digits/shared.*"``.
+        head: Reference of a target head: ``"digits/mnist.head@^1"``.
+        extractor: Reference of an extractor.
+        statistics: Which statistics batch normalisation inside the heads uses.
+
+    Raises:
+        UsageError: It names nothing.
     """
 
-    heads: str | tuple[str, ...]
+    heads: str | tuple[str, ...] | None = None
+    head: str | None = None
+    extractor: str | None = None
     statistics: Literal["stored", "batch"] = "stored"
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a table that freezes nothing."""
+        if self.heads is None and self.head is None and self.extractor is None:
+            raise UsageError("[frozen] names what does not move: heads (a pattern), head, or extractor.")
 
 
 @attrs.frozen(eq=False)
@@ -70,6 +82,8 @@ class Recipe:
         prefix: Where the parts are published: ``<prefix>/<task>.extractor``.
         frozen_heads: Pattern of released auxiliary heads to train against, or None.
         frozen_statistics: ``"stored"`` or ``"batch"``.
+        released_head: Reference of a released target head to stay compatible with, or None.
+        released_extractor: Reference of a released extractor, or None.
     """
 
     path: Path
@@ -79,6 +93,18 @@ class Recipe:
     regularizers: tuple[Use, ...]
     frozen_heads: str | tuple[str, ...] | None = None
     frozen_statistics: Literal["stored", "batch"] = "stored"
+    released_head: str | None = None
+    released_extractor: str | None = None
+
+    @property
+    def against(self) -> dict[str, Any]:
+        """Patterns and references of what does not move, as ``Registry.frozen`` takes them."""
+        named = {
+            "heads": self.frozen_heads,
+            "head": self.released_head,
+            "extractor": self.released_extractor,
+        }
+        return {word: one for word, one in named.items() if one}
 
 
 @attrs.frozen(eq=False)
@@ -122,10 +148,9 @@ class Written:
                 raise UsageError(
                     f"{where} starts from components, which a single run does: `compatkit train`. Leave out extractor."
                 )
-        heads, statistics = (self.frozen.heads, self.frozen.statistics) if self.frozen else (None, "stored")
-        return Recipe(
-            self.file, self.prefix, self.trainer, tuple(tasks), self.regularizers, heads, statistics
-        )
+        held = self.frozen
+        against = (held.heads, held.statistics, held.head, held.extractor) if held else ()
+        return Recipe(self.file, self.prefix, self.trainer, tuple(tasks), self.regularizers, *against)
 
 
 def read(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.compatibility import check, check_kind, wiring_of
-from compatkit.contract import Contract, Data
+from compatkit.contract import Contract, Data, Protocol
 from compatkit.evaluation.cells import Cell
 from compatkit.labels import label_findings
 from compatkit.levels import (
@@ -26,6 +26,7 @@ from compatkit.levels import (
     newest,
     promise_of,
     protocol_codes,
+    protocol_of,
 )
 from compatkit.reports.verdicts import Outline, Verdicts
 from compatkit.statistical import Blobs, figures_of, statistics_codes
@@ -77,7 +78,13 @@ def check_all(
 
     asked = [_asked(data, manifest.contract, f"the head {name}") for name, manifest in rights.items()]
     contracts = [[one.contract for one in side.values()] for side in (lefts, rights)]
-    levels = _levels(contracts[0], contracts[1], blobs)
+    # Heads that no extractor was trained against are left as they are, so that equal protocols stay equal.
+    against = {anchor.digest for one in contracts[0] for anchor in one.protocol.anchors}
+    protocols = [
+        protocol_of(one) if one.payload.tensors in against else one.contract.protocol
+        for one in rights.values()
+    ]
+    levels = _levels(contracts[0], contracts[1], protocols, blobs)
     outlines = _Outlines()
     table: list[tuple[Outline, ...]] = []
     for row, extractor in enumerate(lefts):
@@ -132,7 +139,9 @@ class _Level:
         return [found[column] for column in self._columns]
 
 
-def _levels(lefts: Sequence[Contract], rights: Sequence[Contract], blobs: Blobs) -> tuple[_Level, ...]:
+def _levels(
+    lefts: Sequence[Contract], rights: Sequence[Contract], protocols: Sequence[Protocol], blobs: Blobs
+) -> tuple[_Level, ...]:
     """Return the levels that need two contracts, in the order of a report without the classes."""
     return (
         _Level(
@@ -144,7 +153,7 @@ def _levels(lefts: Sequence[Contract], rights: Sequence[Contract], blobs: Blobs)
         _Level([images_of(one.data) for one in lefts], [images_of(one.data) for one in rights], input_codes),
         _Level(
             [anchored(one.protocol) for one in lefts],
-            [anchored(one.protocol) for one in rights],
+            list(map(anchored, protocols)),
             protocol_codes,
         ),
         _Level(

@@ -33,9 +33,9 @@ OLD = 5
 ARMS = ("fe-frozen", "rp-frozen", "random-head", "independent", "bound", "bound-changed")
 """``fe-frozen``: the reference extractor stays as it is while its head learns; ``rp-frozen``: it learns too, and keeps
 to the frozen rotation head that all were trained with. Controls: ``random-head`` a head drawn anew on the extractors of
-the first; ``independent`` as the first, but each extractor was trained with a head of its own. ``bound``: each network as
-it is, with a rotation head of its own, trained on all classes; ``bound-changed``: the same with the 1x1 convolution and
-the MobileNetV2's rest."""
+the first; ``independent`` as the first, but each extractor was trained with a head of its own. ``bound``: each network
+as it is, with a rotation head of its own, trained on all classes; ``bound-changed``: the same with the 1x1 convolution
+and the MobileNetV2's rest."""
 
 
 def tasks(run: Run, data: ck.DataSet, *, changed: bool = True) -> list[ck.Task]:

@@ -21,7 +21,7 @@ from compatkit.registry.names import Version
 if TYPE_CHECKING:
     from compatkit.promises import Given
     from compatkit.recipes import Recipe
-    from compatkit.training.context import AuxiliaryHead
+    from compatkit.training.beginning import Frozen
     from compatkit.training.fit import Fit
     from compatkit.training.task import Task
 
@@ -111,7 +111,7 @@ def train_command(
         if not isinstance(error.subject, str):  # the name of a data set that is not at hand
             raise
         raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
-    frozen = registry(context).auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
+    frozen = registry(context).frozen(**plan.against) if plan.against else None
     if explain or profile is not None:
         _look(plan, frozen, download, machine, profile)
         return
@@ -163,9 +163,7 @@ def train_command(
     )
 
 
-def _look(
-    plan: Recipe, frozen: Mapping[str, AuxiliaryHead] | None, download: bool, machine: bool, steps: int | None
-) -> None:
+def _look(plan: Recipe, frozen: Frozen, download: bool, machine: bool, steps: int | None) -> None:
     """Show the plan of the run, or where the time of ``steps`` of its steps goes."""
     given: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen_statistics}
     with offline(unless=download):
@@ -191,7 +189,11 @@ def _announce(plan: Recipe) -> None:
             f"{len(data.classes)} classes"
         )
     methods = ", ".join(use.as_ for use in plan.regularizers) or "none"
-    against = f", against the frozen heads {plan.frozen_heads}" if plan.frozen_heads else ""
+    against = (
+        f", against the frozen {', '.join(f'{word} {one}' for word, one in plan.against.items())}"
+        if plan.against
+        else ""
+    )
     news(f"{plan.trainer.steps:,} steps of each task, regularizers: {methods}{against}")
 
 

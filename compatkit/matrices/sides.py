@@ -9,6 +9,7 @@ import attrs
 from compatkit.components import function_of_parent, pinned
 from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.evaluation.cells import Part
+from compatkit.levels import protocol_of
 from compatkit.matrices.where import Where
 from compatkit.registry.index.search import Found
 from compatkit.registry.manifest import Manifest, function_digest
@@ -115,7 +116,7 @@ class Sides:
         manifest = self.store.manifest(place)
         function = self._functions[str(place.digest)] = function_digest(manifest)
         trained = next((one.component for one in manifest.parents if one.relation == TRAINED_WITH), None)
-        anchors = frozenset((one.kind, one.digest) for one in manifest.contract.protocol.anchors)
+        anchors = frozenset((one.kind, one.digest) for one in protocol_of(manifest).anchors)
         return Component(place, manifest, function, trained, self._function(trained), anchors)
 
     def bounds(self, extractors: Sequence[Component], heads: Sequence[Component]) -> Mapping[str, Component]:

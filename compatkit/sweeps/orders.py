@@ -21,7 +21,6 @@ from compatkit.workspace import Registry
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
     from compatkit.recipes import Recipe
-    from compatkit.training.context import AuxiliaryHead
     from compatkit.training.fit import Fit
 
 
@@ -122,18 +121,13 @@ def carry_out(order: Order, bench: Bench) -> Record:
         fit = plan.trainer.fit(
             plan.tasks,
             plan.regularizers,
-            frozen=frozen(plan, registry),
+            frozen=registry.frozen(**plan.against),
             frozen_statistics=plan.frozen_statistics,
         )
         record = concluded(order, record, plan, fit, registry)
     except Exception as error:  # told at the end of the sweep: the other runs go on
         record = record.failed(error)
     return kept(order, record, began)
-
-
-def frozen(plan: Recipe, registry: Registry) -> dict[str, AuxiliaryHead] | None:
-    """Return the released heads that a recipe trains against."""
-    return registry.auxiliary_heads(plan.frozen_heads) if plan.frozen_heads else None
 
 
 def concluded(order: Order, record: Record, plan: Recipe, fit: Fit, registry: Registry) -> Record:

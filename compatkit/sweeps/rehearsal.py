@@ -15,7 +15,7 @@ from compatkit.plugins.plan import RunPlugins
 from compatkit.recipes import Recipe
 from compatkit.registry.canonical import digest, dumps
 from compatkit.registry.durable import read as read_file
-from compatkit.sweeps.orders import Bench, Order, frozen
+from compatkit.sweeps.orders import Bench, Order
 from compatkit.sweeps.records import SCHEMA
 from compatkit.training.beginning import begun
 from compatkit.workspace import Registry
@@ -48,12 +48,13 @@ def rehearse(
         progress(number, len(orders), f"checks {order.run}")
         try:
             plan = bench.recipe(order)
-            if plan.frozen_heads and registry is None:
+            if plan.against and registry is None:
                 raise UsageError(
-                    f"It trains against {plan.frozen_heads}, and {order.registry} is no registry yet."
+                    f"It trains against {', '.join(map(str, plan.against.values()))}, and {order.registry} is no "
+                    "registry yet."
                 )
-            heads = frozen(plan, registry) if registry is not None else None
-            decides = _decides(order, plan, {name: head.digest for name, head in (heads or {}).items()})
+            heads = registry.frozen(**plan.against) if registry is not None else {}
+            decides = _decides(order, plan, {name: head.digest for name, head in heads.items()})
             kind = dumps({**decides, "trainer": {**decides["trainer"], "seed": 0}})
             if kind not in kinds:
                 trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")

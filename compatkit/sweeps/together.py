@@ -13,7 +13,7 @@ import attrs
 from compatkit.sweeps import records
 from compatkit.sweeps.ensembles import Ensemble, Unsuited, quiet, share_images
 from compatkit.sweeps.members import attempt, train
-from compatkit.sweeps.orders import Bench, Order, concluded, frozen, kept
+from compatkit.sweeps.orders import Bench, Order, concluded, kept
 from compatkit.sweeps.records import Record
 from compatkit.training.beginning import Begun, begun
 from compatkit.workspace import Registry
@@ -139,7 +139,7 @@ def _facts(member: Begun, count: int) -> dict[str, Any]:
 @contextmanager
 def _begun(order: Order, bench: Bench) -> Iterator[tuple[Recipe, Begun]]:
     plan = bench.recipe(order)
-    heads = frozen(plan, Registry.open(order.registry)) if plan.frozen_heads else None
+    heads = Registry.open(order.registry).frozen(**plan.against) if plan.against else None
     trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")
     given: dict[str, Any] = {"frozen": heads, "frozen_statistics": plan.frozen_statistics}
     with begun(trainer, plan.tasks, plan.regularizers, **given) as start:

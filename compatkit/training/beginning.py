@@ -33,6 +33,7 @@ from compatkit.training.networks import parameters_digest, prepare_task, redraw
 from compatkit.training.optimisation import check_owners
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import preserved, reseed, seed_of
+from compatkit.training.released import ReleasedExtractor
 from compatkit.training.scalars import check_tensorboard
 from compatkit.training.settings import resolved
 from compatkit.training.synchronised import synchronised
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from compatkit.training.trainer import Trainer
 
 Statistics = Literal["stored", "batch"]
-Frozen = Fit | Mapping[str, AuxiliaryHead] | None
+Frozen = Fit | Mapping[str, AuxiliaryHead | ReleasedExtractor] | None
 
 
 @attrs.frozen(eq=False)
@@ -177,8 +178,11 @@ def _set_up(
     states = {task.name: prepare_task(task, seed, precision) for task in tasks}
     for state in states.values():
         state.statistics = statistics
-    heads = frozen.auxiliary if isinstance(frozen, Fit) else frozen or {}
+    given = frozen.auxiliary if isinstance(frozen, Fit) else frozen or {}
+    heads = {name: one for name, one in given.items() if isinstance(one, AuxiliaryHead)}
     held = {name: _frozen(head, statistics, precision) for name, head in heads.items()}
+    old = next((one for one in given.values() if isinstance(one, ReleasedExtractor)), None)
+    old = None if old is None else old.placed(precision)
 
     def reset(state: TaskState, stream: tuple[str | int, ...], other: int | None) -> None:
         if state.task.extractor is not None:
@@ -194,7 +198,7 @@ def _set_up(
         for side, learns in (("extractor", not s.freezes_extractor), ("head", s.runs_head))
         if learns
     }
-    setup = SetUp(seed, precision, states, held, reset, owners=owners)
+    setup = SetUp(seed, precision, states, held, reset, owners=owners, released=old)
     for bound in plugins.set_up:
         reseed(precision.device, seed_of(seed, "set_up", bound.instance))
         setup.asking = bound.instance
@@ -206,7 +210,12 @@ def _set_up(
                 f"The frozen auxiliary head {name!r} is used by none of the regularizers of this run; name the "
                 "regularizer that was trained with it, or leave the head out."
             )
-    check_owners({**setup.owners, **{f"frozen.{name}": head.module for name, head in held.items()}})
+    if old is not None and not setup.compared:
+        raise UsageError(
+            f"The released extractor {old.reference} is used by none of the regularizers of this run; name one that "
+            "compares with it (feature_distillation, or backward_compatibility with forward), or leave it out."
+        )
+    check_owners({**setup.owners, **setup.unmoved()})
     return setup
 
 

@@ -20,6 +20,7 @@ from compatkit.registry.canonical import dumps
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
 from compatkit.training.recording import NOTHING, Layers, Recorder
+from compatkit.training.released import EXTRACTOR, HEAD, ReleasedExtractor
 from compatkit.training.task import Task
 
 NO_LABEL = -1
@@ -134,6 +135,8 @@ class SetUp:
         tasks: By name, in the order of training.
         auxiliary: Auxiliary heads of this run by name, frozen ones included.
         frozen: Heads that were handed in frozen, by name.
+        released: An extractor that was handed in frozen, or None.
+        compared: Whether a regularizer of this run looks at it.
         recorders: By task, what is recorded of its layers; empty where nobody asked.
         told: By instance, what it said of its choices.
         asking: The instance that is being set up.
@@ -149,6 +152,8 @@ class SetUp:
     recorders: dict[str, Recorder] = attrs.field(factory=dict)
     told: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     asking: str | None = None
+    released: ReleasedExtractor | None = None
+    compared: bool = False
 
     def rng(self, *key: str | int) -> torch.Generator:
         """Return a CPU generator of the plugin's own; ``key`` starts with the plugin's instance name."""
@@ -315,6 +320,40 @@ class SetUp:
             "a 1x1 convolution to it. Or choose split points of equal width."
         )
 
+    def unmoved(self) -> dict[str, nn.Module]:
+        """Return the modules that were handed in frozen, as ``frozen.<name>``."""
+        found = {f"frozen.{name}": head.module for name, head in self.frozen.items()}
+        return found if self.released is None else {**found, f"frozen.{EXTRACTOR}": self.released.module}
+
+    def released_head(self) -> AuxiliaryHead:
+        """Take the released target head that was handed in frozen (``registry.released``).
+
+        Raises:
+            UsageError: There is none, it is taken already, or does not take the tasks' features.
+        """
+        if HEAD not in self.frozen:
+            raise UsageError(
+                "There is no released head to train against. Hand it in: Trainer.fit(..., "
+                "frozen=registry.released(HEAD)), or in a recipe [frozen] with head = 'NAME@VERSION'."
+            )
+        return self.add_auxiliary_head(HEAD)
+
+    def released_extractor(self, task: TaskState) -> Callable[[Tensor], Tensor]:
+        """Return what gives a released extractor's features of a task's normalised images, without gradients.
+
+        Images are brought from the task's mean and standard deviation to the extractor's own.
+
+        Raises:
+            UsageError: There is none, it takes other images, or gives features of another shape.
+        """
+        if self.released is None:
+            raise UsageError(
+                "There is no released extractor to compare with. Hand it in: Trainer.fit(..., "
+                "frozen=registry.released(HEAD, EXTRACTOR)), or in a recipe [frozen] with extractor = 'NAME@VERSION'."
+            )
+        self.compared = True
+        return self.released.on(task.data, task.feature_shape[1:], task.name, self.precision.device)
+
     def _held(self, name: str, head: AuxiliaryHead) -> AuxiliaryHead:
         """Keep a head as one of this run, and whose it is."""
         head.plugin = self.asking or head.plugin
@@ -410,6 +449,18 @@ class Step:
             return self.task.extract(images)
         with batch_statistics(self.task.extractor, others="keep"):
             return self.task.extractor(images)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Run the task's head on other features; they are normalised by their own statistics, and move no buffer.
+
+        Args:
+            features: ``(batch, ...)``, of the shape of ``self.features``.
+
+        Returns:
+            Logits ``(batch, classes)``.
+        """
+        with batch_statistics(self.task.head, others="keep"):
+            return self.task.head(features)
 
     def rng(self, *key: str | int) -> torch.Generator:
         """Return a CPU generator for this step, and piece; ``key`` starts with the plugin's instance name."""

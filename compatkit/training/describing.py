@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
-from compatkit.training.context import TaskState
+from compatkit.training.context import SetUp, TaskState
 from compatkit.training.networks import start_digest
+from compatkit.training.released import EXTRACTOR
 from compatkit.training.task import Task
 
 if TYPE_CHECKING:
@@ -56,10 +57,7 @@ def describe(trainer: Trainer, loop: Loop, statistics: str) -> dict[str, Any]:
         "trainer": {**_settings(trainer), "scheduling": "alternate", "steps_are": "per task"},
         "tasks": [_task(state) for state in setup.tasks.values()],
         "plugins": [_plugin(line, setup.told) for line in loop.plugins.manifest()],
-        "frozen": {
-            name: {"digest": head.digest, "state": start_digest(head.module), "statistics": statistics}
-            for name, head in setup.frozen.items()
-        },
+        "frozen": _frozen(setup, statistics),
         "environment": {
             "compatkit": version("compatkit"),
             "torch": torch.__version__,
@@ -138,6 +136,22 @@ def _architecture(state: TaskState) -> dict[str, Any]:
         **({} if task.own_head else {"own_head": False}),
         **({"frozen_extractor": state.statistics} if task.freeze_extractor else {}),
     }
+
+
+def _frozen(setup: SetUp, statistics: str) -> dict[str, Any]:
+    """Return what the run is trained against, by digest."""
+    found = {
+        name: {"digest": head.digest, "state": start_digest(head.module), "statistics": statistics}
+        for name, head in setup.frozen.items()
+    }
+    old = setup.released
+    if old is not None:
+        found[EXTRACTOR] = {
+            "digest": old.digest,
+            "state": start_digest(old.module),
+            "statistics": "stored",
+        }
+    return found
 
 
 def _listed(stated: Mapping[str, tuple[float, ...]]) -> dict[str, list[float]]:

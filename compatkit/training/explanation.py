@@ -107,7 +107,6 @@ def _owners(loop: Loop) -> Sequence[Mapping[str, Any]]:
         for group in optimiser.param_groups
         for one in group["params"]
     }
-    frozen = {f"frozen.{name}": head.module for name, head in loop.setup.frozen.items()}
     return [
         {
             "owner": owner,
@@ -115,5 +114,5 @@ def _owners(loop: Loop) -> Sequence[Mapping[str, Any]]:
             "values": sum(one.numel() for one in module.parameters()),
             "moved_by": next((movers[id(one)] for one in module.parameters() if id(one) in movers), None),
         }
-        for owner, module in {**loop.setup.owners, **frozen}.items()
+        for owner, module in {**loop.setup.owners, **loop.setup.unmoved()}.items()
     ]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compatkit.promises import Progress
     from compatkit.reports.matrix import Matrix
     from compatkit.training.context import AuxiliaryHead
+    from compatkit.training.released import ReleasedExtractor
 
 
 class Measuring(Finding):
@@ -122,6 +123,79 @@ class Measuring(Finding):
                 origin=part.digest,
                 initials=tuple(part.manifest.training.get("initial", ())),
             )
+        return found
+
+    def released(
+        self, head: str | None = None, extractor: str | None = None
+    ) -> dict[str, AuxiliaryHead | ReleasedExtractor]:
+        """Return released parts that new ones are to stay compatible with: ``Trainer.fit(..., frozen=...)``.
+
+        Args:
+            head: Reference of a target head, for ``backward_compatibility``.
+            extractor: Reference of an extractor, for its forward term and for ``feature_distillation``.
+
+        Raises:
+            NotFound: Nothing has that name or version.
+            UsageError: A reference is of another kind, the head's classes have no names, or none is given.
+            IntegrityError: A part is damaged.
+        """
+        from compatkit.training.context import AuxiliaryHead
+        from compatkit.training.released import EXTRACTOR, HEAD, ReleasedExtractor
+
+        if head is None and extractor is None:
+            raise UsageError(
+                "released expects the reference of a head, of an extractor, or of both; got none."
+            )
+        found: dict[str, AuxiliaryHead | ReleasedExtractor] = {}
+        if head is not None:
+            (part,) = self._select(str(self.store.resolve(head)), "head")
+            manifest, labels = part.manifest, part.manifest.contract.data.labels
+            if not labels:
+                raise UsageError(
+                    f"{part.reference} does not say what its outputs mean, so that no image is known to be of one of "
+                    "its classes. Publish it with labels (compatkit split --labels).",
+                    subject=part.reference,
+                )
+            found[HEAD] = AuxiliaryHead(
+                HEAD,
+                manifest.blueprint,
+                part.module,
+                labels,
+                frozen=True,
+                digest=manifest.payload.tensors,
+                origin=part.digest,
+                initials=tuple(manifest.training.get("initial", ())),
+            )
+        if extractor is not None:
+            (part,) = self._select(str(self.store.resolve(extractor)), "extractor")
+            manifest = part.manifest
+            found[EXTRACTOR] = ReleasedExtractor(
+                manifest.blueprint,
+                part.module,
+                manifest.contract.data,
+                manifest.payload.tensors,
+                part.reference,
+            )
+        return found
+
+    def frozen(
+        self, *, heads: str | Sequence[str] = (), head: str | None = None, extractor: str | None = None
+    ) -> dict[str, AuxiliaryHead | ReleasedExtractor]:
+        """Return everything that a run is trained against: auxiliary heads, and released parts.
+
+        Args:
+            heads: See ``auxiliary_heads``.
+            head: See ``released``.
+            extractor: See ``released``.
+
+        Raises:
+            CompatkitError: As ``auxiliary_heads`` and ``released`` do.
+        """
+        found: dict[str, AuxiliaryHead | ReleasedExtractor] = {}
+        if heads:
+            found |= self.auxiliary_heads(heads)
+        if head is not None or extractor is not None:
+            found |= self.released(head, extractor)
         return found
 
     def _select(self, patterns: str | Sequence[str], kind: str) -> list[LoadedPart]:

@@ -12,36 +12,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import attrs
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from compatkit import AuxiliaryHead, Label, SetUp, Step, effect, hookimpl, label, match_classes
 from compatkit.errors import UnknownName, UsageError
 from compatkit.hooks import Register
 
+from ._classes import common_class_loss, names, outputs_of
+
 compatkit_api = 1
-OUTSIDE = -1
 
 
 @hookimpl
 def compatkit_regularizers(register: Register) -> None:
     """Offer ``dcc``."""
     register("dcc", DiscriminateCommonClasses)
-
-
-def common_class_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy over the examples of common classes, divided by the batch size.
-
-    Args:
-        logits: Of the shared head, ``(batch, classes)``.
-        labels: Index of the common class, or ``-1`` for an example of no common class, ``(batch,)``.
-
-    Returns:
-        Scalar in nats; 0 where the batch holds no common class.
-    """
-    total = F.cross_entropy(logits.float(), labels, ignore_index=OUTSIDE, reduction="sum")
-    return total / labels.shape[0]
 
 
 @attrs.define(eq=False)
@@ -76,16 +61,12 @@ class DiscriminateCommonClasses:
         outputs = self._head.labels or ()
         for state in setup.tasks.values():
             named = [label(name) for name in self.classes] if self.classes is not None else outputs
-            kept = {shared for shared, _ in match_classes(outputs, named)}
-            pairs = [(own, shared) for own, shared in match_classes(state.labels, outputs) if shared in kept]
-            if not pairs:
+            places = outputs_of(state.labels, outputs, named)
+            if places is None:
                 raise UsageError(
                     f"dcc: task {state.name!r} has none of the common classes. It has "
-                    f"{_names(state.labels)}; the shared head tells apart {_names(outputs)}."
+                    f"{names(state.labels)}; the shared head tells apart {names(outputs)}."
                 )
-            places = torch.full((len(state.labels),), OUTSIDE, dtype=torch.int64)
-            for own, shared in pairs:
-                places[own] = shared
             self._places[state.name] = places.to(setup.precision.device)
 
     @hookimpl
@@ -104,12 +85,12 @@ class DiscriminateCommonClasses:
             for name in self.classes or ():
                 if not match_classes([label(name)], held):
                     raise UnknownName(
-                        f"dcc: the frozen head does not know {name!r}; it tells apart {_names(held)}."
+                        f"dcc: the frozen head does not know {name!r}; it tells apart {names(held)}."
                     )
             return held
         shared = setup.shared_classes()
         if not shared:
-            lists = "; ".join(f"{name}: {_names(state.labels)}" for name, state in setup.tasks.items())
+            lists = "; ".join(f"{name}: {names(state.labels)}" for name, state in setup.tasks.items())
             raise UsageError(
                 f"dcc needs classes that at least two tasks share, matched by name; there is none. {lists}. "
                 "Rename the classes of a data set, or leave dcc out."
@@ -120,11 +101,6 @@ class DiscriminateCommonClasses:
         for one in asked:
             if not match_classes([one], shared):
                 raise UnknownName(
-                    f"dcc: {one.name!r} is no class that the tasks share; they share {_names(shared)}."
+                    f"dcc: {one.name!r} is no class that the tasks share; they share {names(shared)}."
                 )
         return tuple(asked)
-
-
-def _names(labels: Sequence[Label]) -> str:
-    shown = ", ".join(one.name for one in labels[:12])
-    return shown + (f", ... ({len(labels)} in all)" if len(labels) > 12 else "")

@@ -223,3 +223,31 @@ def test_interrupting_a_run(run: Any, recipe: Any, tmp_path: Path, monkeypatch: 
     assert said.code == 130 and said.json["error"]["code"] == "interrupted"
     assert f"goes on from the checkpoint {tmp_path / 'state'}" in run(*words).err
     assert not (tmp_path / "parts").exists()
+
+
+RELEASED = """
+prefix = "later"
+regularizers = [{ name = "backward_compatibility", forward = 0.5 }, "feature_distillation"]
+[frozen]
+head = "digits/left.head"
+extractor = "digits/left.extractor@^1"
+"""
+
+
+def test_a_recipe_names_released_parts_to_stay_compatible_with(run: Any, recipe: Any, parts: Path) -> None:
+    begun = 'prefix = "digits"\nregularizers = ["identical_init", "dcc"]\n'
+    file = recipe((begun, RELEASED), ('"right"', '"third"'), ('"left"', '"fourth"'))
+    said = run("train", file)
+    assert said.code == 0
+    assert "against the frozen head digits/left.head, extractor digits/left.extractor@^1" in said.err
+    store = Store.open(parts)
+    head, extractor = (store.manifest(f"digits/left.{kind}") for kind in ("head", "extractor"))
+    wanted = [head.payload.tensors, extractor.payload.tensors]
+    assert store.manifest("later/third.extractor").training["frozen"] == wanted
+    assert run("check", "later/third.extractor", "digits/left.head", "--require", "shared-head").code == 0
+    empty = recipe((begun, RELEASED.split("head =")[0]))
+    said = run("train", empty)
+    assert said.code == 2 and "[frozen] names what does not move" in said.err
+    gone = recipe((begun, RELEASED.replace("digits/left.head", "digits/gone.head")))
+    said = run("train", gone)
+    assert said.code != 0 and "digits/gone.head" in said.err

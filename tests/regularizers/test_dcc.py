@@ -10,7 +10,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import PluginError
-from compatkit_plugins.regularizers.dcc import OUTSIDE, common_class_loss
+from compatkit_plugins.regularizers._classes import OUTSIDE, common_class_loss
 
 
 def reference(logits: torch.Tensor, labels: list[int]) -> float:

@@ -1,0 +1,52 @@
+"""Classes of a task and outputs of a head that is not its own: matched by name, and the loss over those in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from compatkit import Label, match_classes
+
+OUTSIDE = -1
+
+
+def common_class_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy over the examples of common classes, divided by the batch size.
+
+    Args:
+        logits: Of the other head, ``(batch, classes)``.
+        labels: Its output for the example's class, or ``-1`` for an example of no common class, ``(batch,)``.
+
+    Returns:
+        Scalar in nats; 0 where the batch holds no common class.
+    """
+    total = F.cross_entropy(logits.float(), labels, ignore_index=OUTSIDE, reduction="sum")
+    return total / labels.shape[0]
+
+
+def outputs_of(own: Sequence[Label], outputs: Sequence[Label], kept: Sequence[Label]) -> Tensor | None:
+    """Return the output that means each class of a task, int64 ``(classes,)``; ``OUTSIDE`` where none does.
+
+    Args:
+        own: Classes of the task.
+        outputs: Classes of the head.
+        kept: Those of the head's classes that count.
+
+    Returns:
+        None where there is no class in common.
+    """
+    counted = {shared for shared, _ in match_classes(outputs, kept)}
+    pairs = [(mine, shared) for mine, shared in match_classes(own, outputs) if shared in counted]
+    places = torch.full((len(own),), OUTSIDE, dtype=torch.int64)
+    for mine, shared in pairs:
+        places[mine] = shared
+    return places if pairs else None
+
+
+def names(labels: Sequence[Label]) -> str:
+    """Return the first names, and how many there are in all where that is not all of them."""
+    shown = ", ".join(one.name for one in labels[:12])
+    return shown + (f", ... ({len(labels)} in all)" if len(labels) > 12 else "")

@@ -1,0 +1,52 @@
+"""Feature distillation: new features are drawn to those of a released extractor on the same images.
+
+Paper: Romero, Ballas, Kahou, Chassang, Gatta, Bengio (2015), "FitNets: Hints for Thin Deep Nets", Eq. 3, without a
+    regressor: both features have one shape.
+Equations: the mean over images, channels and positions of (f_new(x) - f_old(x))^2.
+Cost: an extractor's forward pass a step; memory of one more batch of features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+import torch.nn.functional as F
+from torch import Tensor
+
+from compatkit import SetUp, Step, effect, hookimpl
+from compatkit.errors import UsageError
+from compatkit.hooks import Register
+
+compatkit_api = 1
+
+
+@hookimpl
+def compatkit_regularizers(register: Register) -> None:
+    """Offer ``feature_distillation``."""
+    register("feature_distillation", FeatureDistillation)
+
+
+@attrs.define(eq=False)
+class FeatureDistillation:
+    """Compares features with those of a released extractor, which sees images as its own contract asks."""
+
+    _old: dict[str, Callable[[Tensor], Tensor]] = attrs.field(factory=dict, init=False)
+
+    @hookimpl
+    def compatkit_set_up(self, setup: SetUp) -> None:
+        """Take the released extractor.
+
+        Raises:
+            UsageError: There is none, or it takes other images or gives features of another shape than a task's.
+        """
+        self._old = {name: setup.released_extractor(state) for name, state in setup.tasks.items()}
+
+    @hookimpl
+    @effect("pure")
+    def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
+        """Return the mean square of the difference."""
+        if step.features is None or step.task.name not in self._old:
+            raise UsageError("feature_distillation: losses were asked for before the run was set up.")
+        wanted = self._old[step.task.name](step.batch.images)
+        return {"loss": F.mse_loss(step.features.float(), wanted.float())}

@@ -1,0 +1,252 @@
+"""Releases that may not break: how far new parts work with released ones, by the way in which they are trained.
+
+Papers: Shen, Xiong, Xia, Soatto (2020), "Towards Backward-Compatible Representation Learning" (BCT); Ramanujan, Vasu,
+    Farhadi, Tuzel, Pouransari (2022), "Forward Compatible Training for Large-Scale Embedding Retrieval Systems" (FCT;
+    CIFAR-100, 50 to 100 classes); Gygli, Uijlings, Ferrari (2021), Sec. 3.1 and 4 (DCC, incremental).
+Here: MNIST and USPS, two halves of CIFAR-10, or CIFAR-100 from 50 to 100 classes, at a size for two CPU cores.
+
+Four releases in a row (two for CIFAR-100), the odd ones on the first domain and the even ones on the second, each on
+images drawn anew. A new release is trained against the one before. ``backward`` is the accuracy of the second release's
+extractor under the first one's head on the second domain; ``forward`` that of the first extractor under the second head
+on the first domain. Both are classification by a head over the classes in common, not retrieval, which the papers
+measure.
+
+    compatkit study run releases --data DIR --out OUT
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+import compatkit as ck
+from compatkit.errors import TrainingError
+from compatkit.hooks import Register
+from compatkit.studies import Measure, Outcome, Reported, Run, Study
+
+ARMS = (
+    "independent",
+    "warm",
+    "distillation",
+    "bct",
+    "bct+warm",
+    "bct+forward",
+    "incremental-dcc",
+    "incremental-dcc+warm",
+    "bct+dcc",
+    "joint-dcc",
+)
+"""``warm``: the extractor starts from the last release's; ``distillation``: features drawn to its features; ``bct``:
+its head classifies the new features; ``forward``: the new head classifies its features; ``incremental-dcc``: the first
+release's auxiliary head is frozen for all others; ``joint-dcc``: all releases at once with one that moves."""
+STORED, ESTIMATED = "running", "reestimate"
+PREFIX, SHARED = "releases", "releases/shared.dcc"
+
+
+def domains(run: Run) -> list[ck.DataSet]:
+    """Return the data sets of odd and even releases, of all images."""
+    names = run.settings["data"]
+    if names == ["cifar100"]:
+        whole = run.load("cifar100")
+        return [first_classes(whole, run.settings["classes"]).renamed("half-of-classes"), whole]
+    if names == ["cifar10"]:
+        plain, other = run.load("cifar10").halves()
+        return [plain.renamed("plain"), other.shifted(hue=0.3, blur=0.8).renamed("shifted")]
+    return [run.load(one) for one in names]
+
+
+def first_classes(data: ck.DataSet, count: int) -> ck.DataSet:
+    """Return the images of the first classes."""
+    names, splits = data.classes[:count], []
+    for split in (data.train, data.test):
+        some = split.take(np.flatnonzero(split.labels < count))
+        splits.append(attrs.evolve(some, classes=names))
+    return ck.DataSet(data.name, *splits)
+
+
+def releases(run: Run) -> list[ck.DataSet]:
+    """Return the data set of each release; of one domain each has training images drawn anew."""
+    settings, found = run.settings, []
+    for number in range(settings["releases"]):
+        data = domains(run)[number % 2]
+        sizes = {
+            name: min(settings[name] or len(getattr(data, name)), len(getattr(data, name)))
+            for name in ("train", "test")
+        }
+        some = data.subset(sizes["train"], None, seed=settings["releases"] * run.seed + number)
+        found.append(ck.DataSet(data.name, some.train, data.test.subset(sizes["test"])))
+    return found
+
+
+def train(run: Run, registry: ck.Registry) -> list[ck.DataSet]:
+    """Train and publish all releases of an arm, ``releases/r1`` and so on; return their data sets."""
+    words, sets = run.arm.split("+"), releases(run)
+    tasks = [_task(run, f"r{number}", data) for number, data in enumerate(sets, 1)]
+    trainer = ck.Trainer(
+        steps=run.settings["steps"], seed=run.seed, batch_size=run.settings["batch_size"], progress=False
+    )
+    if run.arm == "joint-dcc":
+        registry.publish(trainer.fit(tasks, ["dcc"]), prefix=PREFIX)
+        return sets
+    dcc = ["dcc"] if {"dcc", "incremental-dcc"} & set(words) else []
+    registry.publish(trainer.fit(tasks[:1], dcc), prefix=PREFIX)
+    for number, task in enumerate(tasks[1:], 1):
+        extractor, head = (f"{PREFIX}/r{number}.{kind}" for kind in ("extractor", "head"))
+        uses, frozen = [ck.use(one) for one in dcc], {"heads": SHARED} if dcc else {}
+        if "bct" in words:
+            forward = "forward" in words
+            uses.append(ck.use("backward_compatibility", forward=float(forward)))
+            frozen |= {"head": head, **({"extractor": extractor} if forward else {})}
+        if "distillation" in words:
+            uses.append(ck.use("feature_distillation"))
+            frozen |= {"extractor": extractor}
+        if "warm" in words:
+            task = registry.task(task.name, task.data, extractor=extractor, augment=task.augment)
+        registry.publish(trainer.fit([task], uses, frozen=registry.frozen(**frozen)), prefix=PREFIX)
+    return sets
+
+
+def _task(run: Run, name: str, data: ck.DataSet) -> ck.Task:
+    settings = run.settings
+    augment = ("crop", "flip") if settings["data"][0].startswith("cifar") else ()
+    return ck.Task(
+        name, data, settings["backbone"], settings["split"], size=settings["image"], augment=augment
+    )
+
+
+def measure(registry: ck.Registry, sets: list[ck.DataSet]) -> list[dict[str, Any]]:
+    """Measure every release's extractor under every release's head, with stored and with re-estimated statistics."""
+    tests = {f"{PREFIX}/r{number}.extractor": data.test for number, data in enumerate(sets, 1)}
+    rows: list[dict[str, Any]] = []
+    for policy in (STORED, ESTIMATED):
+        matrix = registry.matrix(f"{PREFIX}/r*.extractor", f"{PREFIX}/r*.head", tests, normalisation=policy)
+        for cell in matrix.cells:
+            if cell.restricted is None:
+                raise TrainingError(f"{cell.extractor} with {cell.head} could not be measured: {cell.reason}")
+            sides = (one.split("/")[1].split(".")[0] for one in (cell.extractor, cell.head))
+            figures = {"accuracy": cell.restricted.accuracy, "chance": cell.chance, "promise": cell.promise}
+            rows.append({**dict(zip(("extractor", "head"), sides, strict=True)), "policy": policy, **figures})
+    return rows
+
+
+def values_of(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the measures of one run."""
+    cells = {(one["extractor"], one["head"], one["policy"]): one for one in rows}
+    last = max(int(one["extractor"][1:]) for one in rows)
+
+    def accuracy(extractor: int, head: int, policy: str = STORED) -> float:
+        return cells[f"r{extractor}", f"r{head}", policy]["accuracy"]
+
+    return {
+        "old": accuracy(1, 1),
+        "own": accuracy(2, 2),
+        "backward": accuracy(2, 1),
+        "backward-reestimated": accuracy(2, 1, ESTIMATED),
+        "forward": accuracy(1, 2),
+        "forward-reestimated": accuracy(1, 2, ESTIMATED),
+        **{f"under-first-{number}": accuracy(number, 1) for number in range(3, last + 1)},
+        **{f"own-{number}": accuracy(number, number) for number in range(3, last + 1)},
+        "chance": cells["r2", "r1", STORED]["chance"],
+    }
+
+
+def run(run: Run) -> Outcome:
+    """Train the releases of an arm, and measure all of them with each other."""
+    with tempfile.TemporaryDirectory() as folder:
+        registry = ck.Registry.init(Path(folder) / "parts")
+        rows = measure(registry, train(run, registry))
+    return Outcome(values=values_of(rows), kept={"cells": rows})
+
+
+def _reported(arm: str, metric: str, value: float, what: str) -> Reported:
+    where = "Ramanujan et al. 2022 (FCT), CIFAR-100, 50 to 100 classes, ResNet-50, retrieval top-1"
+    return Reported(arm, metric, value, f"{where}: {what}", "%")
+
+
+_CPU: dict[str, Any] = {
+    "data": ["mnist", "usps"],
+    "backbone": "resnet20_cifar",
+    "split": "layer2",
+    "image": 16,
+    "train": 5000,
+    "test": 2000,
+    "steps": 300,
+    "batch_size": 64,
+    "releases": 4,
+    "classes": 50,
+}
+_HUNDRED: dict[str, Any] = {
+    **_CPU,
+    "data": ["cifar100"],
+    "image": 32,
+    "train": 0,  # all
+    "test": 0,
+    "steps": 1000,
+    "releases": 2,
+}
+_SMALLER = "ResNet-20, 5,000 images and 300 steps of 64 a release"
+_MEASURED = "accuracy by classification over common classes, where the papers measure retrieval"
+STUDY = Study(
+    title="releases that stay compatible",
+    question="A new release replaces an extractor or a head whose partner was released before: which way of training "
+    "keeps the pair working, at what cost to the new network itself, and what is left after four releases?",
+    reference="Shen et al. (2020), Towards Backward-Compatible Representation Learning; Ramanujan et al. (2022), "
+    "Forward Compatible Training; Gygli et al. (2021), Towards Reusable Network Components",
+    arms=ARMS,
+    measures=(
+        Measure(name="old", title="first release, own", drawn=False),
+        Measure(name="own", title="second release, own"),
+        Measure(name="backward", title="new extractor, old head"),
+        Measure(name="backward-reestimated", title="the same, statistics estimated anew", drawn=False),
+        Measure(name="forward", title="old extractor, new head"),
+        Measure(name="forward-reestimated", title="the same, statistics estimated anew", drawn=False),
+        Measure(name="under-first-3", title="third extractor, first head", drawn=False),
+        Measure(name="under-first-4", title="fourth extractor, first head"),
+        Measure(name="own-3", title="third release, own", drawn=False),
+        Measure(name="own-4", title="fourth release, own", drawn=False),
+        Measure(name="chance", title="chance", better="none", drawn=False),
+    ),
+    sizes={
+        "cpu": _CPU,
+        "back": {**_CPU, "data": ["usps", "mnist"]},
+        "halves": {**_CPU, "data": ["cifar10"], "image": 32, "train": 8000},
+        "cifar100": _HUNDRED,
+        "paper": {
+            **_HUNDRED,
+            "backbone": "resnet56_cifar",
+            "steps": 20_000,
+            "batch_size": 512,
+        },
+    },
+    scale={
+        "cpu": f"MNIST, then USPS, and so on, at 16x16; {_SMALLER}; {_MEASURED}.",
+        "back": f"USPS, then MNIST, and so on, at 16x16; {_SMALLER}; {_MEASURED}.",
+        "halves": "two halves of CIFAR-10, one of them shifted; ResNet-20, 8,000 images and 300 steps of 64 a "
+        f"release; {_MEASURED}.",
+        "cifar100": "CIFAR-100, the first 50 classes, then all 100; ResNet-20 and 1,000 steps of 64 in place of "
+        f"ResNet-50, on the images of the pack that is at hand; {_MEASURED}: `backward` is over the 50 old classes.",
+        "paper": f"ResNet-56 in place of ResNet-50; {_MEASURED}: `backward` is over the 50 old classes.",
+    },
+    paper=(
+        _reported("independent", "old", 32.9, "old to old"),
+        _reported("fct", "own", 56.4, "new to new"),
+        _reported("fct", "backward", 50.6, "new queries, old gallery, transformed"),
+        _reported("bct", "own", 60.0, "new to new, as printed by Zhou et al. (BT2)"),
+        _reported("bct", "backward", 25.0, "new queries, old gallery, as printed by Zhou et al. (BT2)"),
+        _reported(
+            "independent", "backward", 0.8, "new queries, old gallery, as printed by Zhou et al. (BT2)"
+        ),
+    ),
+    run=run,
+    data=("mnist", "usps", "cifar10", "cifar100"),
+)
+
+
+@ck.hookimpl
+def compatkit_studies(register: Register) -> None:
+    """Offer the study ``releases``."""
+    register("releases", lambda: STUDY)

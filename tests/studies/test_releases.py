@@ -1,0 +1,108 @@
+"""The study of releases: what each arm is trained against, the chain, classes added, and figures by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small import data_set, write_pack
+
+import compatkit as ck
+from compatkit.studies import Run, carry_out, find
+from compatkit.studies.runs import Shelf
+from compatkit.studies.settings import settings_of
+from compatkit_studies.releases import ARMS, first_classes, releases, train, values_of
+
+TINY: dict[str, Any] = {
+    "backbone": "resnet8_cifar",
+    "train": 24,
+    "test": 24,
+    "steps": 1,
+    "batch_size": 8,
+    "releases": 3,
+}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Packs of noise in place of the real data sets."""
+    for seed, name in enumerate(("mnist", "usps")):
+        write_pack(tmp_path, data_set(name, seed=seed))
+    for seed, name in enumerate(("cifar10", "cifar100")):
+        write_pack(tmp_path, data_set(name, seed=seed, channels=3, classes=("0", "1", "2", "3")))
+    return tmp_path
+
+
+def run_of(data: Path, arm: str, size: str = "cpu", **changes: Any) -> Run:
+    settings = settings_of(find("releases"), size, {**TINY, **changes})
+    return Run("releases", arm, 0, settings, Shelf("releases", str(data)))
+
+
+@pytest.mark.parametrize("arm", ["distillation", "bct+warm", "bct+forward", "bct+dcc"])
+def test_a_release_is_trained_against_the_one_before(data: Path, tmp_path: Path, arm: str) -> None:
+    registry = ck.Registry.init(tmp_path / "parts")
+    sets = train(run_of(data, arm), registry)
+    assert [one.name for one in sets] == ["mnist", "usps", "mnist"]
+    assert not np.array_equal(sets[0].train.images, sets[2].train.images)  # drawn anew
+    for number in (2, 3):
+        new, (head, extractor) = (
+            registry.manifest(f"releases/r{number}.extractor"),
+            (registry.manifest(f"releases/r{number - 1}.{kind}") for kind in ("head", "extractor")),
+        )
+        frozen, words = set(new.training["frozen"]), arm.split("+")
+        assert (head.payload.tensors in frozen) == ("bct" in words)
+        assert (extractor.payload.tensors in frozen) == bool({"distillation", "forward"} & set(words))
+        assert len(frozen) == (2 if arm in ("bct+forward", "bct+dcc") else 1)
+        assert any(one.relation == "initialised_from" for one in new.parents) == ("warm" in words)
+
+
+@pytest.mark.parametrize("arm", ["independent", "joint-dcc"])
+def test_an_arm_gives_its_measures(data: Path, tmp_path: Path, arm: str) -> None:
+    found = carry_out("releases", tmp_path / "out", seeds=1, arms=[arm], data=str(data), changes=TINY)
+    values = {row["metric"]: row["values"] for row in found["results"]}
+    wanted = {"old", "own", "backward", "backward-reestimated", "forward", "forward-reestimated"}
+    assert set(values) == wanted | {"under-first-3", "own-3", "chance"}
+    assert all(0 <= one <= 1 for (one,) in values.values())
+
+
+def test_every_arm_is_known_by_its_words() -> None:
+    known = {"independent", "warm", "distillation", "bct", "forward", "dcc", "incremental-dcc", "joint-dcc"}
+    assert {word for arm in ARMS for word in arm.split("+")} == known
+
+
+def test_classes_are_added(data: Path) -> None:
+    old, new = releases(run_of(data, "bct", "cifar100", classes=2, releases=2))
+    assert (old.classes, new.classes) == (("0", "1"), ("0", "1", "2", "3"))
+    assert set(old.train.labels) == {0, 1} and set(new.test.labels) == {0, 1, 2, 3}
+    few = first_classes(data_set("x", classes=("0", "1", "2", "3")), 3)
+    assert few.test.counts == (12, 12, 12)
+
+
+def test_measures_are_those_of_the_right_cells() -> None:
+    rows = [
+        {
+            "extractor": f"r{one}",
+            "head": f"r{other}",
+            "policy": policy,
+            "accuracy": one / 10 + other / 100 + add,
+            "chance": 0.1,
+        }
+        for one in (1, 2, 3)
+        for other in (1, 2, 3)
+        for policy, add in (("running", 0.0), ("reestimate", 0.001))
+    ]
+    assert values_of(rows) == pytest.approx(
+        {
+            "old": 0.11,
+            "own": 0.22,
+            "backward": 0.21,
+            "backward-reestimated": 0.211,
+            "forward": 0.12,
+            "forward-reestimated": 0.121,
+            "under-first-3": 0.31,
+            "own-3": 0.33,
+            "chance": 0.1,
+        }
+    )
