@@ -42,8 +42,11 @@ class PairedMoments:
     @classmethod
     def empty(cls, width: int, target: int) -> PairedMoments:
         """Return the moments of no sample yet, for c and d channels."""
-        zeros = [torch.zeros(*shape, dtype=torch.float64) for shape in ((width,), (target,), (width, width))]
-        return cls(0, *zeros, torch.zeros(width, target, dtype=torch.float64), zeros[1].clone())
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64)
+
+        return cls(0, zeros(width), zeros(target), zeros(width, width), zeros(width, target), zeros(target))
 
     def add(self, x: Tensor, y: Tensor) -> None:
         """Take in samples.

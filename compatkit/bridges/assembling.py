@@ -12,7 +12,7 @@ from compatkit.bridges.candidate import Candidate
 from compatkit.bridges.climbing import Climb, Progress, choose, residual_of
 from compatkit.bridges.ground import Ground, ground
 from compatkit.bridges.results import Bridge, Step
-from compatkit.bridges.rungs import ADAPTERS, On, chosen_rungs
+from compatkit.bridges.rungs import ADAPTERS, BEST, TAUGHT, On, chosen_rungs
 from compatkit.bridging import own_extractor
 from compatkit.compatibility import check
 from compatkit.components import load, pinned, registered
@@ -105,20 +105,24 @@ def between(
     data: Mapping[str, Split],
     rung: str,
     *,
+    tests: Mapping[str, Split],
     images: int,
     seed: int,
     progress: Progress | None,
-) -> dict[tuple[str, str], Sequence[Adapter]]:
-    """Return what one rung puts between every pair; see ``Registry.bridges_between``."""
-    if rung not in ADAPTERS:
+) -> dict[tuple[str, str], Bridge]:
+    """Return a bridge for every pair; see ``Registry.bridges_between``."""
+    if rung not in (*ADAPTERS, BEST):
         chosen_rungs([rung], True)
         raise UsageError(
             f"The rung {rung} puts no adapter between the parts; those that do without labels are "
-            f"{', '.join(ADAPTERS)}.",
+            f"{', '.join(ADAPTERS)}, or {BEST} for the one in closed form that agrees most.",
             subject=rung,
         )
+    rungs = (
+        ["direct", "statistics", *(one for one in ADAPTERS if one not in TAUGHT)] if rung == BEST else [rung]
+    )
     pairs = [(left, right) for left in extractors for right in heads]
-    found: dict[tuple[str, str], Sequence[Adapter]] = {}
+    found: dict[tuple[str, str], Bridge] = {}
     for number, (left, right) in enumerate(pairs):
         if progress is not None:
             progress(number, len(pairs), f"{left.name} + {right.name}")
@@ -130,12 +134,11 @@ def between(
                 f"{left.name} has no images to fit a bridge on; they were given for {', '.join(data)}."
             )
         report = check(mine.manifest, theirs.manifest)
-        wish = Wish(data=data[left.name], rungs=[rung], images=images, seed=seed)
+        wish = Wish(data=data[left.name], test=tests.get(left.name), rungs=rungs, images=images, seed=seed)
         try:
             if report.wiring == "refused":
                 raise IncompatibleError("they cannot be wired")
-            step = bridge(store, mine, theirs, report, wish).step(rung)
-            found[mine.reference, theirs.reference] = candidate_of(step).adapters
+            found[mine.reference, theirs.reference] = bridge(store, mine, theirs, report, wish)
         except IncompatibleError as error:
             warnings.warn(
                 f"{mine.reference} with {theirs.reference} has no bridge by {rung}: {error}", stacklevel=4

@@ -16,7 +16,7 @@ from compatkit.bridges.candidate import Candidate
 from compatkit.bridges.ground import Ground
 from compatkit.bridges.passes import Passes
 from compatkit.bridges.results import Step
-from compatkit.bridges.rungs import LABELLED
+from compatkit.bridges.rungs import LABELLED, TAUGHT
 from compatkit.bridges.training import Labelled
 from compatkit.data.split import Split
 from compatkit.errors import DataError, IncompatibleError, UsageError
@@ -86,7 +86,7 @@ class Climb:
                 progress(number, len(rungs), rung)
             steps.append(self._step(rung, steps))
             found = steps[-1].agreement
-            if until is not None and found is not None and found.accuracy >= until:
+            if until is not None and found is not None and found.accuracy >= until and rung not in TAUGHT:
                 break
         if progress is not None:
             progress(len(rungs), len(rungs), steps[-1].rung)
@@ -169,8 +169,9 @@ class Climb:
 def choose(steps: Sequence[Step]) -> Step:
     """Return the step to take: the highest agreement, the cheaper of equals.
 
-    A rung that was trained with labels is taken where it is right more often than that one on labelled images that
-    neither was fitted to: what it learnt from labels, the head's own network may not know.
+    A rung that was trained to agree is taken only where there is no other: it comes to share the mistakes of the head's
+    own network on these images. A rung that was trained with labels is taken where it is right more often than the best
+    other on labelled images that neither was fitted to: what it learnt from labels, the head's own network may not know.
 
     Raises:
         IncompatibleError: Every rung was left out; says why.
@@ -186,7 +187,8 @@ def choose(steps: Sequence[Step]) -> Step:
     def checked(one: Step) -> float:
         return one.checked.accuracy if one.checked is not None else 0.0
 
-    best = max((one for one in there if one.rung not in LABELLED), key=agreement, default=there[0])
+    judged = [one for one in there if one.rung not in LABELLED | TAUGHT]
+    best = max(judged or there, key=agreement)
     learnt = max((one for one in there if one.rung in LABELLED), key=checked, default=best)
     return learnt if checked(learnt) > checked(best) else best
 

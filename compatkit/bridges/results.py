@@ -115,6 +115,20 @@ class Bridge:
         """``"fit"``, ``"doubtful"`` or ``"no fit"``: whether to go on with it."""
         return said(self.agreement.accuracy)
 
+    def lines(self) -> list[str]:
+        """Return what to tell of it beside a figure: by which rung, and what each gave."""
+        found = [f"Bridged by {self.chosen}: {RUNGS[self.chosen]}; {self.says}."]
+        for one in self.steps:
+            if one.agreement is None:
+                found.append(f"Rung {one.rung}: left out: {one.note}")
+                continue
+            right = "" if one.accuracy is None else f", accuracy {one.accuracy.accuracy:.3f}"
+            found.append(
+                f"Rung {one.rung}: agreement {one.agreement.accuracy:.3f}{right}, {one.images:,} images, "
+                f"{one.seconds:.2f} s."
+            )
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
         steps = [one.to_json() for one in self.steps]
@@ -154,11 +168,4 @@ class Bridge:
         return picture
 
     def __str__(self) -> str:
-        lines = [f"{self.extractor} + {self.head}: {self.says} by {self.chosen} ({RUNGS[self.chosen]})"]
-        for one in self.steps:
-            if one.agreement is None:
-                lines.append(f"{one.rung}: left out: {one.note}")
-                continue
-            right = f", accuracy {one.accuracy.accuracy:.3f}" if one.accuracy is not None else ""
-            lines.append(f"{one.rung}: agreement {one.agreement.accuracy:.3f}{right}, {one.seconds:.2f} s")
-        return "\n".join(lines)
+        return "\n".join([f"{self.extractor} + {self.head}", *self.lines()])

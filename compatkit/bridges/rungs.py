@@ -27,10 +27,12 @@ LABELLED = frozenset({"stitch-labels", "finetune"})
 """Rungs that need labels."""
 ON_REQUEST = frozenset({"infomax"})
 """Rungs that are climbed only where they are named: they do harm where classes are unbalanced."""
-REFITTED = frozenset({"absorbed", "finetune", "infomax"})
-"""Rungs that change the head's weights: the head becomes a component of its own."""
+TAUGHT = frozenset({"stitch"})
+"""Rungs that were trained to answer as the head's own network does: their agreement says more than they are worth."""
 ADAPTERS = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "stitch")
 """Rungs without labels that put an adapter between the parts and leave both as they are."""
+BEST = "best"
+"""For a matrix: as it is, with statistics, and those adapters; the one that agrees most."""
 On = Literal["src", "dst", "mix"]
 
 GO, NO_GO = 0.6, 0.12

@@ -6,7 +6,7 @@ normalisation in batch mode, and estimate its statistics anew at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -110,10 +110,6 @@ def _train(
     """
     network, chosen = made.network, list(weights)
     given = _together(features)
-    loss_of: Callable[[Tensor, Tensor | None], Tensor]
-    loss_of = (
-        (lambda out, _: information(out)) if wanted is None else (lambda out, aim: F.cross_entropy(out, aim))
-    )
     for one in network.parameters():
         one.requires_grad_(False)
     for one in chosen:
@@ -125,7 +121,8 @@ def _train(
     with batch_statistics(network), torch.enable_grad():
         for step in range(int(settings["steps"])):
             some = torch.randperm(len(given), generator=draw)[:size]
-            loss = loss_of(network(given[some]).float(), None if wanted is None else wanted[some])
+            out = network(given[some]).float()
+            loss = information(out) if wanted is None else F.cross_entropy(out, wanted[some])
             if not bool(torch.isfinite(loss)):
                 raise DataError(
                     f"The loss of step {step} is not finite; look at the features, or leave this rung out."

@@ -104,7 +104,8 @@ def measuring_options(function: Any) -> Any:
     "rung",
     metavar="RUNG",
     help="Put a bridge between parts that were not trained together, fitted on training images without their labels: "
-    "permutation, procrustes, ridge, ridge-procrustes, ridge3x3 or stitch (see `compatkit bridge`).",
+    "permutation, procrustes, ridge, ridge-procrustes, ridge3x3, stitch, or best, the one that agrees most (see "
+    "`compatkit bridge`).",
 )
 @click.option(
     "--where",
@@ -148,13 +149,13 @@ def matrix_command(
         if rung is not None:
             with progress("bridges") as report:
                 fitted_on = {name: fitting_images(one) for name, one in sets.items()}
-                between = held.bridges_between(lefts, heads, fitted_on, rung, progress=report)
+                between = held.bridges_between(lefts, heads, fitted_on, rung, tests=data, progress=report)
     elif rung is not None:
         raise click.UsageError(
             "--bridge fits on images, which --fill none does not read; name them with --data."
         )
     with progress("matrix") as report:
-        matrix = held.matrix(extractors, heads, data, adapters=between, progress=report, **conditions)
+        matrix = held.matrix(extractors, heads, data, bridges=between, progress=report, **conditions)
     for name, path in paths.items():
         if path is not None:
             getattr(matrix, f"to_{name}")(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,14 @@ class Matrix:
                 raise UsageError(f"two cells for the pair {cell.extractor!r}, {cell.head!r}", subject=cell)
             _check_figures(cell)
             self._places[cell.extractor, cell.head] = cell
+
+    def with_notes(self, notes: Mapping[tuple[str, str], Sequence[str]]) -> Matrix:
+        """Return the same with further lines among the findings of some cells, by references."""
+        cells = [
+            attrs.evolve(one, findings=(*one.findings, *notes.get((one.extractor, one.head), ())))
+            for one in self.cells
+        ]
+        return attrs.evolve(self, cells=tuple(cells))
 
     def find(self, extractor: str, head: str) -> Cell | None:
         """Return the cell of two exact references, or None where the pair was not measured."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from compatkit.bridges.climbing import Progress
     from compatkit.bridges.results import Bridge
     from compatkit.data.dataset import Split
-    from compatkit.evaluation.adapter import Adapter
 
 
 class Bridging(Finding):
@@ -92,11 +91,12 @@ class Bridging(Finding):
         data: Mapping[str, Split],
         rung: str,
         *,
+        tests: Mapping[str, Split] | None = None,
         images: int = 1000,
         seed: int = 0,
         progress: Progress | None = None,
-    ) -> dict[tuple[str, str], Sequence[Adapter]]:
-        """Build one rung for every pair of parts that were not trained together, for ``matrix(..., adapters=...)``.
+    ) -> dict[tuple[str, str], Bridge]:
+        """Bridge every pair of parts that were not trained together, for ``matrix(..., bridges=...)``.
 
         A pair for which it cannot be built is left out, with a warning that says why.
 
@@ -105,13 +105,15 @@ class Bridging(Finding):
             heads: Pattern, or patterns.
             data: Images of each extractor's domain, by its name; labels are not read.
             rung: One that is an adapter: ``"permutation"``, ``"procrustes"``, ``"ridge"``, ``"ridge-procrustes"``,
-                ``"ridge3x3"`` or ``"stitch"``.
+                ``"ridge3x3"`` or ``"stitch"``; or ``"best"``, which climbs these until .8 and takes the one that agrees
+                most.
+            tests: Labelled images to measure every rung on, by the extractor's name.
             images: As for ``bridge``.
             seed: As for ``bridge``.
             progress: Called with pairs done, pairs in all, and the pair.
 
         Returns:
-            What stands between, by the pinned references of extractor and head.
+            By the pinned references of extractor and head.
 
         Raises:
             UsageError: The rung is none, changes the head or needs labels.
@@ -120,7 +122,17 @@ class Bridging(Finding):
         from compatkit.bridges.assembling import between
 
         lefts, rights = self.select(extractors, "extractor"), self.select(heads, "head")
-        return between(self.store, lefts, rights, data, rung, images=images, seed=seed, progress=progress)
+        return between(
+            self.store,
+            lefts,
+            rights,
+            data,
+            rung,
+            tests=tests or {},
+            images=images,
+            seed=seed,
+            progress=progress,
+        )
 
     def publish_bridge(
         self, name: str, bridge: Bridge, *, rung: str | None = None, about: About | None = None

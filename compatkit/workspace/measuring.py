@@ -10,6 +10,7 @@ from compatkit.errors import UsageError
 from compatkit.workspace.finding import Finding
 
 if TYPE_CHECKING:
+    from compatkit.bridges.results import Bridge
     from compatkit.data.dataset import Split
     from compatkit.evaluation.matrix import Adapters, LoadedPart
     from compatkit.promises import Progress
@@ -35,6 +36,7 @@ class Measuring(Finding):
         fill: str = "missing",
         where: str | Sequence[str] = (),
         adapters: Adapters | None = None,
+        bridges: Mapping[tuple[str, str], Bridge] | None = None,
         progress: Progress | None = None,
         record: bool = True,
     ) -> Matrix:
@@ -63,6 +65,7 @@ class Measuring(Finding):
                 ``compatkit.matrices.where``.
             adapters: ``Recombination.inserted`` by the pinned references of extractor and head, for pairs that are
                 to be measured with adapters between; kept under a key of their own, never as evidence of the pair.
+            bridges: From ``bridges_between``: their adapters, and what each rung gave among the findings of the cell.
             progress: Called with done, total and what is being done.
             record: Keep the figures in the registry as evidence, for ``check`` to read.
 
@@ -75,6 +78,8 @@ class Measuring(Finding):
         from compatkit.matrices.filling import Request, answer, check_fill
         from compatkit.matrices.where import parse
 
+        stand = {pair: one.recombination.inserted for pair, one in (bridges or {}).items()}
+        between = {pair: steps for pair, steps in {**(adapters or {}), **stand}.items() if steps}
         request = Request(
             extractors=extractors,
             heads=heads,
@@ -82,11 +87,12 @@ class Measuring(Finding):
             terms=Conditions(normalisation, batch_size, seed, precision, device),
             where=parse(where),
             fill=check_fill(fill),
-            adapters=adapters,
+            adapters=between,
             record=record,
             progress=progress,
         )
-        return answer(self.store, request)
+        matrix = answer(self.store, request)
+        return matrix.with_notes({pair: one.lines() for pair, one in bridges.items()}) if bridges else matrix
 
     def auxiliary_heads(self, pattern: str | Sequence[str]) -> dict[str, AuxiliaryHead]:
         """Return shared heads to train new parts against: ``Trainer.fit(..., frozen=...)``.

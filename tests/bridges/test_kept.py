@@ -115,7 +115,7 @@ def test_vectors_are_bridged_and_what_needs_maps_is_left_out(registry: ck.Regist
     assert found.chosen == "ridge"
     assert found.steps[1].note == "A 3x3 convolution needs maps; the features are NC. Take the rung ridge."
     assert found.to_json()["steps"][0]["says"] in ("fit", "doubtful", "no fit")
-    assert "ridge: agreement" in str(found)
+    assert "Rung ridge: agreement" in str(found)
 
 
 def test_the_same_images_and_seed_give_the_same_bridge(made: ck.Registry, images: ck.Split) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from bridged import Features, Head, between, climb, head_of, images, part, with_ports
+from components import extractor, head, labels, loaded, tokens
 from torch import Tensor, nn
 
 import compatkit.bridges.closed
@@ -29,12 +30,6 @@ def weak(monkeypatch: pytest.MonkeyPatch) -> None:
     """Next to no regularisation, so that what is known comes out exactly."""
     for room in ("closed", "absorbing"):
         monkeypatch.setattr(f"compatkit.bridges.{room}.usual_strength", lambda count: 1e-9)
-
-
-def bound(mixing: Tensor = EYE, **settings: object) -> tuple[Tensor, Tensor]:
-    """Return the reference's logits on held-out images, and a bridge's agreement of 1."""
-    made = between(part("left", mixing), PART, **settings)
-    return made.answers(made.reference(), made.held), torch.ones(len(made.held), dtype=torch.bool)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +149,7 @@ def test_stitching_begins_from_the_linear_map_and_comes_closer_to_the_teacher() 
     made = between(part("left", MIXING[:3]), PART)  # a channel is lost
     ladder = climb(made)
     ridge, stitch = ladder.climb(["ridge", "stitch"], None, None)
+    assert choose([ridge, stitch]).rung == "ridge" and choose([stitch]).rung == "stitch"
 
     def off(step: object) -> float:
         logits = step.candidate.answers(made.held_features)  # type: ignore[attr-defined]
@@ -310,3 +306,46 @@ def test_a_network_that_says_one_thing_only_is_told_of() -> None:
 
 def test_the_features_of_a_part_made_by_hand() -> None:
     assert Features(WIDER)(torch.zeros(1, 1, 8, 8)).shape == (1, 7, 8, 8)
+
+
+class Tokens(nn.Module):
+    """The maps as tokens, one of class before them."""
+
+    def __init__(self, mixing: Tensor, prefix: int) -> None:
+        super().__init__()
+        self.maps, self.prefix = Features(mixing), prefix
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.maps(images).flatten(2).transpose(1, 2)
+        return torch.cat([tokens[:, : self.prefix] * 9, tokens], dim=1)
+
+
+class Reads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.norm, self.last = nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6 * 64, 3)
+        draw = torch.Generator().manual_seed(4)
+        for one in self.parameters():
+            one.data = torch.randn(one.shape, generator=draw)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.last(self.norm(self.enter(tokens)).flatten(1))
+
+
+@pytest.mark.parametrize("rung", ["procrustes", "ridge", "absorbed"])
+def test_tokens_are_bridged_without_class_tokens_that_the_head_does_not_know(rung: str) -> None:
+    own = loaded("own.extractor", extractor(tokens(4, 64)), Tokens(EYE, 0).eval())
+    left = loaded("left.extractor", extractor(tokens(4, 65, 1)), Tokens(TURN, 1).eval())
+    right = loaded(
+        "own.head", head(tokens(4, 64), classes=labels("0", "1", "2")), Reads().eval(), trained_with=own
+    )
+    made = between(left, own, right)
+    assert [str(one).split(":")[0] for one in made.before] == ["drop-tokens"] and made.layout == "NLC"
+    ladder = climb(made)
+    (step,) = ladder.climb([rung], None, None)
+    assert step.candidate is not None and step.agreement is not None and step.agreement.accuracy == 1
+    wanted = made.answers(ladder.teacher, made.held)
+    torch.testing.assert_close(step.candidate.answers(made.held_features), wanted, atol=1e-2, rtol=1e-3)
+    assert step.candidate.statistics() is None  # there are none to estimate
+    if rung == "procrustes":
+        assert step.candidate.method["scaled"] is False
