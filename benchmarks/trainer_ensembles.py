@@ -22,13 +22,14 @@ from compatkit.data.dataset import DataSet, Split
 from compatkit.plugins import RunPlugins
 from compatkit.sweeps.ensembles import Ensemble, quiet
 from compatkit.training.beginning import Begun
-from compatkit.training.context import SetUp, TaskState
 from compatkit.training.loop import Loop
 from compatkit.training.optimisation import Optimisation
 from compatkit.training.precision import Precision
 from compatkit.training.schedules import Schedule
+from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Resolved
 from compatkit.training.sources import Placing
+from compatkit.training.state import TaskState
 
 IMAGES, CLASSES, RATE = 4096, 10, 0.01
 GOAL = 8.0

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts
     from compatkit.sweeps.sweep import Sweep
-    from compatkit.training.context import AuxiliaryHead, Batch, SetUp, Step, TaskState
     from compatkit.training.fit import Fit
     from compatkit.training.pretraining import Pretraining
     from compatkit.training.recording import LayerCall
     from compatkit.training.schedules import Schedule
+    from compatkit.training.set_up import SetUp
+    from compatkit.training.state import AuxiliaryHead, TaskState
+    from compatkit.training.step import Batch, Step
     from compatkit.training.stopping import EarlyStopping
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "HOOK_API": "compatkit.hooks",
-    "AuxiliaryHead": "compatkit.training.context",
-    "Batch": "compatkit.training.context",
+    "AuxiliaryHead": "compatkit.training.state",
+    "Batch": "compatkit.training.step",
     "Blueprint": "compatkit.contract",
     "Bridge": "compatkit.bridges.results",
     "Contract": "compatkit.contract",
@@ -64,12 +66,12 @@ _HOMES = {
     "Registry": "compatkit.workspace",
     "Report": "compatkit.compatibility",
     "Schedule": "compatkit.training.schedules",
-    "SetUp": "compatkit.training.context",
+    "SetUp": "compatkit.training.set_up",
     "Split": "compatkit.data.dataset",
-    "Step": "compatkit.training.context",
+    "Step": "compatkit.training.step",
     "Sweep": "compatkit.sweeps.sweep",
     "Task": "compatkit.training.task",
-    "TaskState": "compatkit.training.context",
+    "TaskState": "compatkit.training.state",
     "Trainer": "compatkit.training.trainer",
     "Use": "compatkit.plugins",
     "Verdicts": "compatkit.reports.verdicts",

@@ -18,8 +18,9 @@ from compatkit.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from compatkit.training.context import Batch, SetUp, Step
     from compatkit.training.pretraining import Pretraining
+    from compatkit.training.set_up import SetUp
+    from compatkit.training.step import Batch, Step
 
 PROJECT = "compatkit"
 HOOK_API = 1

@@ -30,7 +30,7 @@ from compatkit.metrics import (
     observed,
 )
 from compatkit.observing import Recording, choose, layers_of, listed, recording
-from compatkit.training.context import TaskState
+from compatkit.training.state import TaskState
 
 if TYPE_CHECKING:
     Images = Split | DataSet | tuple[Tensor, Tensor]

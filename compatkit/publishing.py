@@ -32,8 +32,8 @@ from compatkit.registry.manifest import About, Edge, Manifest, Parent, Payload
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 from compatkit.registry.tensors.tensorfile import check_finite
-from compatkit.training.context import AuxiliaryHead, TaskState
 from compatkit.training.fit import Fit
+from compatkit.training.state import AuxiliaryHead, TaskState
 
 PROBE_BATCH = 2
 """Images of a probe."""

@@ -16,8 +16,8 @@ from compatkit.registry.canonical import dumps
 from compatkit.registry.manifest import About, Manifest, Parent, Payload, to_bytes
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.store import Store
-from compatkit.training.context import AuxiliaryHead, TaskState
 from compatkit.training.fit import Fit
+from compatkit.training.state import AuxiliaryHead, TaskState
 
 
 @attrs.frozen(eq=False)

@@ -41,9 +41,10 @@ PUBLIC_MODULES = {
 }
 """What plugins may import from besides ``compatkit`` itself."""
 UPWARD = {
-    ("compatkit.hooks", "compatkit.training.context"),
     ("compatkit.hooks", "compatkit.training.pretraining"),
-    ("compatkit.plugins.calls", "compatkit.training.context"),
+    ("compatkit.hooks", "compatkit.training.set_up"),
+    ("compatkit.hooks", "compatkit.training.step"),
+    ("compatkit.plugins.calls", "compatkit.training.step"),
 }
 """Hooks hand training's values to plugins: as annotations, and to check what a plugin gives back."""
 LIGHT = (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from compatkit.training.context import Batch
+    from compatkit.training.step import Batch
 
 
 @attrs.frozen(eq=False)
@@ -183,7 +183,7 @@ def check_batch(instance: str, batch: object) -> Batch:
     Raises:
         PluginError: It is something else.
     """
-    from compatkit.training.context import Batch
+    from compatkit.training.step import Batch
 
     if not isinstance(batch, Batch):
         raise PluginError(

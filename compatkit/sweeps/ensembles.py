@@ -20,12 +20,12 @@ from torch.func import functional_call, stack_module_state, vmap
 from compatkit.errors import CompatkitError
 from compatkit.sweeps.batches import Batches
 from compatkit.training.beginning import Begun
-from compatkit.training.context import Batch, Step
 from compatkit.training.lanes import Lane
 from compatkit.training.loop import NETWORK, Loop
 from compatkit.training.objective import Objective
 from compatkit.training.progress import Measured
 from compatkit.training.resident import Resident
+from compatkit.training.step import Batch, Step
 
 Stacked = dict[str, Tensor]
 USUAL = {

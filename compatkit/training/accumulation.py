@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from compatkit.training.context import Batch
 from compatkit.training.progress import Measured
+from compatkit.training.step import Batch
 
 
 def pieces(batch: Batch, count: int) -> list[Batch]:

@@ -19,7 +19,6 @@ from compatkit.plugins import RunPlugins, Use
 from compatkit.registry.canonical import digest, dumps
 from compatkit.training import checkpoints
 from compatkit.training.averaging import Averaging
-from compatkit.training.context import AuxiliaryHead, SetUp, TaskState
 from compatkit.training.describing import describe
 from compatkit.training.determinism import determined
 from compatkit.training.distributed import World
@@ -35,7 +34,9 @@ from compatkit.training.precision import Precision
 from compatkit.training.randomness import preserved, reseed, seed_of
 from compatkit.training.released import ReleasedExtractor
 from compatkit.training.scalars import check_tensorboard
+from compatkit.training.set_up import SetUp
 from compatkit.training.settings import resolved
+from compatkit.training.state import AuxiliaryHead, TaskState
 from compatkit.training.synchronised import synchronised
 from compatkit.training.task import Task
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from compatkit.training.agreement import untouched
-from compatkit.training.context import Step
 from compatkit.training.progress import Measured
+from compatkit.training.step import Step
 
 if TYPE_CHECKING:
     from compatkit.training.lanes import Lane

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from compatkit.training.context import Step
 from compatkit.training.objective import Objective, Outcome
+from compatkit.training.step import Step
 
 BACKEND = "inductor"
 VARIANTS = 64

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
-from compatkit.training.context import SetUp, TaskState
 from compatkit.training.networks import start_digest
 from compatkit.training.released import EXTRACTOR
+from compatkit.training.set_up import SetUp
+from compatkit.training.state import TaskState
 from compatkit.training.task import Task
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from compatkit.errors import TrainingError
 from compatkit.evaluation.normalisation import evaluation_mode
 from compatkit.evaluation.preprocessing import Prepared, normalise, prepare
 from compatkit.training.averaging import Averages
-from compatkit.training.context import SetUp, TaskState
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import preserved
+from compatkit.training.set_up import SetUp
+from compatkit.training.state import TaskState
 
 On = Literal["validation", "test"]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from compatkit.contract import Anchor
 from compatkit.errors import UnknownName, UsageError
-from compatkit.training.context import AuxiliaryHead, TaskState
 from compatkit.training.networks import parameters_digest
+from compatkit.training.state import AuxiliaryHead, TaskState
 
 
 @attrs.frozen(eq=False)

@@ -20,9 +20,9 @@ from compatkit.contract import Data
 from compatkit.errors import DataError, TrainingError
 from compatkit.evaluation.preprocessing import normalise
 from compatkit.training.augmenting import Further
-from compatkit.training.context import Batch
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
+from compatkit.training.step import Batch
 
 Pair = tuple[Tensor, Tensor]
 

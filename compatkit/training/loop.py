@@ -13,7 +13,6 @@ from compatkit.plugins import RunPlugins
 from compatkit.training.accumulation import pieces, together
 from compatkit.training.averaging import Averages, Averaging
 from compatkit.training.capture import Captured
-from compatkit.training.context import NO_LABEL, SetUp, Step, TaskState
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.exchange import Exchange
 from compatkit.training.execution import EAGER, Execution
@@ -24,7 +23,10 @@ from compatkit.training.progress import Measured
 from compatkit.training.randomness import reseed
 from compatkit.training.rehearsing import rehearse
 from compatkit.training.schedules import Schedule
+from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Resolved
+from compatkit.training.state import TaskState
+from compatkit.training.step import NO_LABEL, Step
 
 NETWORK = "network/"
 """Before a task's name: the optimiser of its extractor and head."""

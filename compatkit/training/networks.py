@@ -26,11 +26,11 @@ from compatkit.data.classes import label
 from compatkit.errors import CutError, UsageError
 from compatkit.evaluation.preprocessing import fitting
 from compatkit.registry.tensors.tensorfile import state_digest
-from compatkit.training.context import TaskState
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
 from compatkit.training.rest import Rest
 from compatkit.training.starting import start_from_parts
+from compatkit.training.state import TaskState
 from compatkit.training.task import Task
 
 

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compatkit.plugins.calls import Bound
-from compatkit.training.context import Step
 from compatkit.training.further import FurtherViews
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import reseed
 from compatkit.training.recording import NOTHING as NO_LAYERS
 from compatkit.training.recording import Layers, Recording
+from compatkit.training.step import Step
 
 NOTHING = FurtherViews()
 Criterion = Callable[[Tensor, Tensor], Tensor]

@@ -12,10 +12,10 @@ from torch import Tensor
 from compatkit.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.training.augmenting import Augmentation, Further, Grid
-from compatkit.training.context import Batch
 from compatkit.training.order import Order
 from compatkit.training.precision import Precision
 from compatkit.training.resident import Views, batch_of
+from compatkit.training.step import Batch
 
 AHEAD = 2
 """Batches that are fetched before they are asked for."""

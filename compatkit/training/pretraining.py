@@ -15,12 +15,14 @@ import attrs
 
 from compatkit.errors import FormatError, PluginError
 from compatkit.registry.canonical import dumps
-from compatkit.training.context import Batch, SetUp, TaskState
 from compatkit.training.loop import Loop
 from compatkit.training.networks import initial_digest
 from compatkit.training.progress import Bar
 from compatkit.training.randomness import reseed, seed_of
+from compatkit.training.set_up import SetUp
 from compatkit.training.sources import Placing
+from compatkit.training.state import TaskState
+from compatkit.training.step import Batch
 
 Pretrained = Mapping[str, Any]
 """``{"plugins": {instance: what it said}, "initial": {task: digest of the weights of its first step}}``."""

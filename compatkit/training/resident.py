@@ -10,9 +10,9 @@ from compatkit.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.evaluation.preprocessing import affine
 from compatkit.training.augmenting import Augmentation, Further, Grid, gather, tables
-from compatkit.training.context import Batch
 from compatkit.training.order import Order
 from compatkit.training.precision import Precision
+from compatkit.training.step import Batch
 
 PIECE = 64 * 2**20
 """Bytes of images that are sent to the device at once."""

@@ -9,13 +9,14 @@ import torch
 
 from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.training.augmenting import Augmentation, Further
-from compatkit.training.context import Batch, TaskState
 from compatkit.training.exhaustion import ran_out
 from compatkit.training.loaders import Streamed
 from compatkit.training.order import Order
 from compatkit.training.precision import Precision
 from compatkit.training.prefetching import Prefetched
 from compatkit.training.resident import Resident
+from compatkit.training.state import TaskState
+from compatkit.training.step import Batch
 
 Place = Literal["auto", "resident", "prefetched"]
 PLACES: tuple[Place, ...] = ("auto", "resident", "prefetched")

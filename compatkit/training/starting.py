@@ -14,10 +14,10 @@ from compatkit.contract import Blueprint, Data
 from compatkit.data.classes import label
 from compatkit.errors import CutError, UsageError
 from compatkit.evaluation.preprocessing import fitting
-from compatkit.training.context import TaskState
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
 from compatkit.training.rest import Rest
+from compatkit.training.state import TaskState
 from compatkit.training.task import Task
 
 if TYPE_CHECKING:

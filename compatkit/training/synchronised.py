@@ -15,8 +15,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.errors import UsageError
 from compatkit.evaluation.normalisation import norm_layers
-from compatkit.training.context import SetUp
 from compatkit.training.distributed import World
+from compatkit.training.set_up import SetUp
 
 
 class _Activated(nn.SyncBatchNorm):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from compatkit.evaluation.matrix import Adapters, LoadedPart
     from compatkit.promises import Progress
     from compatkit.reports.matrix import Matrix
-    from compatkit.training.context import AuxiliaryHead
     from compatkit.training.released import ReleasedExtractor
+    from compatkit.training.state import AuxiliaryHead
 
 
 class Measuring(Finding):
@@ -101,8 +101,8 @@ class Measuring(Finding):
             NotFound: The pattern matches nothing.
             UsageError: A match is no auxiliary head.
         """
-        from compatkit.training.context import AuxiliaryHead
         from compatkit.training.networks import parameters_digest
+        from compatkit.training.state import AuxiliaryHead
 
         found: dict[str, AuxiliaryHead] = {}
         for part in self._select(pattern, "auxiliary_head"):
@@ -139,8 +139,8 @@ class Measuring(Finding):
             UsageError: A reference is of another kind, the head's classes have no names, or none is given.
             IntegrityError: A part is damaged.
         """
-        from compatkit.training.context import AuxiliaryHead
         from compatkit.training.released import EXTRACTOR, HEAD, ReleasedExtractor
+        from compatkit.training.state import AuxiliaryHead
 
         if head is None and extractor is None:
             raise UsageError(

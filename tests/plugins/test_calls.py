@@ -14,7 +14,7 @@ from torch import Tensor
 from compatkit import effect, hookimpl
 from compatkit.errors import DataError, IntegrityError, PluginError
 from compatkit.plugins import RunPlugins, check_losses
-from compatkit.training.context import Batch
+from compatkit.training.step import Batch
 
 
 def step(**fields: Any) -> Any:

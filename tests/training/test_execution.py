@@ -17,9 +17,9 @@ from compatkit.hooks import effect
 from compatkit.training import compilation, trials
 from compatkit.training.agreement import replay_disagreement
 from compatkit.training.beginning import begun
-from compatkit.training.context import Batch, Step
 from compatkit.training.execution import Execution
 from compatkit.training.objective import Objective, Outcome
+from compatkit.training.step import Batch, Step
 
 ALL = ["identical_init", "dcc", "rotation_prediction"]
 

@@ -1,130 +1,24 @@
-"""What training hooks receive: the set-up of a run, and one step of one task."""
+"""What plugins see and do before the first step: the set-up of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.blueprints import build, with_classes
-from compatkit.contract import Anchor, Blueprint, Data, Label
+from compatkit.contract import Blueprint, Label
 from compatkit.data.classes import common
-from compatkit.data.dataset import Split
 from compatkit.errors import CutError, UnknownName, UsageError
-from compatkit.evaluation.normalisation import batch_statistics
 from compatkit.registry.canonical import dumps
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
-from compatkit.training.recording import NOTHING, Layers, Recorder
+from compatkit.training.recording import Recorder
 from compatkit.training.released import EXTRACTOR, HEAD, ReleasedExtractor
-from compatkit.training.task import Task
-
-NO_LABEL = -1
-"""In the place of a label that is not known; no loss takes it for a class."""
-
-
-@attrs.define(eq=False)
-class TaskState:
-    """A task during a run: its modules, its data on the device, what is known of them.
-
-    Attributes:
-        class_layer: State-dict prefixes of the class layer inside the head.
-        data: Preprocessing and labels, as they will stand in the contracts.
-        examples: Training images and labels in the size and channels of the task, in host memory.
-        feature_shape: Of what crosses the seam, for a batch of two.
-        anchors: What this task's parts were trained against; written at the end of a run.
-        initial: Tensor digest of the initial weights without the class layer.
-        statistics: For a frozen extractor: ``"stored"`` uses its running statistics, ``"batch"`` those of the batch
-            without writing its buffers.
-    """
-
-    task: Task
-    extractor_blueprint: Blueprint
-    head_blueprint: Blueprint
-    class_layer: tuple[str, ...]
-    extractor: nn.Module
-    head: nn.Module
-    data: Data
-    examples: Split
-    feature_shape: tuple[int, ...]
-    initial: str = ""
-    anchors: list[Anchor] = attrs.field(factory=list)
-    statistics: Literal["stored", "batch"] = "stored"
-
-    @property
-    def name(self) -> str:
-        """The task's name."""
-        return self.task.name
-
-    @property
-    def supervised(self) -> bool:
-        """Whether the head learns classes; else no label is known, and batches have ``NO_LABEL`` in their place."""
-        return self.task.supervised
-
-    @property
-    def runs_head(self) -> bool:
-        """Whether the network's own head runs and learns; else the extractor learns from regularizers alone."""
-        return self.task.supervised and self.task.own_head
-
-    @property
-    def freezes_extractor(self) -> bool:
-        """Whether the extractor stays as it is."""
-        return self.task.freeze_extractor
-
-    def extract(self, images: Tensor) -> Tensor:
-        """Run the extractor as it runs in a step: a frozen one with the statistics that were asked for."""
-        with self.extracting():
-            return self.extractor(images)
-
-    def extracting(self) -> AbstractContextManager[None]:
-        """Return what the extractor runs in, in a step."""
-        if self.freezes_extractor and self.statistics == "batch":
-            return batch_statistics(self.extractor, others="keep")
-        return nullcontext()
-
-    @property
-    def labels(self) -> tuple[Label, ...]:
-        """Classes in the order of the head's outputs."""
-        return self.data.labels or ()
-
-
-@attrs.define(eq=False)
-class AuxiliaryHead:
-    """A head that several tasks are trained against.
-
-    Attributes:
-        name: What it is for: ``"dcc"``, ``"rotation"``.
-        labels: Classes of its outputs; None where the outputs are no classes of images.
-        frozen: Its parameters do not move in this run.
-        statistics: For a frozen head: ``"stored"`` uses its running statistics, ``"batch"`` those of the
-            batch without writing its buffers (the regime of Gygli et al.).
-        digest: Tensor digest of the parameters; set when it is frozen or the run has ended.
-        origin: Manifest digest of the component it came from, if it came from a registry.
-        initials: Digests of the initial weights of the networks it was trained with; set with ``digest``.
-        plugin: Instance name of the regularizer that added it.
-    """
-
-    name: str
-    blueprint: Blueprint
-    module: nn.Module
-    labels: tuple[Label, ...] | None
-    frozen: bool = False
-    statistics: Literal["stored", "batch"] = "stored"
-    digest: str = ""
-    origin: str | None = None
-    initials: tuple[str, ...] = ()
-    plugin: str = ""
-
-    def __call__(self, features: Tensor) -> Tensor:
-        """Return logits ``(batch, outputs)``, with the statistics that the head's state asks for."""
-        if self.frozen and self.statistics == "batch":
-            with batch_statistics(self.module, others="keep"):
-                return self.module(features)
-        return self.module(features)
+from compatkit.training.state import AuxiliaryHead, TaskState
 
 
 @attrs.define(eq=False)
@@ -375,94 +269,3 @@ class SetUp:
             ) from error
         finally:
             head.module.train(was_training)
-
-
-@attrs.frozen(eq=False)
-class Batch:
-    """One mini-batch.
-
-    Attributes:
-        images: Normalised, ``(batch, channels, height, width)``.
-        labels: Class indices of the task, ``(batch,)``; all ``NO_LABEL`` where the task has none.
-        index: Positions in the training set, ``(batch,)``; in a pass, for images that a loader gives.
-        stacked: ``images``, then the second view of all of them, and so on: ``(views * batch, ...)``, of which
-            ``images`` is the beginning; None where there are no further views, or something changed the images.
-    """
-
-    images: Tensor
-    labels: Tensor
-    index: Tensor
-    stacked: Tensor | None = None
-
-    def copied(self) -> Batch:
-        """Return the same values in memory of their own."""
-        labels, index = self.labels.clone(), self.index.clone()
-        if self.stacked is None:
-            return Batch(self.images.clone(), labels, index)
-        stacked = self.stacked.clone()
-        return Batch(stacked[: len(labels)], labels, index, stacked)
-
-    def take(self, other: Batch) -> None:
-        """Write the values of ``other``, a batch of the same shapes, into this one's memory."""
-        self.labels.copy_(other.labels, non_blocking=True)
-        self.index.copy_(other.index, non_blocking=True)
-        if self.stacked is None:
-            self.images.copy_(other.images, non_blocking=True)
-        elif other.stacked is not None:
-            self.stacked.copy_(other.stacked, non_blocking=True)
-
-
-@attrs.define(eq=False)
-class Step:
-    """One step of one task, after the forward pass of the target network.
-
-    Attributes:
-        number: Step of this task, from 0.
-        piece: Which piece of the step's batch this is, from 0, where the trainer accumulates gradients.
-        features: What the extractor gave, ``(batch, ...)``.
-        logits: What the head gave, ``(batch, classes)``; None for a task without labels, whose head does not run.
-        views: What the extractor gave for each further view that the plugin asked for whose losses are computed, as
-            ``features``; every view was normalised by its own batch statistics and left no trace in the buffers.
-    """
-
-    seed: int
-    task: TaskState
-    number: int
-    batch: Batch
-    precision: Precision
-    features: Tensor | None = None
-    logits: Tensor | None = None
-    piece: int = 0
-    views: Sequence[Tensor] = ()
-    layers: Layers = NOTHING
-
-    def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
-        """Run the task's extractor on further views.
-
-        Args:
-            images: Normalised, ``(batch, channels, height, width)``.
-            write_statistics: Whether batch normalisation moves its running statistics; where not, the
-                batch's own statistics are used all the same and no buffer is written. A frozen extractor writes none,
-                and runs as it does for the batch.
-        """
-        if write_statistics or self.task.freezes_extractor:
-            return self.task.extract(images)
-        with batch_statistics(self.task.extractor, others="keep"):
-            return self.task.extractor(images)
-
-    def classify(self, features: Tensor) -> Tensor:
-        """Run the task's head on other features; they are normalised by their own statistics, and move no buffer.
-
-        Args:
-            features: ``(batch, ...)``, of the shape of ``self.features``.
-
-        Returns:
-            Logits ``(batch, classes)``.
-        """
-        with batch_statistics(self.task.head, others="keep"):
-            return self.task.head(features)
-
-    def rng(self, *key: str | int) -> torch.Generator:
-        """Return a CPU generator for this step, and piece; ``key`` starts with the plugin's instance name."""
-        turn = f"{self.number}.{self.piece}" if self.piece else self.number
-        return generator(self.seed, "plugin", self.task.name, turn, *key)

@@ -1,0 +1,114 @@
+"""What is known of a task and of a shared head during a run."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import attrs
+from torch import Tensor, nn
+
+from compatkit.contract import Anchor, Blueprint, Data, Label
+from compatkit.data.dataset import Split
+from compatkit.evaluation.normalisation import batch_statistics
+from compatkit.training.task import Task
+
+
+@attrs.define(eq=False)
+class TaskState:
+    """A task during a run: its modules, its data on the device, what is known of them.
+
+    Attributes:
+        class_layer: State-dict prefixes of the class layer inside the head.
+        data: Preprocessing and labels, as they will stand in the contracts.
+        examples: Training images and labels in the size and channels of the task, in host memory.
+        feature_shape: Of what crosses the seam, for a batch of two.
+        anchors: What this task's parts were trained against; written at the end of a run.
+        initial: Tensor digest of the initial weights without the class layer.
+        statistics: For a frozen extractor: ``"stored"`` uses its running statistics, ``"batch"`` those of the batch
+            without writing its buffers.
+    """
+
+    task: Task
+    extractor_blueprint: Blueprint
+    head_blueprint: Blueprint
+    class_layer: tuple[str, ...]
+    extractor: nn.Module
+    head: nn.Module
+    data: Data
+    examples: Split
+    feature_shape: tuple[int, ...]
+    initial: str = ""
+    anchors: list[Anchor] = attrs.field(factory=list)
+    statistics: Literal["stored", "batch"] = "stored"
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task.name
+
+    @property
+    def supervised(self) -> bool:
+        """Whether the head learns classes; else no label is known, and batches have ``NO_LABEL`` in their place."""
+        return self.task.supervised
+
+    @property
+    def runs_head(self) -> bool:
+        """Whether the network's own head runs and learns; else the extractor learns from regularizers alone."""
+        return self.task.supervised and self.task.own_head
+
+    @property
+    def freezes_extractor(self) -> bool:
+        """Whether the extractor stays as it is."""
+        return self.task.freeze_extractor
+
+    def extract(self, images: Tensor) -> Tensor:
+        """Run the extractor as it runs in a step: a frozen one with the statistics that were asked for."""
+        with self.extracting():
+            return self.extractor(images)
+
+    def extracting(self) -> AbstractContextManager[None]:
+        """Return what the extractor runs in, in a step."""
+        if self.freezes_extractor and self.statistics == "batch":
+            return batch_statistics(self.extractor, others="keep")
+        return nullcontext()
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """Classes in the order of the head's outputs."""
+        return self.data.labels or ()
+
+
+@attrs.define(eq=False)
+class AuxiliaryHead:
+    """A head that several tasks are trained against.
+
+    Attributes:
+        name: What it is for: ``"dcc"``, ``"rotation"``.
+        labels: Classes of its outputs; None where the outputs are no classes of images.
+        frozen: Its parameters do not move in this run.
+        statistics: For a frozen head: ``"stored"`` uses its running statistics, ``"batch"`` those of the
+            batch without writing its buffers (the regime of Gygli et al.).
+        digest: Tensor digest of the parameters; set when it is frozen or the run has ended.
+        origin: Manifest digest of the component it came from, if it came from a registry.
+        initials: Digests of the initial weights of the networks it was trained with; set with ``digest``.
+        plugin: Instance name of the regularizer that added it.
+    """
+
+    name: str
+    blueprint: Blueprint
+    module: nn.Module
+    labels: tuple[Label, ...] | None
+    frozen: bool = False
+    statistics: Literal["stored", "batch"] = "stored"
+    digest: str = ""
+    origin: str | None = None
+    initials: tuple[str, ...] = ()
+    plugin: str = ""
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Return logits ``(batch, outputs)``, with the statistics that the head's state asks for."""
+        if self.frozen and self.statistics == "batch":
+            with batch_statistics(self.module, others="keep"):
+                return self.module(features)
+        return self.module(features)

@@ -1,0 +1,109 @@
+"""What hooks of a step receive: one step of one task, and its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit.evaluation.normalisation import batch_statistics
+from compatkit.training.precision import Precision
+from compatkit.training.randomness import generator
+from compatkit.training.recording import NOTHING, Layers
+from compatkit.training.state import TaskState
+
+NO_LABEL = -1
+"""In the place of a label that is not known; no loss takes it for a class."""
+
+
+@attrs.frozen(eq=False)
+class Batch:
+    """One mini-batch.
+
+    Attributes:
+        images: Normalised, ``(batch, channels, height, width)``.
+        labels: Class indices of the task, ``(batch,)``; all ``NO_LABEL`` where the task has none.
+        index: Positions in the training set, ``(batch,)``; in a pass, for images that a loader gives.
+        stacked: ``images``, then the second view of all of them, and so on: ``(views * batch, ...)``, of which
+            ``images`` is the beginning; None where there are no further views, or something changed the images.
+    """
+
+    images: Tensor
+    labels: Tensor
+    index: Tensor
+    stacked: Tensor | None = None
+
+    def copied(self) -> Batch:
+        """Return the same values in memory of their own."""
+        labels, index = self.labels.clone(), self.index.clone()
+        if self.stacked is None:
+            return Batch(self.images.clone(), labels, index)
+        stacked = self.stacked.clone()
+        return Batch(stacked[: len(labels)], labels, index, stacked)
+
+    def take(self, other: Batch) -> None:
+        """Write the values of ``other``, a batch of the same shapes, into this one's memory."""
+        self.labels.copy_(other.labels, non_blocking=True)
+        self.index.copy_(other.index, non_blocking=True)
+        if self.stacked is None:
+            self.images.copy_(other.images, non_blocking=True)
+        elif other.stacked is not None:
+            self.stacked.copy_(other.stacked, non_blocking=True)
+
+
+@attrs.define(eq=False)
+class Step:
+    """One step of one task, after the forward pass of the target network.
+
+    Attributes:
+        number: Step of this task, from 0.
+        piece: Which piece of the step's batch this is, from 0, where the trainer accumulates gradients.
+        features: What the extractor gave, ``(batch, ...)``.
+        logits: What the head gave, ``(batch, classes)``; None for a task without labels, whose head does not run.
+        views: What the extractor gave for each further view that the plugin asked for whose losses are computed, as
+            ``features``; every view was normalised by its own batch statistics and left no trace in the buffers.
+    """
+
+    seed: int
+    task: TaskState
+    number: int
+    batch: Batch
+    precision: Precision
+    features: Tensor | None = None
+    logits: Tensor | None = None
+    piece: int = 0
+    views: Sequence[Tensor] = ()
+    layers: Layers = NOTHING
+
+    def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
+        """Run the task's extractor on further views.
+
+        Args:
+            images: Normalised, ``(batch, channels, height, width)``.
+            write_statistics: Whether batch normalisation moves its running statistics; where not, the
+                batch's own statistics are used all the same and no buffer is written. A frozen extractor writes none,
+                and runs as it does for the batch.
+        """
+        if write_statistics or self.task.freezes_extractor:
+            return self.task.extract(images)
+        with batch_statistics(self.task.extractor, others="keep"):
+            return self.task.extractor(images)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Run the task's head on other features; they are normalised by their own statistics, and move no buffer.
+
+        Args:
+            features: ``(batch, ...)``, of the shape of ``self.features``.
+
+        Returns:
+            Logits ``(batch, classes)``.
+        """
+        with batch_statistics(self.task.head, others="keep"):
+            return self.task.head(features)
+
+    def rng(self, *key: str | int) -> torch.Generator:
+        """Return a CPU generator for this step, and piece; ``key`` starts with the plugin's instance name."""
+        turn = f"{self.number}.{self.piece}" if self.piece else self.number
+        return generator(self.seed, "plugin", self.task.name, turn, *key)
