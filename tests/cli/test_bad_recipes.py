@@ -85,7 +85,11 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
         2,
         r"\[frozen\] must be a table",
     ),
-    "frozen without heads": ([("[trainer]", '[frozen]\nstatistics = "batch"\n[trainer]')], 2, "lacks heads"),
+    "frozen without heads": (
+        [("[trainer]", '[frozen]\nstatistics = "batch"\n[trainer]')],
+        2,
+        "names what does not move",
+    ),
     "frozen statistics": (
         [("[trainer]", '[frozen]\nheads = "x"\nstatistics = "bath"\n[trainer]')],
         2,
