@@ -143,7 +143,7 @@ def test_nothing_is_trained_where_one_run_cannot_be(recipe: Any, tmp_path: Path)
     file = recipe(
         '"tasks.left.split" = ["layer2", "layer1"]', change=(("prefix", 'regularizers = ["dcc"]\nprefix'),)
     )
-    with pytest.raises(ck.errors.CompatkitError, match=r"Run layer1: .*same features from all tasks"):
+    with pytest.raises(ck.errors.CompatkitError, match=r"Run layer1: .*features of one width from all tasks"):
         ck.Sweep.read(file).run(tmp_path / "parts")
     assert not (tmp_path / "parts").exists() and not (tmp_path / "parts-sweeps").exists()
 
