@@ -57,21 +57,13 @@ class Frozen:
         heads: Pattern, or patterns, of names of auxiliary heads in the registry: ``"digits/shared.*"``.
         head: Reference of a target head: ``"digits/mnist.head@^1"``.
         extractor: Reference of an extractor.
-        statistics: Which statistics batch normalisation inside the heads uses.
-
-    Raises:
-        UsageError: It names nothing.
+        statistics: Which statistics batch normalisation inside all that is frozen uses.
     """
 
     heads: str | tuple[str, ...] | None = None
     head: str | None = None
     extractor: str | None = None
     statistics: Literal["stored", "batch"] = "stored"
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse a table that freezes nothing."""
-        if self.heads is None and self.head is None and self.extractor is None:
-            raise UsageError("[frozen] names what does not move: heads (a pattern), head, or extractor.")
 
 
 @attrs.frozen(eq=False)
@@ -148,9 +140,18 @@ class Written:
                 raise UsageError(
                     f"{where} starts from components, which a single run does: `compatkit train`. Leave out extractor."
                 )
-        held = self.frozen
-        against = (held.heads, held.statistics, held.head, held.extractor) if held else ()
-        return Recipe(self.file, self.prefix, self.trainer, tuple(tasks), self.regularizers, *against)
+        held = self.frozen or Frozen()
+        return Recipe(
+            self.file,
+            self.prefix,
+            self.trainer,
+            tuple(tasks),
+            self.regularizers,
+            held.heads,
+            held.statistics,
+            held.head,
+            held.extractor,
+        )
 
 
 def read(
@@ -243,6 +244,12 @@ def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, *
     frozen = None
     if "frozen" in tables:
         frozen = _made(Frozen, _table(tables["frozen"], "[frozen]", file), f"{file}: [frozen]")
+        named = frozen.heads is not None or frozen.head is not None or frozen.extractor is not None
+        if not named and not any(entry.get("freeze_extractor") for entry in entries):
+            raise UsageError(
+                f"{file}: [frozen] names what does not move: heads (a pattern), head, or extractor; or some task has "
+                "freeze_extractor = true."
+            )
     kept = tuple(_with_weights(entry, file) for entry in entries)
     return Written(file, prefix, trainer, kept, regularizers, frozen)
 

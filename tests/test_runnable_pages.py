@@ -13,13 +13,15 @@ import torch
 from compatkit.cli import main
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = ("adaptation.md", "adopting.md", "bridges.md", "recombinations.md")
+PAGES = ("adaptation.md", "adopting.md", "bridges.md", "fleet.md", "recombinations.md")
 EXIT = re.compile(r"# exit code ([0-9]+)$")
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """Language and text of the fenced blocks that are commands or programs."""
-    return re.findall(r"^```(bash|python)\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    """Language and text of the fenced blocks that are commands, programs, or recipes that name their file."""
+    return re.findall(
+        r"^```(bash|python|toml)\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL
+    )
 
 
 @pytest.mark.slow
@@ -28,8 +30,13 @@ def test_everything_runs(page: str, tmp_path: Path, monkeypatch: Any, capsys: An
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
     found = blocks(page)
-    assert {language for language, _ in found} == {"bash", "python"}
+    assert {language for language, _ in found} >= {"bash", "python"}
     for language, text in found:
+        if language == "toml":
+            named = re.match(r"# (\w+\.toml)\n", text)
+            assert named, text
+            Path(named[1]).write_text(text)
+            continue
         if language == "python":
             exec(compile(text, page, "exec"), {"__name__": "page"})
             continue

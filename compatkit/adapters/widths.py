@@ -41,9 +41,9 @@ class Joined(nn.Module):
         """Return the tensors of both, without a prefix."""
         return {**self.extractor.state_dict(), **self.head.state_dict()}
 
-    def load_state_dict(
+    def load_state_dict(  # type: ignore[override]
         self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
-    ) -> None:  # type: ignore[override]
+    ) -> None:
         """Give every tensor to the part that has its name.
 
         Raises:

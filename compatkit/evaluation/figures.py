@@ -37,6 +37,7 @@ class Tally:
     counted: Tensor
     best: Tensor
     free: Tensor
+    _right: Tensor | None = attrs.field(default=None, init=False)
 
     @classmethod
     def start(
@@ -87,11 +88,14 @@ class Tally:
         if not finite.all():
             best, free = (torch.where(finite.all(dim=1), one, NOT_FINITE) for one in (best, free))
         self.best[positions], self.free[positions] = best, free
+        self._right = None
 
     @property
     def restricted(self) -> Tensor:
         """Whether an example counts and is right by the arg max over ``columns``, ``(n,)``."""
-        return self.counted & (self.place != OUTSIDE) & (self.best == self.place)
+        if self._right is None:  # every other head asks for it, where this one gives the bound
+            self._right = self.counted & (self.place != OUTSIDE) & (self.best == self.place)
+        return self._right
 
     @property
     def unrestricted(self) -> Tensor:

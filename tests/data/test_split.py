@@ -221,3 +221,15 @@ def test_describe_gives_json_values(make_split):
     assert described["test"]["per_class"] == [1, 1, 0]
     assert described["train"]["digest"] == data.train.digest
     assert described["train"]["mean"] == list(data.train.statistics()[0])
+
+
+def test_some_classes_are_labelled_by_their_places_in_the_order_asked_for():
+    split = numbered([0, 1, 2, 1, 0])
+    some = split.of_classes(["cat", "ant"])
+    assert some.classes == ("cat", "ant") and some.sample
+    assert which(some) == [0, 2, 4] and some.labels.tolist() == [1, 0, 1]
+    for asked in (["dog"], [], "ant"):
+        with pytest.raises(DataError, match="has the classes ant, bee, cat; asked for is"):
+            split.of_classes(asked)
+    words = Split(split.images, split.labels, ("car", "bee", "one"), "t/train")
+    assert words.of_classes(["1", "automobile"]).classes == ("one", "car")

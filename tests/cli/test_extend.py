@@ -1,0 +1,108 @@
+"""``compatkit extend``, and recipes whose tasks start from components: an update from the command line alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from fleets import ALL, published, small_data
+from small import write_pack
+
+import compatkit as ck
+
+from .conftest import Run
+
+UPDATE = """
+prefix = "updated"
+
+[trainer]
+steps = 1
+batch_size = 8
+precision = "float32"
+
+[[tasks]]
+name = "update"
+data = "d.npz"
+extractor = "fleet/server.extractor"
+head = "fleet/ten.head"
+freeze_extractor = true
+
+[frozen]
+statistics = "batch"
+"""
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("extend")
+    published(folder / "parts")
+    write_pack(folder, small_data(ALL))
+    (folder / "update.toml").write_text(UPDATE)
+    return folder
+
+
+@pytest.fixture
+def place(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(kept, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def test_a_head_is_extended_and_updated(run: Run, place: Path) -> None:
+    words = ("--registry", "parts")
+    made = run(
+        *words, "extend", "fleet/shared.dcc", "--classes", "frog, truck", "--publish", "fleet/ten.head"
+    )
+    assert made.code == 0, made.err
+    assert "0, 1, 2, frog, truck: the last 2 are new" in made.out
+    assert "published fleet/ten.head@1.0.0" in made.out
+    shown = run(*words, "show", "fleet/ten.head").out
+    assert "extended from" in shown and "fleet/shared.dcc" in shown
+    done = run(*words, "train", "update.toml", "--json")
+    assert done.code == 0, done.err
+    assert done.json["parts"] == {"update.head": "updated/update.head@1.0.0"}
+    registry = ck.Registry.open("parts")
+    facts = registry.manifest("updated/update.head")
+    assert facts.training["steps"] == 1
+    matrix = run(
+        *words, "matrix", "fleet/*.extractor", "updated/update.head", "--recipe", "update.toml", "--json"
+    )
+    assert matrix.code == 0, matrix.err
+    assert run(*words, "verify").code == 0
+
+
+@pytest.mark.parametrize(
+    ("classes", "name", "message"),
+    [
+        ("frog,", "fleet/x.head", "expects names with commas between them"),
+        ("frog,zero", "fleet/x.head", "tells it apart already, as '0'"),
+        ("frog", "../x", "../x"),
+    ],
+)
+def test_what_cannot_be_extended_is_said(
+    run: Run, place: Path, classes: str, name: str, message: str
+) -> None:
+    found = run("--registry", "parts", "extend", "fleet/shared.dcc", "--classes", classes, "--publish", name)
+    assert found.code == 2 and message in found.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "freeze_extractor",
+            'backbone = "resnet8_cifar"\nfreeze_extractor',
+            "got backbone. Allowed are name",
+        ),
+        ('extractor = "fleet/server.extractor"\n', "", "got no extractor"),
+        ('"fleet/server.extractor"', "3", "extractor must be the name of a component, got 3"),
+        ('"fleet/server.extractor"', '"fleet/absent"', "fleet/absent"),
+    ],
+)
+def test_a_task_that_starts_from_components_names_them_and_no_network(
+    run: Run, place: Path, old: str, new: str, message: str
+) -> None:
+    (place / "update.toml").write_text(UPDATE.replace(old, new))
+    found = run("--registry", "parts", "train", "update.toml")
+    assert found.code == 2 and message in found.err

@@ -1,0 +1,204 @@
+"""Networks of different architecture in one run: a shared width, a shared head alone, a frozen extractor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fleets import ALL, NETWORKS, OLD, REST, published, small_data, tasks
+from small import quick
+
+import compatkit as ck
+from compatkit.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
+    registry = published(tmp_path_factory.mktemp("fleet") / "parts")
+    registry.extend("fleet/shared.dcc", ALL[len(OLD) :], "fleet/ten.head")
+    return registry
+
+
+def state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_three_architectures_share_one_head_and_have_no_other(kept: ck.Registry) -> None:
+    assert kept.names("fleet/*.extractor") == [f"fleet/{name}.extractor" for name in sorted(NETWORKS)]
+    assert kept.names("fleet/shared.*") == ["fleet/shared.dcc", "fleet/shared.rotation"]
+    assert kept.names("fleet/*.head") == ["fleet/ten.head"]
+    head = kept.manifest("fleet/shared.dcc")
+    assert (head.blueprint.model, head.blueprint.split) == (REST["backbone"], REST["split"])
+    assert "from_width.weight" not in kept.build("fleet/shared.dcc").state_dict()
+    images = torch.zeros(2, 1, 16, 16)
+    for name in NETWORKS:
+        part = kept.manifest(f"fleet/{name}.extractor")
+        assert part.blueprint.width == part.contract.structural.outputs[0].channels == 16
+        report = kept.check(f"fleet/{name}.extractor", "fleet/shared.dcc")
+        assert (report.wiring, report.promise) == ("direct", "shared-head")
+        features = kept.build(f"fleet/{name}.extractor")(images)
+        assert kept.build("fleet/shared.dcc")(features).shape == (2, 3)
+
+
+def test_each_step_is_of_one_extractor_and_of_the_shared_head() -> None:
+    """Cycled, one batch each: the loss of one task moves no other task's extractor."""
+    seen: list[tuple[str, list[str]]] = []
+
+    class Watch:
+        @ck.hookimpl
+        def compatkit_set_up(self, setup: ck.SetUp) -> None:
+            self.owners = setup.owners
+            assert not [owner for owner in setup.owners if owner.endswith(".head")]
+
+        @ck.hookimpl
+        def compatkit_after_backward(self, step: ck.Step) -> None:
+            moved = [
+                owner
+                for owner, module in self.owners.items()
+                if any(one.grad is not None and bool(one.grad.any()) for one in module.parameters())
+            ]
+            seen.append((step.task.name, moved))
+            assert step.logits is None
+
+    quick(steps=2).fit(tasks(), ["dcc", "watch"], factories={"watch": Watch})
+    assert seen == [(name, [f"{name}.extractor", "shared.dcc"]) for name in NETWORKS] * 2
+
+
+def test_own_heads_of_different_architecture_leave_the_choice_of_the_shared_ones() -> None:
+    data = small_data()
+    given = [ck.Task(name, data, *NETWORKS[name], size=16, width=8) for name in ("desk", "phone")]
+    fit = quick(steps=1).fit(given, [ck.use("dcc", like="phone")])
+    assert fit.auxiliary["dcc"].blueprint.model == NETWORKS["phone"][0]
+    assert [fit.tasks[name].head_blueprint.model for name in fit.tasks] == [
+        NETWORKS[name][0] for name in fit.tasks
+    ]
+    assert fit.auxiliary["dcc"].module.state_dict()["from_width.weight"].shape == (16, 8, 1, 1)
+    with pytest.raises(UsageError, match=r"like='tablet' names no task of this run, which has desk, phone"):
+        quick(steps=1).fit(given, [ck.use("dcc", like="tablet")])
+
+
+def test_features_of_different_width_name_the_remedy() -> None:
+    given = [ck.Task(name, small_data(), *NETWORKS[name], size=16) for name in ("desk", "server")]
+    with pytest.raises(UsageError, match=r"'desk' gives \(32, 8, 8\), 'server' gives \(64, 8, 8\).*width=32"):
+        quick(steps=1).fit(given, ["dcc"])
+    wide = [attrs.evolve(one, width=32) for one in given]
+    assert quick(steps=1).fit(wide, ["dcc"]).history[-1]["losses"]["dcc/loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width": 0}, "Task.width of task 'x' expects a count of channels, got 0"),
+        ({"rest": {"backbone": "resnet8_cifar"}}, "Task.rest expects a table of backbone, split"),
+        ({"freeze_extractor": True}, "it needs an extractor that was trained"),
+        ({"rest": REST, "weights": {}}, "weights of a whole network, and a head that is the rest of another"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ck.Task("x", small_data(), "resnet8_cifar", "layer2", **change)
+
+
+def test_a_task_without_a_head_cannot_be_evaluated_and_needs_a_loss() -> None:
+    task = tasks()[1]
+    with pytest.raises(UsageError, match="has no head of its own, so that nothing can be evaluated"):
+        quick(steps=1, evaluate_every=1, evaluate_on="test").fit([task], ["dcc"])
+    with pytest.raises(UsageError, match="it has no head of its own, and no regularizer gave a loss"):
+        quick(steps=1).fit([task])
+
+
+@pytest.mark.parametrize("statistics", ["stored", "batch"])
+def test_a_frozen_extractor_is_bitwise_what_it_was(kept: ck.Registry, statistics: Any) -> None:
+    before, head = state(kept.build("fleet/server.extractor")), state(kept.build("fleet/ten.head"))
+    task = kept.task(
+        "update",
+        small_data(ALL),
+        extractor="fleet/server.extractor",
+        head="fleet/ten.head",
+        freeze_extractor=True,
+    )
+    fit = quick(steps=2, ema=0.5).fit([task], frozen_statistics=statistics)
+    for one in (fit, fit.averaged()):
+        assert equal(state(one.tasks["update"].extractor), before)
+        assert not equal(state(one.tasks["update"].head), head)
+    assert fit.run["tasks"][0]["frozen_extractor"] == statistics
+    assert all(one.grad is None for one in fit.tasks["update"].extractor.parameters())
+    parts = kept.publish(fit, prefix=f"updated/{statistics}")
+    assert list(parts) == ["update.head"]
+    updated = kept.manifest(parts["update.head"])
+    assert [(one.relation, one.component) for one in updated.parents] == [
+        ("trained_with", str(kept.store.resolve("fleet/server.extractor").digest)),
+        ("initialised_from", str(kept.store.resolve("fleet/ten.head").digest)),
+    ]
+    for name in NETWORKS:
+        report = kept.check(f"fleet/{name}.extractor", parts["update.head"])
+        assert (report.wiring, report.promise) == ("direct", "shared-head")
+
+
+def test_a_frozen_extractor_normalises_by_the_batch_where_that_is_asked_for(kept: ck.Registry) -> None:
+    task = kept.task("x", small_data(), extractor="fleet/desk.extractor", rest=REST, freeze_extractor=True)
+    seen: dict[str, torch.Tensor] = {}
+
+    class Watch:
+        @ck.hookimpl
+        def compatkit_losses(self, step: ck.Step) -> dict[str, torch.Tensor]:
+            module, images = step.task.extractor, step.batch.images
+            with torch.no_grad():
+                assert step.features is not None and not step.features.requires_grad
+                module.train()
+                before = state(module)
+                seen["batch"] = module(images)
+                module.load_state_dict(before)
+                seen["stored"] = module.eval()(images)
+            seen["came"] = step.features
+            assert torch.equal(step.extract(images, write_statistics=True), step.features)
+            return {}
+
+    for statistics in ("stored", "batch"):
+        fit = quick(steps=1).fit([task], ["watch"], frozen_statistics=statistics, factories={"watch": Watch})
+        assert torch.allclose(seen["came"], seen[statistics], atol=1e-5)
+        assert not torch.allclose(seen["stored"], seen["batch"], atol=1e-2)
+        assert equal(state(fit.tasks["x"].extractor), state(kept.build("fleet/desk.extractor")))
+
+
+def test_with_a_frozen_rotation_head_the_extractor_moves_and_keeps_its_promise(kept: ck.Registry) -> None:
+    task = kept.task("update", small_data(ALL), extractor="fleet/server.extractor", head="fleet/ten.head")
+    frozen = kept.auxiliary_heads("fleet/shared.rotation")
+    before = state(frozen["rotation"].module)
+    uses = [ck.use("rotation_prediction", half_turn="flip")]
+    fit = quick(steps=1).fit([task], uses, frozen=frozen)
+    assert equal(state(fit.auxiliary["rotation"].module), before)
+    assert not equal(state(fit.tasks["update"].extractor), state(kept.build("fleet/server.extractor")))
+    parts = kept.publish(fit, prefix="moved")
+    assert list(parts) == ["update.extractor", "update.head"]
+    for name in ("fleet/phone.extractor", parts["update.extractor"]):
+        assert kept.check(name, parts["update.head"]).promise == "shared-head"
+
+
+def test_one_updated_head_goes_on_all_extractors_and_is_exported(kept: ck.Registry, tmp_path: Path) -> None:
+    data = small_data(ALL)
+    matrix = kept.matrix("fleet/*.extractor", "fleet/ten.head", [data.test])
+    assert len(matrix.cells) == 3 and all(cell.restricted is not None for cell in matrix.cells)
+    made = kept.recombine("fleet/phone.extractor", "fleet/ten.head", normalisation="batch")
+    name = kept.publish_recombination("fleet/phone.network", made)
+    written = kept.export(name, tmp_path / "phone.safetensors")
+    assert written.description.names == "parts"
+    again = ck.load_exported(tmp_path / "phone.safetensors")
+    assert len(again.predict(data.test.images[..., :])) == len(data.test)
+    desk = kept.recombine("fleet/desk.extractor", "fleet/shared.dcc", normalisation="running")
+    assert desk(torch.zeros(2, 1, 16, 16)).shape == (2, 3)
+
+
+def test_a_pattern_brings_in_no_shared_heads_and_a_name_does(kept: ck.Registry) -> None:
+    test = small_data(ALL).test
+    wanted = kept.matrix("fleet/desk.extractor", "fleet/*", [test])
+    assert [one.reference for one in wanted.heads] == ["fleet/ten.head@1.0.0"]
+    named = kept.matrix("fleet/desk.extractor", "fleet/shared.dcc", [small_data().test])
+    assert [one.reference for one in named.heads] == ["fleet/shared.dcc@1.0.0"]
