@@ -126,7 +126,8 @@ def main() -> None:
         )
     other = alone("rival", asked.channels, asked.images, asked.threads)
     print(
-        f"\nscikit-learn's Ridge, {other['samples']:,} samples at once: {other['ridge']:.1f} s, {other['peak']:,.0f} MB"
+        f"\nscikit-learn's Ridge, {other['samples']:,} samples at once: {other['ridge']:.1f} s "
+        f"({other['processor']:.0f} of the processor), {other['peak']:,.0f} MB"
     )
 
 

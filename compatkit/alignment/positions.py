@@ -54,11 +54,12 @@ def paired(
         ``(m, c * positions of the window)``, by channel, then row, then column, as a convolution's weight; ``(m, d)``.
     """
     if window == Window():
-        x, y = rows(features, layout), rows(target, layout)
-        if kept < 1:
-            chosen = _drawn(len(features), len(x) // len(features), kept, draw)
-            x, y = x[chosen], y[chosen]
-        yield x, y
+        if kept >= 1:
+            yield rows(features, layout), rows(target, layout)
+            return
+        positions = features[0].numel() // features.shape[1 if layout == "NCHW" else -1]
+        chosen = _drawn(len(features), positions, kept, draw)
+        yield _rows_at(features, layout, chosen), _rows_at(target, layout, chosen)
         return
     maps = features if layout == "NCHW" else features.permute(0, 3, 1, 2)
     wanted = rows(target, layout).unflatten(0, (len(features), -1))
@@ -71,6 +72,14 @@ def paired(
             chosen = _drawn(len(some), aims.shape[1], kept, draw)
             x, y = x[chosen], y[chosen]
         yield x, y
+
+
+def _rows_at(features: Tensor, layout: str, chosen: Tensor) -> Tensor:
+    """Return some of ``rows``; of maps whose channels come first no more than these are moved."""
+    if layout != "NCHW":
+        return rows(features, layout)[chosen]
+    flat = features.flatten(2)
+    return flat[chosen // flat.shape[2], :, chosen % flat.shape[2]]
 
 
 def _drawn(images: int, positions: int, kept: float, draw: torch.Generator) -> Tensor:

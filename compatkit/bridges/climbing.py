@@ -171,7 +171,7 @@ def choose(steps: Sequence[Step]) -> Step:
 
     A rung that was trained to agree is taken only where there is no other: it comes to share the mistakes of the head's
     own network on these images. A rung that was trained with labels is taken where it is right more often than the best
-    other on labelled images that neither was fitted to: it may have learnt what the head's own network does not know.
+    other on labelled images that neither was fitted to: what it learnt from them, the head's own network may not know.
 
     Raises:
         IncompatibleError: Every rung was left out; says why.

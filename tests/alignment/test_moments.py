@@ -76,6 +76,16 @@ def test_samples_of_patches_are_what_a_convolution_sees(
     assert sum(len(x) for x, _ in pairs) == 3 * out.shape[2] * out.shape[3]
 
 
+def test_drawn_positions_are_the_same_in_every_layout() -> None:
+    maps = torch.randn(3, 2, 4, 5, generator=torch.Generator().manual_seed(0))
+    found = []
+    for layout, given in (("NCHW", maps), ("NHWC", maps.permute(0, 2, 3, 1))):
+        ((x, y),) = paired(given, -given, layout, Window(), 0.5, torch.Generator().manual_seed(1))
+        assert torch.equal(x, -y)
+        found.append(x)
+    assert torch.equal(*found) and found[0].shape == (30, 2)
+
+
 def test_positions_are_drawn_image_by_image_and_stay_paired() -> None:
     tokens = torch.arange(4 * 10 * 3.0).reshape(4, 10, 3)
     draw = torch.Generator().manual_seed(0)
