@@ -5,33 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-import attrs
-
+from compatkit.evaluation.cells import Rung
 from compatkit.reports.ink import FONT, INK, QUIET, printable, text_at
 
 DPI = 160
 SIZE = (6.4, 3.4)
 LEAST = 0.01
 """Seconds below which rungs stand at the left edge."""
-
-
-@attrs.frozen
-class Rung:
-    """One point of the picture.
-
-    Attributes:
-        name: Of the rung.
-        seconds: That it took.
-        agreement: Share of images, with the ends of its interval.
-        accuracy: Share of test images, or None.
-        chosen: Whether it was chosen.
-    """
-
-    name: str
-    seconds: float
-    agreement: tuple[float, float, float]
-    accuracy: float | None = None
-    chosen: bool = False
 
 
 def draw(rungs: Sequence[Rung], title: str) -> bytes:
@@ -42,12 +22,12 @@ def draw(rungs: Sequence[Rung], title: str) -> bytes:
     figure = Figure(SIZE, dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
     for one in rungs:
-        at, (share, low, high) = max(LEAST, one.seconds), one.agreement
+        at, share = max(LEAST, one.seconds), one.agreement.accuracy
         ink = "#c2410c" if one.chosen else INK
-        axes.plot([at, at], [low, high], color=QUIET, linewidth=1)
+        axes.plot([at, at], [one.agreement.low, one.agreement.high], color=QUIET, linewidth=1)
         axes.plot([at], [share], "o", color=ink, markersize=5)
         if one.accuracy is not None:
-            axes.plot([at], [one.accuracy], "x", color=ink, markersize=5)
+            axes.plot([at], [one.accuracy.accuracy], "x", color=ink, markersize=5)
         text_at(axes, at * 1.06, share + 0.015, printable(one.name), 6.5, ink, ha="left")
     axes.set_xscale("log")
     axes.set_ylim(0, 1.04)
