@@ -230,6 +230,8 @@ class Blueprint:
         width: Channels that cross where they are not the network's own: the extractor ends with a 1x1 convolution to
             so many, and a head whose network has another width begins with one from so many to its own. None where the
             network's own features cross. A manifest names it only where it is stated.
+        entries: Of a head: linear layers that take the features, by path, with the channels that come where these are
+            not the network's own; each has a bias. A manifest names them only where there are some.
     """
 
     builder: str
@@ -242,6 +244,7 @@ class Blueprint:
     traced_size: tuple[int, int]
     cut_outputs: int = 1
     width: int | None = attrs.field(default=None, metadata={"absent_where_default": True})
+    entries: tuple[tuple[str, int], ...] = attrs.field(default=(), metadata={"absent_where_default": True})
 
     @property
     def takes_images(self) -> bool:

@@ -6,7 +6,9 @@ labels, and as many labelled ones for the rungs that need them. Accuracy is that
 domain.
 
 An arm is a pair of networks: ``mnist-usps`` is the extractor of MNIST under the head of USPS; ``same-mnist`` two
-networks on the same images; ``halves`` two networks on two halves of CIFAR-10.
+networks on the same images; ``halves`` two networks on two halves of CIFAR-10. Behind a ``+`` stands what differs from
+these: ``early`` and ``late`` cut the same networks elsewhere, ``deep`` has a head of many blocks, ``wide`` 512 channels
+at few positions, ``families`` an extractor and a head of two stock architectures of timm.
 
     compatkit study run bridges --data DIR --out OUT
 """
@@ -21,7 +23,9 @@ import compatkit as ck
 from compatkit.hooks import Register
 from compatkit.studies import Measure, Outcome, Run, Study
 
-ARMS = ("mnist-usps", "usps-mnist", "same-mnist", "same-usps", "halves")
+PAIRS = ("mnist-usps", "usps-mnist", "same-mnist", "same-usps", "halves")
+CHANGES = ("early", "late", "deep", "wide", "families")
+ARMS = (*PAIRS, *(f"{pair}+{change}" for change in CHANGES for pair in ("same-mnist", "usps-mnist")))
 RUNGS = {
     "direct": "as it is",
     "statistics": "statistics",
@@ -37,36 +41,47 @@ RUNGS = {
 }
 CLOSED = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "absorbed")
 """Rungs whose seconds are those of a fit, not of training."""
+FREE = ("direct", "statistics", *CLOSED)
+"""Rungs that are chosen from by agreement alone: nothing is trained, and no label is read."""
+NEAR = 0.01
+"""Accuracy below that of the extractor's own head that still counts as as good."""
 COUNTS = (10, 100, 1000)
 """Images without labels; also with labels, for the rungs that are trained with some."""
 SHOWN = 100
 """The count whose accuracies are drawn."""
 HELD_OUT = 500
 """Further images without labels, on which agreement is measured."""
-RESIDUAL = {"layers": [1, 1, 1, 1], "channels": [32, 64, 64, 64]}
+SMALL = {"layers": [1, 1, 1, 1], "channels": [32, 64, 64, 64]}
+DEEP = {"layers": [1, 4, 4, 4], "channels": [32, 64, 64, 64]}
+WIDE = {"layers": [1, 1, 1, 1], "channels": [32, 64, 512, 512]}
+# Networks of both sides, or of the extractor and of the head: backbone, split point, further arguments.
 SIZES: dict[str, dict[str, Any]] = {
     "cpu": {
-        "backbone": "resnet18",
-        "kwargs": RESIDUAL,
-        "split": "layer1",
+        "base": [["resnet18", "layer1", SMALL]],
+        "early": [["resnet18", "maxpool", SMALL]],
+        "late": [["resnet18", "layer3", SMALL]],
+        "deep": [["resnet18", "layer1", DEEP]],
+        "wide": [["resnet18", "layer3", WIDE]],
+        "families": [["mobilenetv3_small_050", "blocks.1", {}], ["regnetx_002", "s2", {}]],
         "image": 32,
         "train": 5000,
         "test": 2000,
-        "steps": 400,
-        "steps_halves": 800,
+        "steps": 800,
         "batch_size": 64,
         "counts": list(COUNTS),
         "on": "dst",
     },
     "paper": {
-        "backbone": "resnet18",
-        "kwargs": {},
-        "split": "layer2",
+        "base": [["resnet18", "layer2", {}]],
+        "early": [["resnet18", "maxpool", {}]],
+        "late": [["resnet18", "layer3", {}]],
+        "deep": [["resnet101", "layer2", {}]],
+        "wide": [["wide_resnet50_2", "layer3", {}]],
+        "families": [["mobilenetv3_small_100", "blocks.2", {}], ["regnetx_008", "s2", {}]],
         "image": 64,
         "train": 0,
         "test": 0,
         "steps": 5000,
-        "steps_halves": 10_000,
         "batch_size": 256,
         "counts": list(COUNTS),
         "on": "dst",
@@ -76,16 +91,29 @@ SIZES: dict[str, dict[str, Any]] = {
 
 def pair(run: Run) -> tuple[ck.DataSet, ck.DataSet]:
     """Return the images of the extractor's network and of the head's."""
-    if run.arm == "halves":
+    name = run.arm.partition("+")[0]
+    if name == "halves":
         first, second = run.load("cifar10").halves()
         sets = first.renamed("first"), second.renamed("second")
-    elif run.arm.startswith("same-"):
-        data = run.load(run.arm.removeprefix("same-"))
+    elif name.startswith("same-"):
+        data = run.load(name.removeprefix("same-"))
         sets = data, data
     else:
-        first, second = map(run.load, run.arm.split("-"))
+        first, second = map(run.load, name.split("-"))
         sets = first, second
     return _some(run, sets[0]), _some(run, sets[1])
+
+
+def tasks(run: Run, source: ck.DataSet, target: ck.DataSet) -> tuple[ck.Task, ck.Task]:
+    """Return the task that the extractor is of, and that of the head."""
+    networks = run.settings[run.arm.partition("+")[2] or "base"]
+    left, right = (
+        ck.Task(side, data, backbone, split, size=run.settings["image"], kwargs=kwargs)
+        for side, data, (backbone, split, kwargs) in zip(
+            ("src", "dst"), (source, target), (networks[0], networks[-1]), strict=True
+        )
+    )
+    return left, right
 
 
 def run(run: Run) -> Outcome:
@@ -93,26 +121,50 @@ def run(run: Run) -> Outcome:
     settings, (source, target) = run.settings, pair(run)
     with tempfile.TemporaryDirectory() as folder:
         registry = ck.Registry.init(Path(folder) / "parts")
-        for side, data in (("src", source), ("dst", target)):
-            registry.publish(_train(run, side, data), prefix="parts")
+        for number, task in enumerate(tasks(run, source, target)):
+            trainer = ck.Trainer(
+                steps=settings["steps"],
+                seed=2 * run.seed + number,
+                batch_size=settings["batch_size"],
+                progress=False,
+            )
+            registry.publish(trainer.fit([task]), prefix="parts")
         own = registry.bridge(
             "parts/src.extractor", "parts/src.head", source.train, rungs=["direct"], test=source.test
         )
         ladders = {count: _climb(run, registry, source, target, count) for count in settings["counts"]}
-    values: dict[str, float | None] = {}
-    kept: list[dict[str, Any]] = []
+    own_accuracy = _accuracy(own.step("direct"))
+    values: dict[str, float | None] = {
+        "own": own_accuracy,
+        "reference": ladders[max(ladders)].facts["reference"],
+    }
     for count, found in ladders.items():
-        for step in found.steps:
-            values[f"{step.rung}-{count}"] = None if step.accuracy is None else step.accuracy.accuracy
-        best = found.step(found.chosen)
-        values[f"chosen-{count}"] = None if best.accuracy is None else best.accuracy.accuracy
-        values[f"agreement-{count}"] = found.agreement.accuracy
-        values[f"seconds-{count}"] = sum(one.seconds for one in found.steps if one.rung in CLOSED)
-        kept.append(found.to_json())
-    accuracy = own.step("direct").accuracy
-    values["own"] = None if accuracy is None else accuracy.accuracy
-    values["reference"] = ladders[max(ladders)].facts["reference"]
-    return Outcome(values=values, kept={"ladders": kept})
+        values |= {f"{name}-{count}": value for name, value in _told(found, own_accuracy).items()}
+    return Outcome(values=values, kept={"ladders": [one.to_json() for one in ladders.values()]})
+
+
+def _told(found: ck.Bridge, own: float) -> dict[str, float | None]:
+    """Return what one ladder gave: each rung, and the one that is chosen without labels."""
+    rungs: dict[str, float | None] = {
+        step.rung: None if step.accuracy is None else step.accuracy.accuracy for step in found.steps
+    }
+    judged = [(step.agreement.accuracy, step) for step in found.steps if step.rung in FREE and step.agreement]
+    agreement, best = max(judged, key=lambda one: one[0])
+    free = _accuracy(best)
+    return rungs | {
+        "chosen": _accuracy(found.step(found.chosen)),
+        "free": free,
+        "agreement": agreement,
+        "short": own - free,
+        "within": float(own - free <= NEAR + 1e-9),
+        "fit-seconds": best.seconds,
+        "seconds": sum(one.seconds for one in found.steps if one.rung in CLOSED),
+    }
+
+
+def _accuracy(step: Any) -> float:
+    """Return the accuracy of a step that was climbed with test images."""
+    return step.accuracy.accuracy
 
 
 def _climb(run: Run, registry: ck.Registry, source: ck.DataSet, target: ck.DataSet, count: int) -> ck.Bridge:
@@ -134,16 +186,6 @@ def _climb(run: Run, registry: ck.Registry, source: ck.DataSet, target: ck.DataS
     )
 
 
-def _train(run: Run, side: str, data: ck.DataSet) -> ck.Fit:
-    settings = run.settings
-    task = ck.Task(
-        side, data, settings["backbone"], settings["split"], size=settings["image"], kwargs=settings["kwargs"]
-    )
-    steps = settings["steps_halves" if run.arm == "halves" else "steps"]
-    seed = 2 * run.seed + (side == "dst")
-    return ck.Trainer(steps=steps, seed=seed, batch_size=settings["batch_size"], progress=False).fit([task])
-
-
 def _some(run: Run, data: ck.DataSet) -> ck.DataSet:
     """Return as many images as the settings ask for, 0 all."""
     sizes = {name: run.settings[name] or len(getattr(data, name)) for name in ("train", "test")}
@@ -153,17 +195,22 @@ def _some(run: Run, data: ck.DataSet) -> ck.DataSet:
 def _measures() -> tuple[Measure, ...]:
     found = [Measure(name="own", title="own head"), Measure(name="reference", title="the head's own network")]
     for count in COUNTS:
-        for rung, words in RUNGS.items():
-            found.append(
-                Measure(name=f"{rung}-{count}", title=f"{words}, {count} images", drawn=count == SHOWN)
-            )
-        found.append(Measure(name=f"chosen-{count}", title=f"chosen, {count} images", drawn=count == SHOWN))
-        found.append(Measure(name=f"agreement-{count}", title=f"agreement of it, {count}", drawn=False))
-        found.append(
-            Measure(
-                name=f"seconds-{count}", title=f"closed forms, {count}", unit="s", better="lower", drawn=False
-            )
-        )
+        images, drawn = f"{count} images", count == SHOWN
+        found += [
+            Measure(name=f"{rung}-{count}", title=f"{words}, {images}", drawn=drawn)
+            for rung, words in RUNGS.items()
+        ]
+        found += [
+            Measure(name=f"chosen-{count}", title=f"chosen, {images}", drawn=drawn),
+            Measure(name=f"free-{count}", title=f"chosen without labels, {images}", drawn=drawn),
+            Measure(name=f"agreement-{count}", title=f"agreement of it, {images}", drawn=False),
+            Measure(name=f"short-{count}", title=f"own head minus it, {images}", better="lower", drawn=False),
+            Measure(name=f"within-{count}", title=f"runs within .01 of own, {images}", drawn=drawn),
+        ]
+        found += [
+            Measure(name=f"{name}-{count}", title=f"{words}, {images}", unit="s", better="lower", drawn=False)
+            for name, words in (("fit-seconds", "seconds of it"), ("seconds", "seconds of all closed forms"))
+        ]
     return tuple(found)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters.builders import whole_of
 from compatkit.adapters.discovery import CutPoint
+from compatkit.adapters.entering import entered
 from compatkit.adapters.fingerprint import probe, same_probe
 from compatkit.adapters.initialisation import seeded, without_draws
 from compatkit.adapters.inputs import InputSpec, class_layer
@@ -108,8 +109,9 @@ def build_pair(
 
 
 def _parts(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module]:
-    """Cut a whole network as its blueprint says, to the width that it states."""
-    return widened(*parts_of(whole, blueprint), blueprint, channels_of(blueprint))
+    """Cut a whole network as its blueprint says, to the width and with the entry layers that it states."""
+    extractor, head = widened(*parts_of(whole, blueprint), blueprint, channels_of(blueprint))
+    return extractor, entered(head, blueprint)
 
 
 def own_width_of(blueprint: Blueprint) -> int:

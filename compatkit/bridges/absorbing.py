@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from compatkit.adapters.entering import widen_entry
 from compatkit.alignment.affine import Affine
 from compatkit.alignment.positions import Window
 from compatkit.alignment.ridge import ridge, usual_strength
@@ -62,7 +63,7 @@ def absorbed(ground: Ground) -> Candidate:
     _, target = next(iter(ground.paired))[:2]
     head = copy.deepcopy(ground.head.module).eval()
     found = entries(head, target)
-    strength, kept = usual_strength(len(ground.pairs)), ""
+    strength, changed = usual_strength(len(ground.pairs)), list[tuple[str, int]]()
     residuals: list[float] = []
     for one in found:
         columns = ground.widths[0] * one.window.size
@@ -79,10 +80,11 @@ def absorbed(ground: Ground) -> Candidate:
             )
         fitted = ridge(moments, strength)
         residuals.append(fitted.residual)
-        kept = _replace(head, one, fitted, ground.widths[0]) or kept
+        if _replace(head, one, fitted, ground.widths[0]):
+            changed.append((one.path, ground.widths[0]))
     facts = {"method": "absorbed", "strength": strength, "layers": [one.path for one in found]}
     facts["residual"] = sum(residuals) / len(residuals)
-    return Candidate(ground, head, None, facts, refitted=True, unpublishable=kept).estimated()
+    return Candidate(ground, head, None, facts, refitted=True, entries=tuple(changed)).estimated()
 
 
 def entries(head: nn.Module, features: Tensor) -> list[Entry]:
@@ -166,32 +168,21 @@ def _plain(layer: nn.Conv2d | nn.Linear) -> bool:
     return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
-def _replace(head: nn.Module, entry: Entry, fitted: Affine, came: int) -> str:
-    """Put the fitted weights in; return why the head has no blueprint any more, else an empty text."""
-    old, weight, bias = entry.layer, fitted.weight.T.float(), fitted.bias.float()
-    if isinstance(old, nn.Conv2d):
-        weight = weight.unflatten(1, (came, *old.kernel_size))
-    if weight.shape == old.weight.shape and (old.bias is not None or entry.normalised):
-        with torch.no_grad():
-            old.weight.copy_(weight)
-            if old.bias is not None:
-                old.bias.copy_(bias)
-            else:
-                _fold(head.get_submodule(entry.normalised), bias)
-        return ""
-    new = copy.deepcopy(old)
-    new.weight, new.bias = nn.Parameter(weight.contiguous()), nn.Parameter(bias)
-    if isinstance(new, nn.Conv2d):
-        new.in_channels = came
-    else:
-        new.in_features = came
-    holder, _, name = entry.path.rpartition(".")
-    setattr(head.get_submodule(holder), name, new)
-    return (
-        f"the head's layer {entry.path} takes {came} channels now, and no blueprint makes such a head"
-        if weight.shape != old.weight.shape
-        else f"the head's layer {entry.path} has a bias now, and no blueprint makes such a head"
-    )
+def _replace(head: nn.Module, entry: Entry, fitted: Affine, came: int) -> bool:
+    """Put the fitted weights in; return whether the layer has another form now."""
+    layer, weight, bias = entry.layer, fitted.weight.T.float(), fitted.bias.float()
+    if isinstance(layer, nn.Conv2d):
+        weight = weight.unflatten(1, (came, *layer.kernel_size))
+    changed = weight.shape != layer.weight.shape or (layer.bias is None and not entry.normalised)
+    if changed:
+        layer = widen_entry(head, entry.path, came)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        if layer.bias is not None:
+            layer.bias.copy_(bias)
+        else:
+            _fold(head.get_submodule(entry.normalised), bias)
+    return changed
 
 
 def _fold(norm: nn.Module, bias: Tensor) -> None:

@@ -16,7 +16,7 @@ from compatkit.bridges.rungs import ADAPTERS, BEST, TAUGHT, On, chosen_rungs
 from compatkit.bridging import own_extractor
 from compatkit.compatibility import check
 from compatkit.components import load, pinned, registered
-from compatkit.contract import Protocol, Statistical
+from compatkit.contract import Port, Protocol, Statistical
 from compatkit.data.split import Split
 from compatkit.errors import DataError, IncompatibleError, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
@@ -178,11 +178,6 @@ def publish(
 
     step = found.step(found.chosen if rung is None else rung)
     made = candidate_of(step)
-    if made.unpublishable:
-        raise UsageError(
-            f"The rung {step.rung} cannot be published: {made.unpublishable}. Publish another: rung='ridge'.",
-            subject=step.rung,
-        )
     report, kept = found.recombination.report, dict[str, Reference]()
     head, adapters = made.ground.head, list(made.adapters)
     if made.fitted is not None:
@@ -233,7 +228,7 @@ def _outcome(step: Step) -> dict[str, Any]:
 
 
 def _publish_head(store: Store, name: str, step: Step, made: Candidate) -> Reference:
-    """Publish a head whose weights were changed: of the old one's blueprint, promising nothing that it promised."""
+    """Publish a head whose weights were changed: of the old one's network, promising nothing that it promised."""
     from compatkit import promises
 
     base = made.ground
@@ -243,12 +238,19 @@ def _publish_head(store: Store, name: str, step: Step, made: Candidate) -> Refer
     if (left := residual_of(made)) is not None:
         training["residual"] = left
     protocol = Protocol(old.contract.protocol.normalisation)
+    blueprint, structural = old.blueprint, old.contract.structural
+    if made.entries:
+        entries = {**dict(blueprint.entries), **dict(made.entries)}
+        blueprint = attrs.evolve(blueprint, entries=tuple(entries.items()))
+        structural = attrs.evolve(structural, inputs=(_entering(base),))
     manifest = Manifest(
         kind="head",
         about=attrs.evolve(old.about, title=f"{step.rung} to {base.extractor.reference}"),
-        blueprint=old.blueprint,
+        blueprint=blueprint,
         payload=old.payload,
-        contract=attrs.evolve(old.contract, protocol=protocol, statistical=Statistical()),
+        contract=attrs.evolve(
+            old.contract, structural=structural, protocol=protocol, statistical=Statistical()
+        ),
         training=training,
         parents=(
             Parent(BEGAN, base.head.digest),
@@ -260,6 +262,16 @@ def _publish_head(store: Store, name: str, step: Step, made: Candidate) -> Refer
     return registered(
         store, name, manifest, state, lambda kept, module: promises.publish(store, name, kept, module)
     )
+
+
+def _entering(base: Ground) -> Port:
+    """Return the port of a head that takes the features themselves in place of those of its own extractor."""
+    index = int(base.place.blueprint.kwargs.get("port", 0))
+    came, old = base.place.takes[index], base.head.manifest.contract.structural.inputs[index]
+    axis = 1 if old.layout in ("NCHW", "NC") else -1
+    shape = list(old.shape)
+    shape[axis] = came.shape[axis]
+    return attrs.evolve(old, shape=tuple(shape), range=came.range)
 
 
 def references(kept: dict[str, Reference]) -> dict[str, str]:

@@ -29,7 +29,7 @@ class Candidate:
         fitted: The adapter with weights right before the head; None where there is none.
         method: What is recorded of how it was made.
         refitted: Whether weights of the head were changed.
-        unpublishable: Why such a head cannot be kept as a component, else empty.
+        entries: Layers of the head that have another form now, as ``Blueprint.entries`` names them.
     """
 
     ground: Ground
@@ -37,7 +37,7 @@ class Candidate:
     fitted: Adapter | None = None
     method: Mapping[str, Any] = attrs.field(factory=dict)
     refitted: bool = False
-    unpublishable: str = ""
+    entries: tuple[tuple[str, int], ...] = ()
 
     @property
     def adapters(self) -> tuple[Adapter, ...]:

@@ -10,7 +10,7 @@ import attrs
 
 from compatkit.bridges.rungs import RUNGS, said
 from compatkit.errors import UsageError
-from compatkit.evaluation.cells import Figure
+from compatkit.evaluation.cells import Figure, Rung
 
 if TYPE_CHECKING:
     from compatkit.bridges.candidate import Candidate
@@ -129,6 +129,14 @@ class Bridge:
             )
         return found
 
+    def ladder(self) -> tuple[Rung, ...]:
+        """Return what each rung gave that was not left out, as a cell of a matrix holds it."""
+        return tuple(
+            Rung(one.rung, one.seconds, one.images, one.agreement, one.accuracy, one.rung == self.chosen)
+            for one in self.steps
+            if one.agreement is not None
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
         steps = [one.to_json() for one in self.steps]
@@ -148,21 +156,10 @@ class Bridge:
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        from compatkit.reports.ladder import Rung, draw
+        from compatkit.reports.ladder import draw
         from compatkit.reports.writing import write
 
-        points = [
-            Rung(
-                one.rung,
-                one.seconds,
-                (one.agreement.accuracy, one.agreement.low, one.agreement.high),
-                None if one.accuracy is None else one.accuracy.accuracy,
-                one.rung == self.chosen,
-            )
-            for one in self.steps
-            if one.agreement is not None
-        ]
-        picture = draw(points, f"{self.extractor} + {self.head}")
+        picture = draw(self.ladder(), f"{self.extractor} + {self.head}")
         if path is not None:
             write(path, picture)
         return picture

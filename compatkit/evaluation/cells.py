@@ -48,6 +48,27 @@ class Figure:
 
 
 @attrs.frozen
+class Rung:
+    """What one rung of the ladder of bridges gave for a pair.
+
+    Attributes:
+        name: Of the rung, as in ``compatkit.bridges.rungs.RUNGS``.
+        seconds: That it took.
+        images: Unlabelled images that it used.
+        agreement: Share of held-out images of which it says what the head's own network says.
+        accuracy: On test images, where there were any.
+        chosen: Whether the figures of the cell are of this rung.
+    """
+
+    name: str
+    seconds: float
+    images: int
+    agreement: Figure
+    accuracy: Figure | None = None
+    chosen: bool = False
+
+
+@attrs.frozen
 class Cell:
     """Extractor of one network, head of another, measured on the extractor's own test images.
 
@@ -67,6 +88,7 @@ class Cell:
             ...; ``compatkit.evaluation.keys`` says which of them the figures depend on.
         findings: Lines of the check's report, for people.
         reason: Why there is no figure, or why it is stale; else empty.
+        ladder: What each rung gave, where a bridge stands between the two.
     """
 
     extractor: str
@@ -84,6 +106,7 @@ class Cell:
     settings: dict[str, str | int | float] = attrs.field(factory=dict)
     findings: tuple[str, ...] = ()
     reason: str = ""
+    ladder: tuple[Rung, ...] = ()
 
     @property
     def state(self) -> State:

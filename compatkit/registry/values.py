@@ -131,6 +131,13 @@ def _blueprint(blueprint: Blueprint, path: str) -> None:
         whose = "nothing but in one side of a cut that one tensor crosses"
         _expect(blueprint.is_cut and crosses == 1, f"{path}.width", whose, width)
         _expect(1 <= width <= LARGEST_WIDTH, f"{path}.width", f"1 to {LARGEST_WIDTH} channels", width)
+    entries = blueprint.entries
+    _expect(len(dict(entries)) == len(entries), f"{path}.entries", "every layer once", entries)
+    for index, (name, channels) in enumerate(entries):
+        where = f"{path}.entries[{index}]"
+        _expect(blueprint.side == "head" and crosses == 1, where, "nothing but in a head of one input", name)
+        _name(name, where)
+        _expect(1 <= channels <= LARGEST_WIDTH, where, f"1 to {LARGEST_WIDTH} channels", channels)
 
 
 def _ports(ports: Sequence[Port], path: str, images: bool) -> None:

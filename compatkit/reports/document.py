@@ -19,6 +19,8 @@ if typing.TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
 
 SCHEMA = 1
+LATER = "ladder"
+"""Field of a cell that documents have had only since there are bridges; written where it holds something."""
 _FIELDS = ("schema", "kind", "settings", "extractors", "heads", "cells")
 
 
@@ -30,7 +32,7 @@ def render(matrix: Matrix, *, indent: int | None = 2) -> str:
         "settings": dict(matrix.settings),
         "extractors": [attrs.asdict(part) for part in matrix.extractors],
         "heads": [attrs.asdict(part) for part in matrix.heads],
-        "cells": [attrs.asdict(cell) for cell in matrix.cells],
+        "cells": [_written(cell) for cell in matrix.cells],
     }
     # A half surrogate has no UTF-8; written as an escape it comes back as it was.
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
@@ -65,6 +67,10 @@ def parse(text: str | bytes) -> Matrix:
         raise
     except CompatkitError as error:
         raise FormatError(f"the JSON is no usable matrix: {error}") from error
+
+
+def _written(cell: Cell) -> dict[str, Any]:
+    return {name: one for name, one in attrs.asdict(cell).items() if name != LATER or one}
 
 
 def _load(text: str | bytes) -> Any:
@@ -112,6 +118,8 @@ def _structure(value: Any, wanted: Any, where: str) -> Any:
         return {name: _structure(one, inner[1], f"{where}.{name}") for name, one in value.items()}
     if attrs.has(wanted):
         hints = _hints(wanted)
+        if wanted is Cell and isinstance(value, dict):
+            value = {LATER: [], **value}
         _expect_fields(value, tuple(hints), where)
         return wanted(
             **{name: _structure(value[name], kind, f"{where}.{name}") for name, kind in hints.items()}

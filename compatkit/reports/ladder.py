@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-import attrs
-
+from compatkit.evaluation.cells import Rung
 from compatkit.reports.ink import FONT, INK, QUIET, printable, text_at
 
 DPI = 160
@@ -15,25 +14,6 @@ LEAST = 0.01
 """Seconds below which rungs stand at the left edge."""
 NEAR, LINE = 1.6, 0.045
 """Names of rungs whose seconds differ by less than this factor stand so far above each other."""
-
-
-@attrs.frozen
-class Rung:
-    """One point of the picture.
-
-    Attributes:
-        name: Of the rung.
-        seconds: That it took.
-        agreement: Share of images, with the ends of its interval.
-        accuracy: Share of test images, or None.
-        chosen: Whether it was chosen.
-    """
-
-    name: str
-    seconds: float
-    agreement: tuple[float, float, float]
-    accuracy: float | None = None
-    chosen: bool = False
 
 
 def draw(rungs: Sequence[Rung], title: str) -> bytes:
@@ -46,12 +26,12 @@ def draw(rungs: Sequence[Rung], title: str) -> bytes:
     axes = figure.add_subplot()
     named: list[tuple[float, float]] = []
     for one in rungs:
-        at, (share, low, high) = max(LEAST, one.seconds), one.agreement
+        at, share = max(LEAST, one.seconds), one.agreement.accuracy
         ink = "#c2410c" if one.chosen else INK
-        axes.plot([at, at], [low, high], color=QUIET, linewidth=1)
+        axes.plot([at, at], [one.agreement.low, one.agreement.high], color=QUIET, linewidth=1)
         axes.plot([at], [share], "o", color=ink, markersize=5)
         if one.accuracy is not None:
-            axes.plot([at], [one.accuracy], "x", color=ink, markersize=5)
+            axes.plot([at], [one.accuracy.accuracy], "x", color=ink, markersize=5)
         named.append((at, _free(at, share + 0.015, named)))
         text_at(axes, at * 1.06, named[-1][1], printable(one.name), 6.5, ink, ha="left")
     axes.set_xscale("log")

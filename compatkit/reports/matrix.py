@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.errors import UnknownName, UsageError
-from compatkit.evaluation.cells import Cell, Figure, Part
+from compatkit.evaluation.cells import Cell, Figure, Part, Rung
 from compatkit.reports.writing import kept, write
 
 if TYPE_CHECKING:
@@ -72,11 +72,23 @@ class Matrix:
             _check_figures(cell)
             self._places[cell.extractor, cell.head] = cell
 
-    def with_notes(self, notes: Mapping[tuple[str, str], Sequence[str]]) -> Matrix:
-        """Return the same with further lines among the findings of some cells, by references."""
+    def with_ladders(
+        self,
+        notes: Mapping[tuple[str, str], Sequence[str]],
+        ladders: Mapping[tuple[str, str], Sequence[Rung]],
+    ) -> Matrix:
+        """Return the same with what bridges gave in some cells, by references.
+
+        Args:
+            notes: Further lines among the findings.
+            ladders: What each rung gave.
+        """
+        pairs = [(one.extractor, one.head) for one in self.cells]
         cells = [
-            attrs.evolve(one, findings=(*one.findings, *notes.get((one.extractor, one.head), ())))
-            for one in self.cells
+            attrs.evolve(
+                one, findings=(*one.findings, *notes.get(pair, ())), ladder=tuple(ladders.get(pair, ()))
+            )
+            for one, pair in zip(self.cells, pairs, strict=True)
         ]
         return attrs.evolve(self, cells=tuple(cells))
 
@@ -210,8 +222,12 @@ def _pick(reference: str, parts: tuple[Part, ...], what: str) -> str:
 
 
 def _check_figures(cell: Cell) -> None:
-    for name in ("restricted", "unrestricted", "bound"):
-        figure: Figure | None = getattr(cell, name)
+    figures: dict[str, Figure | None] = {
+        name: getattr(cell, name) for name in ("restricted", "unrestricted", "bound")
+    }
+    for one in cell.ladder:
+        figures |= {f"{one.name} agreement": one.agreement, f"{one.name} accuracy": one.accuracy}
+    for name, figure in figures.items():
         if figure is None:
             continue
         if not (

@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from compatkit.evaluation.cells import Cell, Part
 from compatkit.reports import document
+from compatkit.reports.ladder_page import Picture, picture
 from compatkit.reports.wording import (
     Verdict,
     evidence,
@@ -59,6 +60,7 @@ class Square:
     settings: list[tuple[str, str]]
     findings: list[str]
     scale: dict[str, float]
+    ladder: Picture | None
 
 
 @attrs.frozen
@@ -180,6 +182,7 @@ def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
         else [],
         findings=[visible(line) for line in cell.findings] if cell else [],
         scale=_scale(cell) if cell else {},
+        ladder=picture(cell.ladder) if cell else None,
     )
 
 

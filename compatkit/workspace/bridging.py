@@ -150,7 +150,7 @@ class Bridging(Finding):
             Pinned references by ``"adapter"``, ``"head"`` and ``"recombination"``, of what there is.
 
         Raises:
-            UsageError: The rung was not climbed, or makes a head that no blueprint describes.
+            UsageError: The rung was not climbed, or was left out.
             IntegrityError: A part is not in this registry.
             EnvironmentFailure: Disk full, no right to write.
         """

@@ -92,7 +92,10 @@ class Measuring(Finding):
             progress=progress,
         )
         matrix = answer(self.store, request)
-        return matrix.with_notes({pair: one.lines() for pair, one in bridges.items()}) if bridges else matrix
+        if not bridges:
+            return matrix
+        notes = {pair: one.lines() for pair, one in bridges.items()}
+        return matrix.with_ladders(notes, {pair: one.ladder() for pair, one in bridges.items()})
 
     def auxiliary_heads(self, pattern: str | Sequence[str]) -> dict[str, AuxiliaryHead]:
         """Return shared heads to train new parts against: ``Trainer.fit(..., frozen=...)``.

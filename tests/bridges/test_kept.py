@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from small import data_set
@@ -106,6 +107,24 @@ def test_a_refitted_head_is_a_component_of_the_old_ones_blueprint(
     pixels = normalise(prepare(images, again.data).images, again.data)
     torch.testing.assert_close(again(pixels), found.recombination(pixels), atol=1e-6, rtol=1e-6)
     assert len(again.contract.adapters) == 0
+
+
+def test_a_head_refitted_to_another_width_is_built_again_from_its_blueprint(
+    registry: ck.Registry, images: ck.Split
+) -> None:
+    found = registry.bridge("zoo/one.extractor", "zoo/convs.head", images, rungs=["absorbed"])
+    names = registry.publish_bridge("pairs/wider", found)
+    manifest, old = registry.manifest(names["head"]), registry.manifest("zoo/convs.head")
+    assert manifest.blueprint == attrs.evolve(old.blueprint, entries=(("conv2", 32),))
+    assert old.contract.structural.inputs[0].channels == 6
+    given = registry.manifest("zoo/one.extractor").contract.structural.outputs[0]
+    taken = manifest.contract.structural.inputs[0]
+    assert (taken.channels, taken.range) == (32, given.range)
+    again = registry.load_recombination(names["recombination"])
+    assert [one.model for one in again.contract.adapters] == ["resize"]
+    pixels = normalise(prepare(images, again.data).images, again.data)
+    torch.testing.assert_close(again(pixels), found.recombination(pixels), atol=1e-6, rtol=1e-6)
+    assert registry.check("zoo/again.extractor", names["head"]).wiring == "needs-adapter"  # 6 channels come
 
 
 def test_vectors_are_bridged_and_what_needs_maps_is_left_out(registry: ck.Registry, images: ck.Split) -> None:

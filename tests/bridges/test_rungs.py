@@ -77,12 +77,13 @@ def test_the_head_itself_is_never_changed() -> None:
 def test_absorbed_weights_stay_within_the_heads_own_blueprint_where_they_can(bias: bool) -> None:
     right = head_of(PART, Head(bias))
     same = absorbed(between(part("left", MIXING), PART, right))
-    assert same.unpublishable == "" and same.refitted
+    assert same.entries == () and same.refitted
     assert {name: value.shape for name, value in same.head.state_dict().items()} == {
         name: value.shape for name, value in right.module.state_dict().items()
     }
     wider = absorbed(between(part("left", WIDER), PART, right))
-    assert "takes 7 channels now" in wider.unpublishable
+    assert wider.entries == (("main", 7), ("short", 7))
+    assert wider.head.main.weight.shape == (6, 7, 3, 3) and right.module.main.weight.shape == (6, 4, 3, 3)
 
 
 class Adding(nn.Module):

@@ -68,10 +68,12 @@ def test_a_matrix_is_filled_through_a_rung(run: Any) -> None:
     again = run("matrix", *sides, "--bridge", "ridge")
     assert again.code == 0 and "4 taken from what was measured before, 0 measured now" in again.out
     best = run("matrix", *sides, "--bridge", "best", "--html", "page.html", "--json").json["cells"]
+    own = [one for one in best if one["settings"]["own"]]
     told = next(one for one in best if not one["settings"]["own"])["findings"]
     assert any(line.startswith("Bridged by ") for line in told)
     assert any(line.startswith("Rung statistics: agreement") and "accuracy" in line for line in told)
-    assert "Bridged by " in Path("page.html").read_text()
+    page = Path("page.html").read_text()
+    assert "Bridged by " in page and page.count('<svg class="ladder"') == len(best) - len(own)
     assert run("matrix", *sides, "--fill", "none", "--json").json["cells"] == list(plain.values())
     said = run("matrix", *sides, "--bridge", "finetune")
     assert said.code == 2 and "puts no adapter between the parts" in said.err

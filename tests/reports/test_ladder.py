@@ -1,0 +1,91 @@
+"""The ladder of bridges in a cell: kept with the matrix, drawn on the page, its names escaped."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import attrs
+import pytest
+
+from compatkit.errors import UsageError
+from compatkit.evaluation.cells import Rung
+from compatkit.reports.ladder_page import picture
+from compatkit.reports.matrix import Matrix
+from compatkit.reports.page import render
+
+from . import examples
+from .conftest import Visit
+
+RUNGS = (
+    Rung("statistics", 0.001, 100, examples.figure(0.25, 100)),
+    Rung("ridge", 0.1, 1000, examples.figure(0.75, 100), examples.figure(0.5, 200)),
+    Rung("ridge3x3", 10.0, 1000, examples.figure(0.76, 100), examples.figure(1.0, 200), chosen=True),
+)
+
+
+def bridged(rungs: tuple[Rung, ...] = RUNGS) -> Matrix:
+    """Return two data sets of digits, one pair of them bridged."""
+    made = examples.digits()
+    pair = made.cells[1].extractor, made.cells[1].head
+    return made.with_ladders({pair: ["Bridged by ridge3x3."]}, {pair: rungs})
+
+
+def test_points_stand_where_their_figures_say() -> None:
+    found = picture(RUNGS)
+    assert found is not None and picture(()) is None
+    first, second, third = found.points
+    assert [text for _, text in found.seconds] == ["0.01 s", "0.1 s", "1 s", "10 s"]
+    assert [first.x, second.x, third.x] == [found.seconds[place][0] for place in (0, 1, 3)]
+    one, half, zero = (dict((text, y) for y, text in found.shares)[text] for text in ("1", "0.5", "0"))
+    assert first.agreement == zero + 0.25 * (one - zero) and second.accuracy == half and third.accuracy == one
+    assert second.low > second.agreement > second.high and first.accuracy is None  # y runs downwards
+    assert third.line <= second.line - 15  # names do not stand on each other
+    assert third.name == "ridge3x3, 1,000 images" and third.chosen
+    assert second.told == (
+        "ridge: agreement 0.750 (0.657 to 0.825), accuracy 0.500 (0.431 to 0.569), 1,000 images, 0.10 s"
+    )
+
+
+def test_many_rungs_at_one_place_keep_their_names_apart() -> None:
+    for share in (0.0, 0.9, 1.0):
+        many = tuple(Rung(f"rung {i}", 1e300, 10, examples.figure(share, 100)) for i in range(40))
+        found = picture(many)
+        assert found is not None and len(found.seconds) <= 7
+        lines = sorted(one.line for one in found.points)
+        assert min(b - a for a, b in itertools.pairwise(lines)) >= 15
+        assert lines[0] >= 0 and lines[-1] <= found.height
+
+
+def test_the_ladder_comes_back_from_json_and_older_documents_have_none() -> None:
+    made = bridged()
+    assert Matrix.from_json(made.to_json()) == made and made.cells[1].ladder == RUNGS
+    cells = json.loads(made.to_json())["cells"]
+    assert [("ladder" in one) for one in cells] == [False, True, False, False]
+    wrong = attrs.evolve(RUNGS[0], agreement=attrs.evolve(RUNGS[0].agreement, accuracy=1.5))
+    with pytest.raises(UsageError, match=r"figure 'statistics agreement' of the pair .* must hold shares"):
+        bridged((wrong,))
+
+
+def test_the_page_draws_the_ladder_of_a_bridged_cell_alone() -> None:
+    page = render(bridged())
+    assert page.count('<svg class="ladder"') == 1 and page.count('<path class="cross"') == 3  # with the key
+    assert page.count(' class="chosen"') == 1
+    assert 'class="ladder"' not in render(examples.digits())
+
+
+def test_a_hostile_name_stays_text_and_the_picture_is_seen(visit: Visit, tmp_path: Path) -> None:
+    names = (
+        attrs.evolve(RUNGS[0], name=examples.HOSTILE[0]),
+        attrs.evolve(RUNGS[1], name=examples.HOSTILE[4]),
+    )
+    page = visit.open(bridged((*names, RUNGS[2])), tmp_path)
+    page.locator("td a").nth(1).click()
+    shown = page.locator("dialog[open] svg.ladder")
+    assert shown.bounding_box()["height"] > 100
+    texts = shown.locator("text").all_text_contents()
+    assert "<script>alert(1)</script>, 100 images" in texts
+    assert any("\\u202egnp.exe\\u202c" in one for one in texts)
+    assert page.get_by_role("img", name="ridge3x3, chosen: agreement 0.760").count() == 1
+    visit.assert_quiet()
