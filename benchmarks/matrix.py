@@ -1,6 +1,6 @@
 """What does the matrix of E extractors and H heads gain by running each extractor once?
 
-Run ``python benchmarks/matrix.py [--side 20] [--images 320] [--rounds 2] [--seed 0] [--out FILE]``. SIDE small networks
+Run ``python benchmarks/matrix.py [--side 20] [--images 1000] [--rounds 2] [--seed 0] [--out FILE]``. SIDE small networks
 are trained for a few steps on noise and cut early and late. Contestants take turns in one process, on one thread, in
 another order each round; both have all parts and images in memory, and both must count the same right answers in every
 cell.
@@ -250,7 +250,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--side", type=int, default=20, help="extractors, and heads")
-    parser.add_argument("--images", type=int, default=320)
+    parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0, help="of the order of turns")
     parser.add_argument("--out", type=Path, help="Markdown file to write")
