@@ -172,7 +172,10 @@ def test_a_recipe_passes_providers_on(make_split):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"trian": 3}, r"data has the unknown key 'trian'. Did you mean 'train'\? Known are name, as, classes, half"),
+        (
+            {"trian": 3},
+            r"data has the unknown key 'trian'. Did you mean 'train'\? Known are name, as, classes, half",
+        ),
         ({"shift": {"hoe": 0.3}}, "data.shift has the unknown key 'hoe'. Did you mean 'hue'"),
         ({"shift": 0.3}, "shift must be a table of hue, brightness, blur, got 0.3"),
         ({"shift": {"blur": "much"}}, "blur must be a finite number"),
