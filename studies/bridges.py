@@ -62,7 +62,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "late": [["resnet18", "layer3", SMALL]],
         "deep": [["resnet18", "layer1", DEEP]],
         "wide": [["resnet18", "layer3", WIDE]],
-        "families": [["mobilenetv3_small_050", "blocks.1", {}], ["regnetx_002", "s2", {}]],
+        "families": [["resnet10t", "layer1", {}], ["regnetx_002", "s1", {}]],
         "image": 32,
         "train": 5000,
         "test": 2000,

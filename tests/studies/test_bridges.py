@@ -69,7 +69,7 @@ def test_arms_cross_where_they_say() -> None:
         "early": [(64, 8, 8)],
         "late": [(64, 2, 2)],
         "wide": [(512, 2, 2)],
-        "families": [(16, 4, 4), (56, 4, 4)],
+        "families": [(64, 8, 8), (24, 8, 8)],
     }
     changes = {arm.partition("+")[2] or "base" for arm in found.arms}
     assert changes == {"deep", *crossing}
