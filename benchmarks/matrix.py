@@ -1,9 +1,9 @@
 """What does the matrix of E extractors and H heads gain by running each extractor once?
 
-Run ``python benchmarks/matrix.py [--side 20] [--images 1000] [--rounds 2] [--seed 0] [--out FILE]``. SIDE small
-networks are trained for a few steps on noise and cut early and late. Contestants take turns in one process, on one
-thread, in another order each round; both have all parts and images in memory, and both must count the same right
-answers in every cell.
+Run ``python benchmarks/matrix.py [--side 20] [--images 1000] [--rounds 2] [--seed 0] [--out FILE]``. SIDE small nets
+are trained for a few steps on noise and cut early and late. Contestants take turns in one process, on one thread, in
+another order each round; both have all parts and images in memory, and both must count the same right answers in every
+cell.
 
 - **naive**: for each pair, the whole network over all images: the same preprocessing, batches, order, policy and
   float32, by a plain loop. Under ``reestimate`` it makes a first pass for the statistics, and puts them back after.

@@ -134,7 +134,8 @@ def between(
                 f"{left.name} has no images to fit a bridge on; they were given for {', '.join(data)}."
             )
         report = check(mine.manifest, theirs.manifest)
-        wish = Wish(data=data[left.name], test=tests.get(left.name), rungs=rungs, images=images, seed=seed)
+        test = tests.get(left.name)
+        wish = Wish(data=data[left.name], test=test, rungs=rungs, until=None, images=images, seed=seed)
         try:
             if report.wiring == "refused":
                 raise IncompatibleError("they cannot be wired")

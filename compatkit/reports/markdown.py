@@ -14,6 +14,7 @@ from compatkit.reports.wording import (
     settings_line,
     share,
     signed,
+    through,
     verdict,
     visible,
 )
@@ -69,8 +70,8 @@ def _cell(cell: Cell | None) -> str:
     said = verdict(cell)
     if cell is None or cell.restricted is None:
         return f"{said.mark} {said.word}" if said.mark.strip() else ""
-    own = ", own pair" if cell.own and said.key != "own" else ""
-    return f"**{share(cell.restricted.accuracy)}** ({interval(cell.restricted)}) {said.mark} {said.word}{own}"
+    word = f"{said.mark} {said.word}{', own pair' if cell.own and said.key != 'own' else ''}{through(cell)}"
+    return f"**{share(cell.restricted.accuracy)}** ({interval(cell.restricted)}) {word}"
 
 
 def _evidence(matrix: Matrix) -> list[str]:

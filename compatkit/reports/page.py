@@ -27,6 +27,7 @@ from compatkit.reports.wording import (
     setting_name,
     setting_text,
     share,
+    through,
     verdict,
     visible,
 )
@@ -61,6 +62,7 @@ class Square:
     findings: list[str]
     scale: dict[str, float]
     ladder: Picture | None
+    through: str
 
 
 @attrs.frozen
@@ -159,10 +161,10 @@ def _heading(part: Part, what: str, place: str) -> Heading:
 def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
     said = verdict(cell)
     figure = cell.restricted if cell else None
-    spoken = said.word
+    spoken = said.word + through(cell)
     if figure:
         low, high = share(figure.low), share(figure.high)
-        spoken = f"{said.word}, accuracy {share(figure.accuracy)}, from {low} to {high}"
+        spoken = f"{spoken}, accuracy {share(figure.accuracy)}, from {low} to {high}"
     return Square(
         id=place,
         extractor=visible(part.reference),
@@ -183,6 +185,7 @@ def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
         findings=[visible(line) for line in cell.findings] if cell else [],
         scale=_scale(cell) if cell else {},
         ladder=picture(cell.ladder) if cell else None,
+        through=through(cell),
     )
 
 

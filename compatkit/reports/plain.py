@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from compatkit.evaluation.cells import Cell, Part
-from compatkit.reports.wording import Verdict, brief, clip, explained, settings_line, share, verdict, visible
+from compatkit.reports.wording import (
+    Verdict,
+    brief,
+    clip,
+    explained,
+    settings_line,
+    share,
+    through,
+    verdict,
+    visible,
+)
 
 if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
@@ -63,7 +73,7 @@ def _cell(cell: Cell | None) -> tuple[str, str, str]:
     if cell is None or cell.restricted is None:
         return said.word if said.mark.strip() else "", "", ""
     word = f"own, {said.word}" if cell.own and said.key != "own" else said.word
-    first = f"{share(cell.restricted.accuracy)} {word}"
+    first = f"{share(cell.restricted.accuracy)} {word}{through(cell)}"
     last = ""
     if cell.recovered is not None and not cell.own:
         last = f"recovered {share(cell.recovered, 2)}"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from compatkit.evaluation.cells import Cell, Part
 from compatkit.reports.plain import render as plain
-from compatkit.reports.wording import brief, interval, settings_line, share, verdict, visible
+from compatkit.reports.wording import brief, interval, settings_line, share, through, verdict, visible
 
 if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
@@ -115,7 +115,7 @@ def _cell(cell: Cell | None, *, short: bool) -> Text:
         "  ",
         (interval(cell.restricted), "dim"),
         "\n",
-        (f"{said.mark} {said.word}{own}", style),
+        (f"{said.mark} {said.word}{own}{through(cell)}", style),
     )
     if cell.recovered is not None and not cell.own:
         lines.append(f" {share(cell.recovered, 2)}", "dim")

@@ -149,6 +149,12 @@ def verdict(cell: Cell | None) -> Verdict:
     return VERDICTS["disjoint" if disjoint else "missing"]
 
 
+def through(cell: Cell | None) -> str:
+    """Return by which rung of the ladder a cell's figures are, as ``" through ridge"``; empty without a bridge."""
+    chosen = [one.name for one in cell.ladder if one.chosen] if cell is not None else []
+    return f" through {visible(chosen[0])}" if chosen else ""
+
+
 def explained(cells: Iterable[Cell | None]) -> list[Verdict]:
     """Return the verdicts that a legend of some cells explains; own pairs are marked whatever their verdict is."""
     found: set[str] = set()

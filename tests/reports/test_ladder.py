@@ -89,3 +89,13 @@ def test_a_hostile_name_stays_text_and_the_picture_is_seen(visit: Visit, tmp_pat
     assert any("\\u202egnp.exe\\u202c" in one for one in texts)
     assert page.get_by_role("img", name="ridge3x3, chosen: agreement 0.760").count() == 1
     visit.assert_quiet()
+
+
+def test_every_form_says_by_which_rung_a_pair_is_bridged() -> None:
+    made = bridged()
+    assert "compatible through ridge3x3" in str(made) and str(made).count("through") == 1
+    assert "compatible through ridge3x3" in made.to_markdown()
+    page = render(made)
+    assert page.count("compatible through ridge3x3") >= 2  # the square, and what a screen reader says of it
+    bare = bridged(tuple(attrs.evolve(one, chosen=False) for one in RUNGS))
+    assert "through" not in str(bare)
