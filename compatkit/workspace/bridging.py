@@ -105,8 +105,8 @@ class Bridging(Finding):
             heads: Pattern, or patterns.
             data: Images of each extractor's domain, by its name; labels are not read.
             rung: One that is an adapter: ``"permutation"``, ``"procrustes"``, ``"ridge"``, ``"ridge-procrustes"``,
-                ``"ridge3x3"`` or ``"stitch"``; or ``"best"``, which climbs all of these in closed form and takes the one
-                that agrees most.
+                ``"ridge3x3"`` or ``"stitch"``; or ``"best"``, which climbs all of these in closed form and takes the
+                one that agrees most.
             tests: Labelled images to measure every rung on, by the extractor's name.
             images: As for ``bridge``.
             seed: As for ``bridge``.
