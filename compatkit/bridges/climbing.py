@@ -125,8 +125,8 @@ class Climb:
         seconds = time.perf_counter() - began
         agreeing, note = self.wanted.agreeing(made, self.ground), ""
         if rung == "infomax":
-            kept = CLOSED["absorbed"](self.ground)
-            was = self.wanted.agreeing(kept, self.ground)
+            climbed = (one.candidate for one in before if one.rung == "absorbed")
+            was = self.wanted.agreeing(next(climbed, None) or absorbing.absorbed(self.ground), self.ground)
             if falls(agreeing, was):
                 note = f"rolled back: agreement fell from {share(was).accuracy:.3f} to {share(agreeing).accuracy:.3f}"
                 return Step(rung, images=len(self.ground.fit), seconds=seconds, note=note)
