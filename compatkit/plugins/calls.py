@@ -48,9 +48,6 @@ def bind(
         "compatkit_losses": _losses,
         "compatkit_views": _views,
         "compatkit_further_views": _further,
-        **dict.fromkeys(
-            ("compatkit_after_backward", "compatkit_after_step", "compatkit_after_epoch"), _after
-        ),
     }
     guard = guards.get(hook, _plain)
     return Bound(instance, weight, phase, effect, guard(instance, hook, function), function)
@@ -73,6 +70,24 @@ def adapt(function: Callable[..., Any], full: tuple[str, ...], taken: tuple[str,
     return call
 
 
+def attributed(error: BaseException, instance: str, hook: str) -> CompatkitError:
+    """Return what to raise for an error of a hook: it names the plugin; an error of ours stays of its kind."""
+    if isinstance(error, CompatkitError):
+        return _passed_on(error, instance, hook)
+    return _failed(instance, hook, error)
+
+
+def wrote(instances: Sequence[str], hook: str) -> PluginError:
+    """Return the error for a batch that was written into by a plugin, or by one of several."""
+    who = " or ".join(repr(one) for one in instances)
+    return PluginError(
+        f"Plugin {who}: {hook} wrote into the batch that it was given. Return a new one: "
+        "attrs.evolve(batch, images=...), without in-place operations.",
+        plugin=instances[0] if len(instances) == 1 else None,
+        hook=hook,
+    )
+
+
 def _failed(instance: str, hook: str, error: BaseException) -> PluginError:
     return PluginError(
         f"Plugin {instance!r} failed in {hook}: {type(error).__name__}: {error}", plugin=instance, hook=hook
@@ -83,24 +98,8 @@ def _plain(instance: str, hook: str, function: Callable[..., Any]) -> Callable[.
     def call(*arguments: Any, **named: Any) -> Any:
         try:
             return function(*arguments, **named)
-        except CompatkitError as error:
-            raise _passed_on(error, instance, hook) from error
         except (Exception, SystemExit) as error:
-            raise _failed(instance, hook, error) from error
-
-    return call
-
-
-def _after(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Guard a hook of every step that takes the step alone: half a microsecond less than packing arguments up."""
-
-    def call(step: Any) -> None:
-        try:
-            function(step)
-        except CompatkitError as error:
-            raise _passed_on(error, instance, hook) from error
-        except (Exception, SystemExit) as error:
-            raise _failed(instance, hook, error) from error
+            raise attributed(error, instance, hook) from error
 
     return call
 
@@ -127,20 +126,13 @@ def _losses(instance: str, hook: str, function: Callable[..., Any]) -> Callable[
 
 def _views(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(step: Any, batch: Batch) -> Batch:
-        before = _written(batch)
+        before = written(batch)
         try:
             after = function(step, batch)
-        except CompatkitError as error:
-            raise _passed_on(error, instance, hook) from error
         except (Exception, SystemExit) as error:
-            raise _failed(instance, hook, error) from error
-        if _written(batch) != before:
-            raise PluginError(
-                f"Plugin {instance!r}: {hook} wrote into the batch that it was given. Return a new one: "
-                "attrs.evolve(batch, images=...), without in-place operations.",
-                plugin=instance,
-                hook=hook,
-            )
+            raise attributed(error, instance, hook) from error
+        if written(batch) != before:
+            raise wrote([instance], hook)
         return batch if after is batch else check_batch(instance, after)
 
     return call
@@ -168,8 +160,8 @@ def _further(instance: str, hook: str, function: Callable[..., Any]) -> Callable
     return call
 
 
-def _written(batch: Batch) -> int:
-    """How often the batch's tensors were written to in place, as autograd counts it; counts only ever rise."""
+def written(batch: Batch) -> int:
+    """Return how often the batch's tensors were written to in place, as autograd counts it; counts only ever rise."""
     try:
         return batch.images._version + batch.labels._version + batch.index._version
     except RuntimeError:  # tensors of inference mode count nothing

@@ -12,6 +12,7 @@ from torch import Tensor
 from compatkit.errors import PluginError
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
+from compatkit.plugins.chains import after_chain, views_chain
 from compatkit.training.compilation import Compiled
 from compatkit.training.further import SEPARATE, FurtherViews, Passes
 from compatkit.training.objective import Objective, Outcome
@@ -86,8 +87,11 @@ class Lane:
         return [one for mover in self.movers for group in mover.param_groups for one in group["params"]]
 
     def settle(self) -> None:
-        """Call pure views as they are from now on: they were looked at in the first step of a span."""
-        self.views = tuple((getattr(call, "settled", call), stream) for call, stream in self.views)
+        """Call views that are all pure behind one guard from now on: each was looked at in the first step of a span."""
+        if all(stream is None for _, stream in self.views):
+            self.views = ((views_chain(_active(self._plugins.views, self.span.start)), None),)
+        else:
+            self.views = tuple((getattr(call, "settled", call), stream) for call, stream in self.views)
         self.settled = True
 
     def resolve(self, number: int, *, compiles: bool = False) -> None:
@@ -126,9 +130,9 @@ class Lane:
         self.captured = None
         drawing = [(name,), *((one.instance, name) for one in losses)]
         self.seeds = tuple(Stream.of(seed, "network", *key, *self._key) for key in drawing)
-        self.after_backward = tuple(one.call for one in _active(plugins.after_backward, number))
-        self.after_step = tuple(one.call for one in _active(plugins.after_step, number))
-        self.after_epoch = tuple(one.call for one in _active(plugins.after_epoch, number))
+        self.after_backward = after_chain(_active(plugins.after_backward, number), "compatkit_after_backward")
+        self.after_step = after_chain(_active(plugins.after_step, number), "compatkit_after_step")
+        self.after_epoch = after_chain(_active(plugins.after_epoch, number), "compatkit_after_epoch")
 
 
 def _active(hooks: Iterable[Bound], number: int) -> tuple[Bound, ...]:

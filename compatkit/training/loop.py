@@ -47,6 +47,7 @@ class Loop:
         averages: Moving averages of everything that is trained, or None.
         world: The processes that take these steps.
         exchange: Means of gradients over them; None for one.
+        captures: Whether steps are replayed as CUDA graphs.
     """
 
     setup: SetUp
@@ -63,6 +64,7 @@ class Loop:
     world: World = ALONE
     exchange: Exchange | None = None
     execution: Execution = EAGER
+    captures: bool = False
     _rate: float = -1.0
 
     @classmethod
@@ -151,13 +153,10 @@ class Loop:
     def set_execution(self, execution: Execution) -> None:
         """Execute steps otherwise from now on."""
         self.execution = execution
+        # Steps of several processes that go on from one's are not captured.
+        self.captures = execution.captures and self.exchange is None
         for lane in self.lanes.values():
             lane.span, lane.captured = range(0), None
-
-    @property
-    def captures(self) -> bool:
-        """Whether steps are replayed as CUDA graphs; those of several processes that go on from one's are not."""
-        return self.execution.captures and self.exchange is None
 
     def step(self, task: TaskState, number: int) -> Measured:
         """Take one step of one task.
@@ -224,8 +223,10 @@ class Loop:
             lane: Of the task.
             steps: The pieces of one step.
         """
-        worked = [self.gradients(lane, step) for step in steps]
-        measured = worked[0] if len(worked) == 1 else together(worked)
+        if len(steps) == 1:
+            measured = self.gradients(lane, steps[0])
+        else:
+            measured = together([self.gradients(lane, step) for step in steps])
         if self.exchange is not None:
             self.exchange(lane.task.name)
         for call in lane.after_backward:
@@ -241,8 +242,10 @@ class Loop:
     def gradients(self, lane: Lane, step: Step) -> Measured:
         """Add the gradients of a step, or of a piece of one, to what is there."""
         # A captured step cannot seed; what draws random numbers is not captured (execution.py).
-        turn = _turn(lane, step)
-        seeds = () if self.captures else [one.at(turn) for one in lane.seeds]
+        seeds: Sequence[int] = ()
+        if not self.captures:
+            turn = _turn(lane, step)
+            seeds = [one.at(turn) for one in lane.seeds]
         total, terms, answers = lane.forward(step, seeds)
         if not total.requires_grad:
             lacks = "head of its own" if lane.task.supervised else "labels"

@@ -13,6 +13,8 @@ from compatkit.data.dataset import Split
 from compatkit.evaluation.normalisation import batch_statistics
 from compatkit.training.task import Task
 
+_AS_IT_IS = nullcontext()
+
 
 @attrs.define(eq=False)
 class TaskState:
@@ -69,9 +71,9 @@ class TaskState:
 
     def extracting(self) -> AbstractContextManager[None]:
         """Return what the extractor runs in, in a step."""
-        if self.freezes_extractor and self.statistics == "batch":
+        if self.task.freeze_extractor and self.statistics == "batch":
             return batch_statistics(self.extractor, others="keep")
-        return nullcontext()
+        return _AS_IT_IS
 
     @property
     def labels(self) -> tuple[Label, ...]:
