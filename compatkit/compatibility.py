@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from compatkit.contract import Data
+from compatkit.contract import EXTRACTORS, HEADS, Data
 from compatkit.errors import UsageError
 from compatkit.evaluation.cells import Cell
 from compatkit.labels import label_findings
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from compatkit.registry.manifest import Manifest
 
 __all__ = ["Finding", "Report", "check"]
-
-EXTRACTORS = ("extractor", "encoder")
-HEADS = ("head", "auxiliary_head")
 
 
 def check(

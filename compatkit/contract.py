@@ -16,6 +16,10 @@ Layout = Literal["NCHW", "NHWC", "NLC", "NC", "other"]
 Kind = Literal[
     "extractor", "head", "auxiliary_head", "adapter", "encoder", "latent", "decoder", "recombination"
 ]
+EXTRACTORS = ("extractor", "encoder")
+"""Kinds that give features."""
+HEADS = ("head", "auxiliary_head")
+"""Kinds that take features; a shared head that tells classes apart may stand where a network's own does."""
 
 
 @attrs.frozen

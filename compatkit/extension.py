@@ -13,13 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.blueprints import build, class_layers, with_classes
-from compatkit.contract import Contract, Label
+from compatkit.contract import HEADS, Contract, Label
 from compatkit.data.classes import common, label
 from compatkit.errors import UsageError
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.registry.manifest import About, Manifest, Parent
 
-HEADS = ("head", "auxiliary_head")
 RELATION = "extended_from"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.compatibility import EXTRACTORS, HEADS
+from compatkit.contract import EXTRACTORS, HEADS
 from compatkit.errors import FormatError, NotFound
 from compatkit.evaluation import cells
 from compatkit.evaluation.cells import ADAPTED, Cell

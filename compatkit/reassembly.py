@@ -12,9 +12,10 @@ import attrs
 from compatkit.adaptation import after
 from compatkit.adapters.seam import build_adapter
 from compatkit.batchnorm import estimates
-from compatkit.compatibility import EXTRACTORS, HEADS, Report, check
+from compatkit.compatibility import Report, check
 from compatkit.components import load, pinned
 from compatkit.composition import ADAPTER, EXTRACTOR, HEAD, Composition, Facts, Pin
+from compatkit.contract import EXTRACTORS, HEADS
 from compatkit.errors import CutError, IntegrityError, UsageError
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.recombination import Estimate, Recombination

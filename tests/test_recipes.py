@@ -13,8 +13,8 @@ from small import data_set
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.recipe_values import check_values, only
 from compatkit.recipes import providers, read
+from compatkit.recipes.values import check_values, only
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("*.toml"))
 SMALL = """

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from compatkit.components import function_of_parent, pinned
+from compatkit.contract import HEADS
 from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.evaluation.cells import Part
 from compatkit.levels import protocol_of
@@ -18,8 +19,6 @@ from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
 
 TRAINED_WITH = "trained_with"
-NAMED_HEADS = ("head", "auxiliary_head")
-"""What may be a head where it is named; a pattern over names would bring in heads that tell rotations apart."""
 
 
 @attrs.frozen(eq=False)
@@ -86,7 +85,8 @@ class Sides:
                 if str(place.digest) in found:
                     continue
                 component = self.component(place)
-                kinds = (kind,) if kind != "head" or is_pattern(pattern) else NAMED_HEADS
+                # A pattern over names would bring in heads that tell rotations apart.
+                kinds = (kind,) if kind != "head" or is_pattern(pattern) else HEADS
                 if component.manifest.kind in kinds:
                     found[str(place.digest)] = component
                 elif not is_pattern(pattern):

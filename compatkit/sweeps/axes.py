@@ -12,8 +12,8 @@ import attrs
 
 from compatkit.data.specification import KEYS
 from compatkit.errors import FormatError, UsageError
-from compatkit.recipe_values import only
 from compatkit.recipes import SWEEP, TASK
+from compatkit.recipes.values import only
 from compatkit.registry.canonical import dumps
 
 Tables = Mapping[str, Any]

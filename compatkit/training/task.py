@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 from torch import Tensor
 
+from compatkit.contract import HEADS
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError
 from compatkit.evaluation.matrix import LoadedPart
@@ -17,8 +18,8 @@ from compatkit.registry.names import check_segment
 from compatkit.training.rest import Rest
 
 AUGMENTATIONS = ("crop", "flip")
-KINDS = {"extractor": ("extractor",), "head": ("head", "auxiliary_head")}
-"""What a task may start from, by side; a shared head that tells classes apart may become a task's own."""
+KINDS = {"extractor": ("extractor",), "head": HEADS}
+"""What a task may start from, by side."""
 
 
 def _segment(instance: object, attribute: object, value: str) -> None:

@@ -6,6 +6,7 @@ import difflib
 import math
 import types
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import attrs
@@ -62,6 +63,26 @@ def only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
             near = difflib.get_close_matches(key, names, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise UsageError(f"{where} has the unknown key {key!r}.{hint} Known are {', '.join(names)}.")
+
+
+def called(entry: Mapping[str, Any], file: Path) -> str:
+    """Return what a task is called in messages."""
+    return f"{file}: task {entry.get('name', '(without a name)')}"
+
+
+def made(kind: type, settings: Mapping[str, Any], where: str) -> Any:
+    """Return ``kind`` with settings whose names and types were compared with its fields.
+
+    Raises:
+        UsageError: A setting does not fit.
+    """
+    settings = check_values(kind, settings, where)
+    try:
+        return kind(**settings)
+    except (TypeError, ValueError, UsageError) as error:
+        if isinstance(error, UsageError) and type(error) is not UsageError:
+            raise  # it says more by its kind
+        raise UsageError(f"{where}: {error.args[0] if error.args else error}") from error
 
 
 def _fits(value: Any, hint: Any) -> bool:
