@@ -6,7 +6,7 @@ Training, explaining, profiling and sweeps all begin here, so that what one of t
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -205,19 +205,26 @@ def _set_up(
         setup.asking = bound.instance
         bound.call(setup)
     setup.asking = None
+    if not plugins.dropped:  # a regularizer of weight 0 may be the one
+        _check_used(setup, held)
+    check_owners({**setup.owners, **setup.unmoved()})
+    return setup
+
+
+def _check_used(setup: SetUp, held: Iterable[str]) -> None:
+    """Refuse released parts that no regularizer of the run has asked for."""
     for name in held:
         if name not in setup.auxiliary:
             raise UsageError(
                 f"The frozen auxiliary head {name!r} is used by none of the regularizers of this run; name the "
                 "regularizer that was trained with it, or leave the head out."
             )
+    old = setup.released
     if old is not None and not setup.compared:
         raise UsageError(
             f"The released extractor {old.reference} is used by none of the regularizers of this run; name one that "
             "compares with it (feature_distillation, or backward_compatibility with forward), or leave it out."
         )
-    check_owners({**setup.owners, **setup.unmoved()})
-    return setup
 
 
 @contextmanager

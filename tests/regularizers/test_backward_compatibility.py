@@ -219,6 +219,14 @@ def test_beside_incremental_dcc_and_with_batch_statistics(tmp_path: Path) -> Non
     )  # the auxiliary head, and the head itself
 
 
+def test_weight_zero_beside_released_parts_is_absence(kept: ck.Registry) -> None:
+    plain = quick(steps=2).fit([later()])
+    left_out = [ck.use(one, weight=0.0) for one in BOTH]
+    fit = quick(steps=2).fit([later()], left_out, frozen=kept.released(HEAD, EXTRACTOR))
+    assert same(state(plain.tasks["right"].extractor), state(fit.tasks["right"].extractor))
+    assert fit.auxiliary == {}
+
+
 def test_what_cannot_be_trained_against_is_refused(kept: ck.Registry) -> None:
     def refused(match: str, task: ck.Task, uses: list[Any], frozen: Any = None) -> None:
         with pytest.raises((PluginError, UsageError), match=match):
