@@ -1,59 +1,173 @@
-"""A ladder of bridges as a small picture: what each rung reaches against the seconds that it takes."""
+"""A ladder of bridges as a small picture: what each rung reaches against the seconds that it takes.
+
+Where points, ticks and names stand is worked out once, for the template of the page and for the PNG.
+"""
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
+from typing import Any
 
-from compatkit.evaluation.cells import Rung
-from compatkit.reports.ink import FONT, INK, QUIET, printable, text_at
+import attrs
 
-DPI = 160
-SIZE = (6.4, 3.4)
+from compatkit.evaluation.cells import Figure, Rung
+from compatkit.reports.ink import INK, PAPER, QUIET, printable, text_at
+from compatkit.reports.wording import share, visible
+
 LEAST = 0.01
 """Seconds below which rungs stand at the left edge."""
-NEAR, LINE = 1.6, 0.045
-"""Names of rungs whose seconds differ by less than this factor stand so far above each other."""
+
+LEFT, RIGHT, TOP, NAMES = 40.0, 330.0, 12.0, 362.0
+"""Units of the picture: ends of the axis of seconds, where shares of 1 stand, where names begin."""
+HEIGHT, LINE, MARGIN = 170.0, 15.0, 12.0
+"""From a share of 1 down to 0, at least; from one name to the next; from an axis to the first point."""
+DECADES = 6
+"""Ticks at most."""
+WIDTH, TITLE, DPI = 560.0, 24.0, 160
+"""Units from edge to edge, of which 96 are an inch of the PNG; units above it for its title."""
+CHOSEN = "#c2410c"
+
+
+@attrs.frozen
+class Point:
+    """One rung: its place, and the line of its name."""
+
+    x: float
+    agreement: float
+    low: float
+    high: float
+    accuracy: float | None
+    line: float
+    name: str
+    told: str
+    chosen: bool
+
+
+@attrs.frozen
+class Picture:
+    """What the template draws; ticks are places with their texts."""
+
+    points: tuple[Point, ...]
+    seconds: tuple[tuple[float, str], ...]
+    shares: tuple[tuple[float, str], ...]
+    left: float
+    right: float
+    names: float
+    bottom: float
+    height: float
+
+
+def picture(rungs: Sequence[Rung]) -> Picture:
+    """Return where everything stands in the picture of a ladder, of one rung at least.
+
+    Seconds run to the right on a logarithmic axis, shares upwards from 0 to 1. Names stand in a column beside, in the
+    order of agreement, since rungs in closed form lie close together.
+    """
+    height = max(HEIGHT, LINE * len(rungs))
+    logs = [math.log10(max(LEAST, one.seconds)) for one in rungs]
+    first, last = math.floor(min(logs)), math.ceil(max(logs))
+    last = max(last, first + 1)
+
+    def across(log: float) -> float:
+        start, end = LEFT + MARGIN, RIGHT - MARGIN
+        return round(start + (end - start) * (log - first) / (last - first), 2)
+
+    def down(value: float) -> float:
+        return round(TOP + height * (1 - min(1.0, max(0.0, value))), 2)
+
+    lines = _spread([down(one.agreement.accuracy) for one in rungs], TOP, TOP + height)
+    points = [
+        Point(
+            x=across(log),
+            agreement=down(one.agreement.accuracy),
+            low=down(one.agreement.low),
+            high=down(one.agreement.high),
+            accuracy=None if one.accuracy is None else down(one.accuracy.accuracy),
+            line=line,
+            name=f"{visible(one.name)}, {one.images:,} images",
+            told=_told(one),
+            chosen=one.chosen,
+        )
+        for one, log, line in zip(rungs, logs, lines, strict=True)
+    ]
+    step = math.ceil((last - first) / DECADES)
+    return Picture(
+        points=tuple(points),
+        seconds=tuple((across(log), f"{10.0**log:g} s") for log in range(first, last + 1, step)),
+        shares=tuple((down(value), f"{value:g}") for value in (0, 0.5, 1)),
+        left=LEFT,
+        right=RIGHT,
+        names=NAMES,
+        bottom=TOP + height,
+        height=TOP + height + 46,
+    )
 
 
 def draw(rungs: Sequence[Rung], title: str) -> bytes:
-    """Return the picture as PNG; the same rungs give the same bytes."""
+    """Return the picture as PNG; the same rungs, one at least, give the same bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    figure = Figure(SIZE, dpi=DPI, layout="constrained")
-    axes = figure.add_subplot()
-    named: list[tuple[float, float]] = []
-    for one in rungs:
-        at, share = max(LEAST, one.seconds), one.agreement.accuracy
-        ink = "#c2410c" if one.chosen else INK
-        axes.plot([at, at], [one.agreement.low, one.agreement.high], color=QUIET, linewidth=1)
-        axes.plot([at], [share], "o", color=ink, markersize=5)
-        if one.accuracy is not None:
-            axes.plot([at], [one.accuracy.accuracy], "x", color=ink, markersize=5)
-        named.append((at, _free(at, share + 0.015, named)))
-        text_at(axes, at * 1.06, named[-1][1], printable(one.name), 6.5, ink, ha="left")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_ylim(0, 1.04)
-    axes.set_xlabel("seconds of the rung", fontsize=8, family=FONT)
-    axes.set_ylabel("agreement (dots), accuracy (crosses)", fontsize=8, family=FONT)
-    axes.set_title(printable(title), fontsize=8, family=FONT, parse_math=False)
-    axes.tick_params(labelsize=7)
-    axes.margins(x=0.2)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    found = picture(rungs)
+    figure = Figure((WIDTH / 96, (found.height + TITLE) / 96), dpi=DPI, facecolor=PAPER)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, WIDTH), ylim=(found.height, -TITLE))
+    axes.set_axis_off()
+    text_at(axes, found.left, 6 - TITLE / 2, printable(title), 7.5, INK, ha="left")
+    for y, text in found.shares:
+        axes.plot([found.left, found.right], [y, y], color=QUIET, linewidth=0.4, alpha=0.5)
+        text_at(axes, found.left - 6, y, text, 7, QUIET, ha="right")
+    for x, text in found.seconds:
+        axes.plot([x, x], [found.bottom, found.bottom + 4], color=QUIET, linewidth=0.6)
+        text_at(axes, x, found.bottom + 13, text, 7, QUIET)
+    for one in found.points:
+        _mark(axes, one, found)
+    key = found.left + 4, found.bottom + 36
+    axes.plot(*key, "o", color=INK, markersize=4)
+    text_at(axes, key[0] + 10, key[1], "agreement, 95 %", 7, INK, ha="left")
+    axes.plot(key[0] + 124, key[1], "x", color=INK, markersize=5)
+    text_at(axes, key[0] + 134, key[1], "accuracy on test images", 7, INK, ha="left")
     out = io.BytesIO()
     FigureCanvasAgg(figure).print_png(out, metadata={"Title": "Ladder of bridges", "Software": "compatkit"})
     return out.getvalue()
 
 
-def _free(at: float, height: float, named: Sequence[tuple[float, float]]) -> float:
-    """Return a height from this one up at which a name does not stand on one before it."""
-    near = [other for x, other in named if 1 / NEAR < at / x < NEAR]
-    while any(abs(height - other) < LINE for other in near):
-        height += LINE
-    return height
+def _mark(axes: Any, one: Point, found: Picture) -> None:
+    """Draw a rung: its points, and the line to its name."""
+    ink = CHOSEN if one.chosen else INK
+    reach = [one.x, found.right, found.names - 4], [one.agreement, one.agreement, one.line]
+    axes.plot(*reach, color=ink, linewidth=0.4, alpha=0.45)
+    axes.plot([one.x, one.x], [one.low, one.high], color=ink, linewidth=1)
+    axes.plot(one.x, one.agreement, "o", color=ink, markersize=4)
+    if one.accuracy is not None:
+        axes.plot(one.x, one.accuracy, "x", color=ink, markersize=5)
+    text_at(axes, found.names, one.line, printable(one.name), 7, ink, ha="left")
+
+
+def _told(one: Rung) -> str:
+    """Return a rung in words, for whoever points at it or has it read out."""
+    right = "" if one.accuracy is None else f", accuracy {_between(one.accuracy)}"
+    chosen = ", chosen" if one.chosen else ""
+    return (
+        f"{visible(one.name)}{chosen}: agreement {_between(one.agreement)}{right}, {one.images:,} images, "
+        f"{max(0.0, one.seconds):.2f} s"
+    )
+
+
+def _between(figure: Figure) -> str:
+    return f"{share(figure.accuracy)} ({share(figure.low)} to {share(figure.high)})"
+
+
+def _spread(wanted: Sequence[float], top: float, bottom: float) -> list[float]:
+    """Return places near those wanted, ``LINE`` apart at least, between top and bottom where they fit."""
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    places = [0.0] * len(wanted)
+    above = top - LINE
+    for index in order:
+        above = places[index] = max(above + LINE, wanted[index])
+    below = bottom + LINE
+    for index in reversed(order):
+        below = places[index] = min(below - LINE, places[index])
+    return [round(one, 2) for one in places]

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from compatkit.evaluation.cells import Cell, Part
 from compatkit.reports import document
-from compatkit.reports.ladder_page import Picture, picture
+from compatkit.reports.ladder import Picture, picture
 from compatkit.reports.wording import (
     Verdict,
     evidence,
@@ -184,7 +184,7 @@ def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
         else [],
         findings=[visible(line) for line in cell.findings] if cell else [],
         scale=_scale(cell) if cell else {},
-        ladder=picture(cell.ladder) if cell else None,
+        ladder=picture(cell.ladder) if cell and cell.ladder else None,
         through=through(cell),
     )
 
