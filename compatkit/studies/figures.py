@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 DPI = 130
 LETTERS = 12
 """Of a title, in an inch."""
+WIDEST = 14.0
+"""Inches; panels that are wider together stand below each other."""
 COLOURS = ("#8a8f98", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 """Of the arms, in their order: told apart by those who see no red or no green."""
 
@@ -50,9 +52,9 @@ def _bars(results: Results) -> Figure:
     from matplotlib.figure import Figure
 
     measures = [one for one in results.measures if one.drawn] or list(results.measures)
-    columns = min(3, max(1, len(measures)))
-    rows = max(1, math.ceil(len(measures) / columns))
     wide = max(3.2, 0.55 * len(results.arms) + 1.2)
+    columns = min(max(1, int(WIDEST / wide)), max(1, len(measures)))
+    rows = max(1, math.ceil(len(measures) / columns))
     figure = Figure(figsize=(wide * columns, 2.7 * rows + 0.6), layout="constrained")
     for place, one in enumerate(measures):
         axes = figure.add_subplot(rows, columns, place + 1)
