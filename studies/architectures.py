@@ -2,7 +2,7 @@
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
     Sec. 5.2, Fig. 3, App. D, Fig. 11 (ResNet-56, wide ResNet-56 and MobileNetV2 on CIFAR-10, 5 + 5 classes).
-Here: ResNet-20, WRN-10-2 and a MobileNetV2 of a quarter of the channels, on MNIST at 16x16 or CIFAR-10; or networks of
+Here: ResNet-20, WRN-10-2 and a MobileNetV2 of a quarter of the channels, on MNIST at 32x32 or CIFAR-10; or networks of
     the paper's size.
 
 Three extractors of different architecture end with a 1x1 convolution to the width of one shared head, the rest of the
@@ -198,7 +198,7 @@ _CPU: dict[str, Any] = {
     "residual": ["resnet20_cifar", "layer2"],
     "mobile": ["mobilenetv2_025_cifar", "blocks.9"],
     "width": 0,  # the MobileNetV2's own
-    "image": 16,
+    "image": 32,  # at 16 the MobileNetV2, whose stride is 4, would leave 4x4 positions
     "train": 5000,
     "test": 2000,
     "steps": 300,
@@ -229,7 +229,7 @@ STUDY = Study(
     ),
     sizes={
         "cpu": _CPU,
-        "cifar10": {**_CPU, "data": "cifar10", "image": 32, "train": 8000, "steps": 1000, "tune_steps": 500},
+        "cifar10": {**_CPU, "data": "cifar10", "train": 8000, "steps": 1000, "tune_steps": 500},
         "paper": {
             **_CPU,
             "data": "cifar10",
@@ -247,7 +247,7 @@ STUDY = Study(
         },
     },
     scale={
-        "cpu": f"MNIST at 16x16, 5,000 images, in place of CIFAR-10; {_SMALLER.format('300 steps of 64, twice,')}.",
+        "cpu": f"MNIST at 32x32, 5,000 images, in place of CIFAR-10; {_SMALLER.format('300 steps of 64, twice,')}.",
         "cifar10": f"8,000 images of CIFAR-10; {_SMALLER.format('1,000 and 500 steps of 64')}.",
         "paper": "WRN-58-2 in place of a wide ResNet-56 whose width the paper does not say; the MobileNetV2 has two "
         "strides less, for 32x32, and is cut after its 10th block, which gives the 64 channels that the paper projects "
