@@ -18,6 +18,7 @@ from compatkit_studies.architectures import NETWORKS, first, run, tasks, update
 TEN = tuple(map(str, range(10)))
 TINY: dict[str, Any] = {
     "residual": ["resnet8_cifar", "layer2"],
+    "image": 16,
     "train": 40,
     "test": 40,
     "steps": 1,
