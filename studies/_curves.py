@@ -85,6 +85,8 @@ def _drawn(
             axes.plot(*_known(row), color=colour, alpha=0.25, linewidth=1)
         column = [[one for one in values if one is not None] for values in zip(*rows, strict=True)]
         line = [mean(values) if values else None for values in column]
+        if not any(column):  # left out, for want of its data
+            continue
         axes.plot(*_known(line), color=colour, marker=MARKS[place % len(MARKS)], label=called)
     for place, (called, level) in enumerate((across or {}).items()):
         axes.axhline(
