@@ -97,7 +97,8 @@ def _drawn(
     axes.set_ylim(bottom=bottom)
     axes.set_xlabel(title)
     axes.set_ylabel(beside)
-    axes.legend(fontsize=8, frameon=False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8, frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     out = io.BytesIO()
