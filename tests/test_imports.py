@@ -45,7 +45,6 @@ UPWARD = {
     ("compatkit.hooks", "compatkit.training.set_up"),
     ("compatkit.hooks", "compatkit.training.step"),
     ("compatkit.plugins.calls", "compatkit.training.step"),
-    ("compatkit.plugins.chains", "compatkit.training.step"),
 }
 """Hooks hand training's values to plugins: as annotations, and to check what a plugin gives back."""
 LIGHT = (

@@ -77,14 +77,14 @@ def attributed(error: BaseException, instance: str, hook: str) -> CompatkitError
     return _failed(instance, hook, error)
 
 
-def wrote(instances: Sequence[str], hook: str) -> PluginError:
-    """Return the error for a batch that was written into by a plugin, or by one of several."""
-    who = " or ".join(repr(one) for one in instances)
+def _wrote(given: Sequence[tuple[str, Callable[..., Any]]]) -> PluginError:
+    """Return the error for a batch that was written into by one of those who were given it."""
+    who = [instance for instance, _ in given]
     return PluginError(
-        f"Plugin {who}: {hook} wrote into the batch that it was given. Return a new one: "
-        "attrs.evolve(batch, images=...), without in-place operations.",
-        plugin=instances[0] if len(instances) == 1 else None,
-        hook=hook,
+        f"Plugin {' or '.join(map(repr, who))}: compatkit_views wrote into the batch that it was given. Return a new "
+        "one: attrs.evolve(batch, images=...), without in-place operations.",
+        plugin=who[0] if len(who) == 1 else None,
+        hook="compatkit_views",
     )
 
 
@@ -125,15 +125,33 @@ def _losses(instance: str, hook: str, function: Callable[..., Any]) -> Callable[
 
 
 def _views(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    return views_guard([(instance, function)])
+
+
+def views_guard(functions: Sequence[tuple[str, Callable[..., Any]]]) -> Callable[[Any, Batch], Batch]:
+    """Return one call of ``compatkit_views`` of plugins by instance, each of which sees what the one before it gave.
+
+    A batch is looked at once for all who were given it: where it was written into, they are named together.
+
+    The call raises PluginError: a hook failed, gave no batch, or one of them wrote into the batch that it was given.
+    """
+
     def call(step: Any, batch: Batch) -> Batch:
-        before = written(batch)
-        try:
-            after = function(step, batch)
-        except (Exception, SystemExit) as error:
-            raise attributed(error, instance, hook) from error
-        if written(batch) != before:
-            raise wrote([instance], hook)
-        return batch if after is batch else check_batch(instance, after)
+        first, before = 0, _written(batch)
+        for place, (instance, function) in enumerate(functions):
+            try:
+                after = function(step, batch)
+            except (Exception, SystemExit) as error:
+                raise attributed(error, instance, "compatkit_views") from error
+            if after is batch:
+                continue
+            if _written(batch) != before:
+                raise _wrote(functions[first : place + 1])
+            batch, first = check_batch(instance, after), place + 1
+            before = _written(batch)
+        if _written(batch) != before:
+            raise _wrote(functions[first:])
+        return batch
 
     return call
 
@@ -160,7 +178,7 @@ def _further(instance: str, hook: str, function: Callable[..., Any]) -> Callable
     return call
 
 
-def written(batch: Batch) -> int:
+def _written(batch: Batch) -> int:
     """Return how often the batch's tensors were written to in place, as autograd counts it; counts only ever rise."""
     try:
         return batch.images._version + batch.labels._version + batch.index._version

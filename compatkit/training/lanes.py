@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -87,11 +88,13 @@ class Lane:
         return [one for mover in self.movers for group in mover.param_groups for one in group["params"]]
 
     def settle(self) -> None:
-        """Call views that are all pure behind one guard from now on: each was looked at in the first step of a span."""
-        if all(stream is None for _, stream in self.views):
-            self.views = ((views_chain(_active(self._plugins.views, self.span.start)), None),)
-        else:
-            self.views = tuple((getattr(call, "settled", call), stream) for call, stream in self.views)
+        """Call pure views in a row behind one guard from now on: each was looked at in the first step of a span."""
+        bounds = _active(self._plugins.views, self.span.start)
+        views: list[tuple[Callable[..., Any], Stream | None]] = []
+        for pure, some in groupby(zip(bounds, self.views, strict=True), key=lambda one: one[1][1] is None):
+            run = list(some)
+            views += [(views_chain([one for one, _ in run]), None)] if pure else [view for _, view in run]
+        self.views = tuple(views)
         self.settled = True
 
     def resolve(self, number: int, *, compiles: bool = False) -> None:
@@ -154,5 +157,4 @@ def _watched(bound: Bound, device: str) -> Callable[..., Any]:
             )
         return after
 
-    call.settled = bound.call  # type: ignore[attr-defined]
     return call

@@ -47,7 +47,6 @@ class Loop:
         averages: Moving averages of everything that is trained, or None.
         world: The processes that take these steps.
         exchange: Means of gradients over them; None for one.
-        captures: Whether steps are replayed as CUDA graphs.
     """
 
     setup: SetUp
@@ -64,7 +63,6 @@ class Loop:
     world: World = ALONE
     exchange: Exchange | None = None
     execution: Execution = EAGER
-    captures: bool = False
     _rate: float = -1.0
 
     @classmethod
@@ -153,10 +151,13 @@ class Loop:
     def set_execution(self, execution: Execution) -> None:
         """Execute steps otherwise from now on."""
         self.execution = execution
-        # Steps of several processes that go on from one's are not captured.
-        self.captures = execution.captures and self.exchange is None
         for lane in self.lanes.values():
             lane.span, lane.captured = range(0), None
+
+    @property
+    def captures(self) -> bool:
+        """Whether steps are replayed as CUDA graphs; those of several processes that go on from one's are not."""
+        return self.execution.captures and self.exchange is None
 
     def step(self, task: TaskState, number: int) -> Measured:
         """Take one step of one task.

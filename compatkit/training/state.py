@@ -71,7 +71,7 @@ class TaskState:
 
     def extracting(self) -> AbstractContextManager[None]:
         """Return what the extractor runs in, in a step."""
-        if self.task.freeze_extractor and self.statistics == "batch":
+        if self.freezes_extractor and self.statistics == "batch":
             return batch_statistics(self.extractor, others="keep")
         return _AS_IT_IS
 

@@ -7,9 +7,11 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from small import data_set
 
 import compatkit as ck
 from compatkit.errors import IntegrityError, PluginError
+from compatkit.hooks import effect
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.chains import after_chain, views_chain
 from compatkit.training.step import Batch
@@ -86,6 +88,26 @@ class TestViews:
         with pytest.raises(PluginError, match=named + "compatkit_views wrote into the batch") as caught:
             views_chain(bound)(None, batch())
         assert caught.value.plugin == (named.split("'")[1] if " or " not in named else None)
+
+    def test_pure_ones_and_others_are_called_in_their_order_in_every_step(self) -> None:
+        seen: list[str] = []
+
+        def noting(name: str, kind: Any) -> Any:
+            class Plugin:
+                @ck.hookimpl
+                @effect(kind)
+                def compatkit_views(self, batch: Batch) -> Batch:
+                    seen.append(name)
+                    return batch
+
+            return Plugin
+
+        kinds = {"a": "pure", "b": "pure", "c": "device", "d": "pure"}
+        task = ck.Task("digits", data_set("digits", count=32), "resnet8_cifar", "layer2", size=16)
+        factories = {name: noting(name, kind) for name, kind in kinds.items()}
+        trainer = ck.Trainer(steps=3, batch_size=8, progress=False)
+        trainer.fit([task], list(kinds), factories=factories)
+        assert seen == ["a", "b", "c", "d"] * 3
 
     def test_no_batch(self) -> None:
         with pytest.raises(PluginError, match="Plugin 'b': compatkit_views returned nothing"):
