@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 import attrs
 import torch
 
-from compatkit.errors import UsageError
 from compatkit.training.agreement import disagreement, draws, replay_disagreement
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Execution:
         reason: Why this one, and what prevents a faster one.
     """
 
-    mode: Mode = attrs.field(validator=attrs.validators.in_(MODES))
+    mode: Mode
     reason: str
 
     @property
@@ -45,16 +44,6 @@ class Execution:
 
 
 EAGER = Execution("eager", "asked for")
-
-
-def check_mode(asked: str) -> None:
-    """Refuse what is no mode.
-
-    Raises:
-        UsageError: It is none.
-    """
-    if asked not in get_args(Asked):
-        raise UsageError(f"execution expects one of {', '.join(get_args(Asked))}; got {asked!r}.")
 
 
 def settle(loop: Loop, asked: Asked, *, deterministic: bool) -> Execution:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from compatkit.errors import UsageError
 
+Kind = Literal["adam", "sgd"]
+
 
 @attrs.frozen
 class Optimisation:
@@ -22,12 +24,10 @@ class Optimisation:
         weight_decay: L2 penalty, added to the gradient as in the papers (not decoupled).
     """
 
-    kind: Literal["adam", "sgd"] = attrs.field(
-        default="adam", validator=attrs.validators.in_(("adam", "sgd"))
-    )
-    lr: float = attrs.field(default=0.01, validator=attrs.validators.gt(0))
-    momentum: float = attrs.field(default=0.9, validator=attrs.validators.ge(0))
-    weight_decay: float = attrs.field(default=1e-7, validator=attrs.validators.ge(0))
+    kind: Kind = "adam"
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-7
 
     def make(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         """Return the optimiser of one network, or of one shared module.

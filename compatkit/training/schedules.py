@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 
-from compatkit.errors import UsageError
+from compatkit.training.limits import number, one_of
 
-
-def _positive_or_none(instance: object, attribute: attrs.Attribute[int | None], value: int | None) -> None:
-    if value is not None and value < 1:
-        raise UsageError(f"Schedule.{attribute.name} expects a positive count of steps or None, got {value}.")
+Kind = Literal["step", "cosine", "constant"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @attrs.frozen
@@ -24,14 +22,15 @@ class Schedule:
         warmup: Steps of linear rise from 0 (the first step has ``1 / (warmup + 1)``).
         every: Steps between divisions; None is a quarter of the run, as Gygli et al. do (5,000 of 20,000).
         factor: What a division leaves.
+
+    Raises:
+        UsageError: One of them cannot be used.
     """
 
-    kind: Literal["step", "cosine", "constant"] = attrs.field(
-        default="step", validator=attrs.validators.in_(("step", "cosine", "constant"))
-    )
-    warmup: int = attrs.field(default=0, validator=attrs.validators.ge(0))
-    every: int | None = attrs.field(default=None, validator=_positive_or_none)
-    factor: float = 0.1
+    kind: Kind = attrs.field(default="step", validator=one_of(KINDS))
+    warmup: int = attrs.field(default=0, validator=number(least=0, whole=True))
+    every: int | None = attrs.field(default=None, validator=number(least=1, whole=True, optional=True))
+    factor: float = attrs.field(default=0.1, validator=number(least=0))
 
     def at(self, step: int, steps: int) -> float:
         """Return the factor on the initial learning rate at ``step`` of ``steps``, in [0, 1]."""

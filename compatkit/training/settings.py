@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit.errors import UsageError
-from compatkit.training.execution import check_mode
 from compatkit.training.further import Asked
 from compatkit.training.optimisation import Optimisation
-from compatkit.training.schedules import Schedule
+from compatkit.training.schedules import KINDS, Schedule
 from compatkit.training.sources import Placing
 
 if TYPE_CHECKING:
@@ -28,22 +27,11 @@ class Resolved:
 
 
 def resolved(trainer: Trainer) -> Resolved:
-    """Return schedule, optimiser and the place of images, or say which value cannot be used.
-
-    Raises:
-        UsageError: One cannot.
-    """
-    check_mode(trainer.execution)
-    try:
-        schedule = trainer.schedule
-        if not isinstance(schedule, Schedule):
-            schedule = Schedule(schedule, trainer.warmup)
-        elif trainer.warmup:
-            raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
-        moved = Optimisation(trainer.optimiser, trainer.lr, trainer.momentum, trainer.weight_decay)
-        return Resolved(schedule, moved, Placing(trainer.images, trainer.memory_share), trainer.passes)
-    except ValueError as error:
-        raise UsageError(f"A setting of the trainer cannot be used: {error.args[0]}") from error
+    """Return schedule, optimiser and the place of images of a trainer whose settings were checked."""
+    given = trainer.schedule
+    schedule = given if isinstance(given, Schedule) else Schedule(given, trainer.warmup)
+    moved = Optimisation(trainer.optimiser, trainer.lr, trainer.momentum, trainer.weight_decay)
+    return Resolved(schedule, moved, Placing(trainer.images, trainer.memory_share), trainer.passes)
 
 
 def check_settings(trainer: Trainer) -> None:
@@ -52,11 +40,15 @@ def check_settings(trainer: Trainer) -> None:
     Raises:
         UsageError: Two settings do not go together; the message says which and what to change.
     """
+    if not isinstance(trainer.schedule, Schedule) and trainer.schedule not in KINDS:
+        raise UsageError(
+            f"'schedule' must be {', '.join(KINDS)}, or a Schedule; got {trainer.schedule!r:.60}."
+        )
+    if isinstance(trainer.schedule, Schedule) and trainer.warmup:
+        raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
     _check_pieces(trainer.batch_size, trainer.accumulate)
     if trainer.ema_warmup and trainer.ema is None:
         raise UsageError("ema_warmup=True raises the decay of moving averages; set ema, for example 0.999.")
-    if trainer.evaluate_on not in ("validation", "test"):
-        raise UsageError(f"evaluate_on expects 'validation' or 'test', got {trainer.evaluate_on!r}.")
     if (
         trainer.evaluate_every is not None
         and trainer.evaluate_on == "validation"

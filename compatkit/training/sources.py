@@ -72,8 +72,8 @@ class Placing:
         share: Of the device's free memory that the images of one task may take under ``"auto"``.
     """
 
-    where: Place = attrs.field(default="auto", validator=attrs.validators.in_(PLACES))
-    share: float = attrs.field(default=0.5, validator=[attrs.validators.ge(0), attrs.validators.le(1)])
+    where: Place = "auto"
+    share: float = 0.5
 
     def source(
         self,

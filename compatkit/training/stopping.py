@@ -10,6 +10,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from compatkit.training.limits import number, one_of
 from compatkit.training.loop import Loop
 
 
@@ -24,13 +25,14 @@ class EarlyStopping:
         least: What a figure must be better by to count as better.
         on: ``"loss"`` (lower is better) or ``"accuracy"`` (higher is better).
         restore: Whether to give back the weights of the best evaluation; else those of the last step.
+
+    Raises:
+        UsageError: One of them cannot be used.
     """
 
-    patience: int = attrs.field(validator=attrs.validators.ge(1))
-    least: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
-    on: Literal["loss", "accuracy"] = attrs.field(
-        default="loss", validator=attrs.validators.in_(("loss", "accuracy"))
-    )
+    patience: int = attrs.field(validator=number(least=1, whole=True))
+    least: float = attrs.field(default=0.0, validator=number(least=0))
+    on: Literal["loss", "accuracy"] = attrs.field(default="loss", validator=one_of(("loss", "accuracy")))
     restore: bool = True
 
 

@@ -6,9 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import attrs
 
@@ -20,6 +19,8 @@ from compatkit.training.evaluating import Evaluator, On
 from compatkit.training.execution import Asked
 from compatkit.training.explanation import Explanation
 from compatkit.training.fit import Fit
+from compatkit.training.limits import number, one_of
+from compatkit.training.optimisation import Kind
 from compatkit.training.precision import Choice
 from compatkit.training.profiling import Profile, profile
 from compatkit.training.progress import Bar
@@ -27,26 +28,11 @@ from compatkit.training.running import Run
 from compatkit.training.scalars import Scalars
 from compatkit.training.schedules import Schedule
 from compatkit.training.settings import check_settings, resolved
-from compatkit.training.sources import Place
+from compatkit.training.sources import PLACES, Place
 from compatkit.training.stopping import EarlyStopping, Stopper
 from compatkit.training.task import Task
 
-_optional = attrs.validators.optional
-
-
-def _at_least(least: int) -> Callable[[object, attrs.Attribute[int], int], None]:
-    """Return a check whose message goes to whoever set the number, be it in Python, a recipe or a study."""
-
-    def check(instance: object, attribute: attrs.Attribute[int], value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-            raise UsageError(f"'{attribute.name}' must be a whole number from {least} up; got {value!r}.")
-
-    return check
-
-
-def _share(instance: object, attribute: attrs.Attribute[float | None], value: float | None) -> None:
-    if value is not None and not 0 < value < 1:
-        raise ValueError(f"'{attribute.name}' must be above 0 and below 1: {value}")
+_share = number(above=0, below=1, optional=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -96,37 +82,39 @@ class Trainer:
             each normalises its share of a batch by itself.
 
     Raises:
-        UsageError: Settings do not go together.
+        UsageError: A setting cannot be used, or some do not go together.
     """
 
-    steps: int = attrs.field(validator=_at_least(1))
+    steps: int = attrs.field(validator=number(least=1, whole=True))
     seed: int = 0
-    batch_size: int = attrs.field(default=64, validator=_at_least(2))
-    optimiser: Literal["adam", "sgd"] = "adam"
-    lr: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 1e-7
+    batch_size: int = attrs.field(default=64, validator=number(least=2, whole=True))
+    optimiser: Kind = attrs.field(default="adam", validator=one_of(get_args(Kind)))
+    lr: float = attrs.field(default=0.01, validator=number(above=0))
+    momentum: float = attrs.field(default=0.9, validator=number(least=0))
+    weight_decay: float = attrs.field(default=1e-7, validator=number(least=0))
     schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
-    warmup: int = 0
-    precision: Choice = "auto"
+    warmup: int = attrs.field(default=0, validator=number(least=0, whole=True))
+    precision: Choice = attrs.field(default="auto", validator=one_of(get_args(Choice)))
     channels_last: bool | None = None
     device: str = "auto"
-    execution: Asked = "auto"
+    execution: Asked = attrs.field(default="auto", validator=one_of(get_args(Asked)))
     deterministic: bool = False
-    images: Place = "auto"
-    memory_share: float = 0.5
-    passes: further.Asked = attrs.field(default="auto", validator=attrs.validators.in_(further.ASKED))
+    images: Place = attrs.field(default="auto", validator=one_of(PLACES))
+    memory_share: float = attrs.field(default=0.5, validator=number(least=0, most=1))
+    passes: further.Asked = attrs.field(default="auto", validator=one_of(further.ASKED))
     checkpoint: str | os.PathLike[str] | None = None
-    checkpoint_every: int = attrs.field(default=500, validator=attrs.validators.ge(1))
-    log_every: int = attrs.field(default=50, validator=attrs.validators.ge(1))
+    checkpoint_every: int = attrs.field(default=500, validator=number(least=1, whole=True))
+    log_every: int = attrs.field(default=50, validator=number(least=1, whole=True))
     progress: bool | None = None
-    accumulate: int = attrs.field(default=1, validator=attrs.validators.ge(1))
-    clip_norm: float | None = attrs.field(default=None, validator=_optional(attrs.validators.gt(0)))
+    accumulate: int = attrs.field(default=1, validator=number(least=1, whole=True))
+    clip_norm: float | None = attrs.field(default=None, validator=number(above=0, optional=True))
     ema: float | None = attrs.field(default=None, validator=_share)
     ema_warmup: bool = False
     validation: float | None = attrs.field(default=None, validator=_share)
-    evaluate_every: int | None = attrs.field(default=None, validator=_optional(attrs.validators.ge(1)))
-    evaluate_on: On = "validation"
+    evaluate_every: int | None = attrs.field(
+        default=None, validator=number(least=1, whole=True, optional=True)
+    )
+    evaluate_on: On = attrs.field(default="validation", validator=one_of(get_args(On)))
     stop_early: EarlyStopping | None = None
     scalars: str | os.PathLike[str] | None = None
     synchronise_statistics: bool = False

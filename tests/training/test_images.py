@@ -194,11 +194,12 @@ def test_a_set_smaller_than_a_batch_is_refused() -> None:
 def test_what_cannot_be_augmented_or_placed_is_named() -> None:
     with pytest.raises(UsageError, match=r"Task.augment knows crop, flip; got 'turn'"):
         ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", augment=("crop", "turn"))
-    task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2")
-    with pytest.raises(UsageError, match=r"A setting of the trainer cannot be used: 'where' must be in"):
-        quick(steps=1, images="elsewhere").fit([task])
-    with pytest.raises(UsageError, match=r"A setting of the trainer cannot be used: 'share' must be <= 1"):
-        quick(steps=1, memory_share=2).fit([task])
+    with pytest.raises(
+        UsageError, match="'images' must be one of auto, resident, prefetched; got 'elsewhere'"
+    ):
+        quick(steps=1, images="elsewhere")
+    with pytest.raises(UsageError, match="'memory_share' must be a number from 0 and up to 1; got 2"):
+        quick(steps=1, memory_share=2)
 
 
 def test_where_images_are_kept_changes_nothing_of_a_run() -> None:

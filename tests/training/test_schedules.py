@@ -31,9 +31,9 @@ def test_warmup_rises_linearly() -> None:
 
 
 def test_unknown_kind_and_negative_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="kind"):
+    with pytest.raises(UsageError, match="'kind' must be one of step, cosine, constant; got 'linear'"):
         Schedule("linear")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="warmup"):
+    with pytest.raises(UsageError, match="'warmup' must be a whole number from 0 up; got -1"):
         Schedule("step", warmup=-1)
-    with pytest.raises(UsageError, match="every expects a positive count"):
+    with pytest.raises(UsageError, match="'every' must be a whole number from 1 up or None; got 0"):
         Schedule("step", every=0)

@@ -129,8 +129,13 @@ def test_settings_that_cannot_stop_a_run(settings: dict[str, Any], message: str)
 
 
 @pytest.mark.parametrize(
-    "settings", [{"patience": 0}, {"patience": 1, "least": -1}, {"patience": 1, "on": "f1"}]
+    ("settings", "message"),
+    [
+        ({"patience": 0}, "'patience' must be a whole number from 1 up; got 0"),
+        ({"patience": 1, "least": -1}, "'least' must be a number from 0 up; got -1"),
+        ({"patience": 1, "on": "f1"}, "'on' must be one of loss, accuracy; got 'f1'"),
+    ],
 )
-def test_rules_that_are_none(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError):
+def test_rules_that_are_none(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         EarlyStopping(**settings)

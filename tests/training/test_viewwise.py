@@ -266,7 +266,7 @@ def test_what_cannot_be_done_in_one_pass_is_refused_or_done_in_several(
         quick(steps=1, passes="fused").fit(tasks(), ["rotation_prediction"])
     told = quick(steps=1).explain(tasks(), ["rotation_prediction"]).tasks[0]["passes"]
     assert told == {"fused": False, "reason": "on cpu one pass gains nothing over several"}
-    with pytest.raises(ValueError, match="'passes' must be in"):
+    with pytest.raises(UsageError, match="'passes' must be one of auto, fused, separate; got 'both'"):
         quick(steps=1, passes="both")
 
 

@@ -1,0 +1,70 @@
+"""What a setting of the trainer may be: every bound, and a message that says it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+import pytest
+
+import compatkit as ck
+from compatkit.errors import UsageError
+from compatkit.training.limits import number, one_of
+
+
+def refused(validator: Any, value: Any) -> str:
+    """Return what is said of a value, or nothing where it is taken."""
+    made = attrs.make_class("Made", {"rate": attrs.field(validator=validator)})
+    try:
+        made(value)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("validator", "taken", "not_taken", "words"),
+    [
+        (number(least=0), (0, 0.0, 3.5), (-1e-9, "1", None, True), "a number from 0 up"),
+        (number(above=0), (1e-9, 7), (0, -1), "a number above 0"),
+        (number(least=1, whole=True), (1, 10**9), (0, 1.0, 2.5, True), "a whole number from 1 up"),
+        (number(above=0, below=1), (0.5,), (0, 1), "a number above 0 and below 1"),
+        (number(least=0, most=1), (0, 1), (-0.1, 1.1), "a number from 0 and up to 1"),
+        (number(least=1, optional=True), (None, 1), (0,), "a number from 1 up or None"),
+        (one_of(("loss", "accuracy")), ("loss",), ("f1", None, 1), "one of loss, accuracy"),
+    ],
+)
+def test_bounds(validator: Any, taken: tuple[Any, ...], not_taken: tuple[Any, ...], words: str) -> None:
+    assert [refused(validator, one) for one in taken] == [""] * len(taken)
+    for one in not_taken:
+        assert refused(validator, one) == f"'rate' must be {words}; got {one!r}."
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_within_no_bounds(value: float) -> None:
+    assert "got" in refused(number(least=0), value) and "got" in refused(number(above=0), value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": 0}, "'lr' must be a number above 0; got 0"),
+        ({"lr": math.nan}, "'lr' must be a number above 0; got nan"),
+        ({"lr": "fast"}, "'lr' must be a number above 0; got 'fast'"),
+        ({"momentum": -1}, "'momentum' must be a number from 0 up; got -1"),
+        ({"weight_decay": -1}, "'weight_decay' must be a number from 0 up; got -1"),
+        ({"warmup": 1.5}, "'warmup' must be a whole number from 0 up; got 1.5"),
+        ({"optimiser": "lion"}, "'optimiser' must be one of adam, sgd; got 'lion'"),
+        ({"precision": "fp8"}, "'precision' must be one of auto, float32, bf16; got 'fp8'"),
+        (
+            {"execution": "fast"},
+            "'execution' must be one of auto, eager, compile, graph, compile\\+graph; got 'fast'",
+        ),
+        ({"schedule": "linear"}, "'schedule' must be step, cosine, constant, or a Schedule; got 'linear'"),
+        ({"schedule": ck.Schedule("cosine"), "warmup": 5}, "Give warmup inside the Schedule"),
+    ],
+)
+def test_a_trainer_that_cannot_train_is_not_made(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ck.Trainer(steps=1, **settings)
