@@ -5,9 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from statistics import mean
+from typing import TYPE_CHECKING
 
 from compatkit.pictures import COLOURS, MARKS
 from compatkit.studies import Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Rows = Sequence[Sequence[float | None]]
 """One a seed, with a value for each stage."""
@@ -21,6 +25,8 @@ def along_measures(
     ticks: Sequence[str],
     title: str,
     height: str = "accuracy on the target's test images",
+    *,
+    apart: bool = False,
 ) -> bytes:
     """Return a picture of some measures in a row as PNG, a line an arm; nothing is drawn where there is no value.
 
@@ -30,11 +36,14 @@ def along_measures(
         ticks: What each is called below the picture.
         title: Below those.
         height: What is drawn upwards.
+        apart: Whether each arm has a panel and a scale of its own: for arms far from each other.
     """
     lines = {
         arm: list(zip(*(results.values(arm, one) for one in measures), strict=True)) for arm in results.arms
     }
-    return _drawn(lines, ticks, title, height)
+    there = {arm: rows for arm, rows in lines.items() if any(one is not None for row in rows for one in row)}
+    panels = {arm: {arm: rows} for arm, rows in there.items()} if apart else {"": there}
+    return _drawn(panels, ticks, title, height)
 
 
 def along_arms(
@@ -45,6 +54,7 @@ def along_arms(
     *,
     ticks: Mapping[str, str] | None = None,
     across: Mapping[str, float] | None = None,
+    at: Sequence[float] | None = None,
 ) -> bytes:
     """Return a picture of some arms in a row as PNG, a line a measure, from 0 up.
 
@@ -55,6 +65,7 @@ def along_arms(
         title: Below the picture.
         ticks: What arms are called below the picture, where not as they are.
         across: Levels to compare with, by what they are called.
+        at: Where each arm of the row stands; None is one after the other.
     """
     made = [one for one in arms if one in results.arms]
     lines = {
@@ -62,50 +73,60 @@ def along_arms(
         for name, called in measures.items()
     }
     shown = [(ticks or {}).get(one, one) for one in made]
-    return _drawn(lines, shown, title, "accuracy on test images", across or {}, bottom=0.0)
+    places = None if at is None else [at[place] for place, one in enumerate(arms) if one in made]
+    return _drawn({"": lines}, shown, title, "accuracy on test images", across or {}, bottom=0.0, at=places)
 
 
 def _drawn(
-    lines: Mapping[str, Rows],
+    panels: Mapping[str, Mapping[str, Rows]],
     ticks: Sequence[str],
     title: str,
     beside: str,
     across: Mapping[str, float] | None = None,
     bottom: float | None = None,
+    at: Sequence[float] | None = None,
 ) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    wide = max(WIDTH, 0.11 * sum(len(one) + 1 for one in ticks))
-    figure = Figure(figsize=(wide, 4.2), dpi=130, layout="constrained")
-    axes = figure.add_subplot()
-    for place, (called, rows) in enumerate(lines.items()):
-        colour = COLOURS[place % len(COLOURS)]
-        for row in rows if len(rows) > 1 else ():
-            axes.plot(*_known(row), color=colour, alpha=0.25, linewidth=1)
-        column = [[one for one in values if one is not None] for values in zip(*rows, strict=True)]
-        line = [mean(values) if values else None for values in column]
-        if not any(column):  # left out, for want of its data
-            continue
-        axes.plot(*_known(line), color=colour, marker=MARKS[place % len(MARKS)], label=called)
-    for place, (called, level) in enumerate((across or {}).items()):
-        axes.axhline(
-            level, color="#222222", linewidth=1, linestyle=("--", ":", "-.")[place % 3], label=called
-        )
-    axes.set_xticks(range(len(ticks)), ticks)
-    axes.set_xlim(-0.2, len(ticks) - 0.8)
-    axes.set_ylim(bottom=bottom)
-    axes.set_xlabel(title)
-    axes.set_ylabel(beside)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8, frameon=False)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    places = list(range(len(ticks))) if at is None else list(at)
+    wide = max(WIDTH / min(2, len(panels)), 0.11 * sum(len(one) + 1 for one in ticks))
+    figure = Figure(figsize=(wide * len(panels), 4.2), dpi=130, layout="constrained")
+    for number, (name, lines) in enumerate(panels.items()):
+        axes = figure.add_subplot(1, len(panels), number + 1)
+        for place, (called, rows) in enumerate(lines.items()):
+            _line(axes, rows, places, number + place, called)
+        for place, (called, level) in enumerate((across or {}).items()):
+            style = ("--", ":", "-.")[place % 3]
+            axes.axhline(level, color="#222222", linewidth=1, linestyle=style, label=called)
+        axes.set_xticks(places, ticks)
+        axes.set_xlim(places[0] - 0.2, places[-1] + 0.2)
+        axes.set_ylim(bottom=bottom)
+        axes.set_xlabel(title)
+        if number == 0:
+            axes.set_ylabel(beside)
+        if name:
+            axes.set_title(name, fontsize=9)
+        elif axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=8, frameon=False)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
     out = io.BytesIO()
     FigureCanvasAgg(figure).print_png(out, metadata={"Software": "compatkit"})
     return out.getvalue()
 
 
-def _known(row: Sequence[float | None]) -> tuple[list[int], list[float]]:
-    pairs = [(place, value) for place, value in enumerate(row) if value is not None]
+def _line(axes: Axes, rows: Rows, places: Sequence[float], number: int, called: str) -> None:
+    """Draw the mean of seeds, and each of several faintly."""
+    colour = COLOURS[number % len(COLOURS)]
+    for row in rows if len(rows) > 1 else ():
+        axes.plot(*_known(row, places), color=colour, alpha=0.25, linewidth=1)
+    columns = [[one for one in values if one is not None] for values in zip(*rows, strict=True)]
+    line = [mean(values) if values else None for values in columns]
+    if any(columns):
+        axes.plot(*_known(line, places), color=colour, marker=MARKS[number % len(MARKS)], label=called)
+
+
+def _known(row: Sequence[float | None], places: Sequence[float]) -> tuple[list[float], list[float]]:
+    pairs = [(place, value) for place, value in zip(places, row, strict=True) if value is not None]
     return [place for place, _ in pairs], [value for _, value in pairs]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import attrs
 
 import compatkit as ck
-from compatkit.errors import TrainingError
+from compatkit.errors import TrainingError, UsageError
 from compatkit.studies import Measure, Outcome, Reported, Run
 
 REFERENCE = (
@@ -33,10 +33,11 @@ POLICIES = {"batch": "recombined", "reestimate": "reestimated", "running": "runn
 MEASURES = (
     Measure(name="own", title="own task, as trained"),
     Measure(name="recombined", title="recombined, batch statistics"),
-    Measure(name="one-way", title="one way", drawn=False),
-    Measure(name="other-way", title="other way", drawn=False),
+    Measure(name="one-way", title="first extractor under the second head", drawn=False),
+    Measure(name="other-way", title="second extractor under the first head", drawn=False),
     Measure(name="reestimated", title="recombined, re-estimated statistics", drawn=False),
     Measure(name="running", title="recombined, running statistics"),
+    Measure(name="all-outputs", title="recombined, largest of all outputs", drawn=False),
     Measure(name="chance", title="chance", better="none", drawn=False),
 )
 SMALL: dict[str, Any] = {
@@ -45,7 +46,11 @@ SMALL: dict[str, Any] = {
     "test": 2000,
     "steps": 300,
     "batch_size": 64,
+    "test_batch": 256,
+    "half_turn": "rotate",
 }
+"""``test_batch``: images whose statistics batch normalisation takes in the evaluation; ``half_turn``: what rotation
+prediction shows for 180 degrees, ``"flip"`` is the image upside down (a half turn makes a 9 of a 6)."""
 SIZES: dict[str, dict[str, Any]] = {
     "cpu": {"pair": "digits", "image": 16, "train": 5000, **SMALL},
     "halves": {"pair": "halves", "image": 32, "train": 8000, **SMALL},
@@ -59,6 +64,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "test": 0,
         "steps": 20_000,
         "batch_size": 512,
+        "test_batch": 512,
+        "half_turn": "rotate",
     },
 }
 SMALLER = "ResNet-20 and 300 steps of 64 in place of ResNet-56 and 20,000 steps of 512"
@@ -74,8 +81,14 @@ SETS = {"digits": ("mnist", "usps"), "objects": ("cifar10", "stl10")}
 
 
 def sets_of(run: Run) -> list[ck.DataSet]:
-    """Return the data sets of a run's pair, whole."""
+    """Return the data sets of a run's pair, whole.
+
+    Raises:
+        UsageError: There is no such pair.
+    """
     pair = run.settings["pair"]
+    if pair not in (*SETS, "halves"):
+        raise UsageError(f"The setting 'pair' is {', '.join(SETS)} or halves; got {pair!r}.", subject=pair)
     if pair == "halves":
         plain, other = run.load("cifar10").halves()
         return [plain.renamed("plain"), other.shifted(hue=0.3, blur=0.8).renamed("shifted")]
@@ -107,9 +120,11 @@ def task_of(run: Run, name: str, data: ck.DataSet, split: str | None = None) -> 
     )
 
 
-def plugins_of(methods: str) -> list[str]:
+def uses_of(run: Run, methods: str) -> list[str | ck.Use]:
     """Return the plugins of methods joined by ``+``; none of ``none``."""
-    return [METHODS[one] for one in methods.split("+") if one in METHODS]
+    found: list[str | ck.Use] = [METHODS[one] for one in methods.split("+") if one in METHODS]
+    turned = ck.use(METHODS["rp"], half_turn=run.settings["half_turn"])
+    return [turned if one == METHODS["rp"] else one for one in found]
 
 
 def trainer_of(run: Run) -> ck.Trainer:
@@ -121,29 +136,43 @@ def trainer_of(run: Run) -> ck.Trainer:
 
 
 def incremental(
-    tasks: Sequence[ck.Task], methods: str, trainer: ck.Trainer, statistics: Statistics = "stored"
+    tasks: Sequence[ck.Task],
+    uses: Sequence[str | ck.Use],
+    trainer: ck.Trainer,
+    statistics: Statistics = "stored",
 ) -> list[ck.Fit]:
     """Train the first task, then the second against the first one's auxiliary heads, which are frozen (Sec. 3.4).
 
+    The head of ``dcc`` tells the classes apart that both tasks have, as where they are trained together.
+
     Args:
         tasks: Two, in their order.
-        methods: Joined by ``+``; with ``iiw`` the second starts where the first one started.
+        uses: Plugins; with ``identical_init`` the second starts where the first one started.
         trainer: Of both.
         statistics: Inside frozen heads.
     """
-    (one, other), uses = tasks, plugins_of(methods)
+    one, other = tasks
+    common = ck.use("dcc", classes=common_classes(one, other))
+    uses = [common if use == "dcc" else use for use in uses]
     first = trainer.fit([one], uses)
     return [first, trainer.fit([other], uses, frozen=first, frozen_statistics=statistics)]
 
 
-def apart(tasks: Sequence[ck.Task], trainer: ck.Trainer) -> list[ck.Fit]:
+def common_classes(one: ck.Task, other: ck.Task) -> list[str]:
+    """Return the classes that two tasks share, in the order and by the names of the first."""
+    mine, theirs = ([ck.label(name) for name in task.data.classes] for task in (one, other))
+    return [one.data.classes[place] for place in sorted(mine for mine, _ in ck.match_classes(mine, theirs))]
+
+
+def apart(run: Run, tasks: Sequence[ck.Task]) -> list[ck.Fit]:
     """Train each task by itself, with a rotation head of its own (Sec. 4, the upper bound).
 
     Each has a seed of its own: from one seed the rotation heads would start equal too, and the networks would be half
     compatible by that.
     """
+    trainer = trainer_of(run)
     return [
-        attrs.evolve(trainer, seed=len(tasks) * trainer.seed + place).fit([task], plugins_of("rp"))
+        attrs.evolve(trainer, seed=len(tasks) * trainer.seed + place).fit([task], uses_of(run, "rp"))
         for place, task in enumerate(tasks)
     ]
 
@@ -159,21 +188,31 @@ def published(fits: Sequence[ck.Fit]) -> Iterator[ck.Registry]:
 
 
 def measure(
-    fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], policies: Iterable[str] = POLICIES
+    run: Run, fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], policies: Iterable[str] = POLICIES
 ) -> list[dict[str, Any]]:
     """Publish fits into a registry of their own and measure all four combinations under each policy.
 
     Returns:
-        A row for each extractor, head and policy: tasks' names, accuracy on the extractor's test images, over the
-        classes that both have, and chance there.
+        A row for each extractor, head and policy, in the order of the tasks: their names, accuracy on the extractor's
+        test images, over the classes that both have (``all_outputs``: the largest of all outputs), and chance there.
     """
     rows: list[dict[str, Any]] = []
+    policies = list(policies)
     images = {f"*/{task.name}.extractor": task.data.test for task in tasks}
     with published(fits) as registry:
         for policy in policies:
-            matrix = registry.matrix("*/*.extractor", "*/*.head", images, normalisation=policy)
+            matrix = registry.matrix(
+                "*/*.extractor",
+                "*/*.head",
+                images,
+                normalisation=policy,
+                batch_size=run.settings["test_batch"],
+            )
             rows += [_row(cell, policy) for cell in matrix.cells]
-    return rows
+    places = {task.name: place for place, task in enumerate(tasks)}
+    return sorted(
+        rows, key=lambda row: (policies.index(row["policy"]), places[row["extractor"]], places[row["head"]])
+    )
 
 
 def _row(cell: Any, policy: str) -> dict[str, Any]:
@@ -184,6 +223,7 @@ def _row(cell: Any, policy: str) -> dict[str, Any]:
         "head": cell.head.split("/")[1].split(".")[0],
         "policy": policy,
         "accuracy": cell.restricted.accuracy,
+        "all_outputs": None if cell.unrestricted is None else cell.unrestricted.accuracy,
         "chance": cell.chance,
         "grade": cell.grade,
     }
@@ -202,18 +242,21 @@ def values_of(cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = 
         return [one["accuracy"] for one in mine if (one["extractor"] == one["head"]) == own]
 
     one_way, other_way = accuracies("batch", own=False)
+    crossed = [one for one in cells if one["policy"] == "batch" and one["extractor"] != one["head"]]
+    largest = [one["all_outputs"] for one in crossed if one.get("all_outputs") is not None]
     return {
         "own": mean(accuracies("batch", own=True)),
         **{name: mean(accuracies(policy, own=False)) for policy, name in policies.items()},
         "one-way": one_way,
         "other-way": other_way,
+        **({"all-outputs": mean(largest)} if len(largest) == len(crossed) else {}),
         "chance": mean(one["chance"] for one in cells),
     }
 
 
-def outcome(fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], **kept: Any) -> Outcome:
+def outcome(run: Run, fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], **kept: Any) -> Outcome:
     """Return what a pair of trained networks gives, every cell kept beside ``kept``."""
-    cells = measure(fits, tasks)
+    cells = measure(run, fits, tasks)
     return Outcome(values=values_of(cells), kept={"cells": cells, **kept})
 
 

@@ -10,12 +10,14 @@ from compatkit.pictures import COLOURS, MARKS
 
 Values = Sequence[float]
 """One a seed; none where it was not run."""
+STEP = 0.12
+"""Of a row's height, between the marks of two ways: those of equal values stand below each other."""
 
 
 def rows(
     ways: Mapping[str, Mapping[str, Values]], title: str, *, across: Mapping[str, float] | None = None
 ) -> bytes:
-    """Return a picture as PNG: means as marks, joined within their row, each seed faint beneath.
+    """Return a picture as PNG: means as marks, joined within their row, each seed faint beside.
 
     Args:
         ways: Values by way and row; rows stand in the order in which the ways name them, from the top.
@@ -26,28 +28,30 @@ def rows(
     from matplotlib.figure import Figure
 
     labels = list(dict.fromkeys(row for way in ways.values() for row, values in way.items() if values))
-    figure = Figure(figsize=(7.0, 1.3 + 0.42 * len(labels)), dpi=130, layout="constrained")
+    figure = Figure(figsize=(7.0, 1.3 + 0.5 * len(labels)), dpi=130, layout="constrained")
     axes = figure.add_subplot()
     for at, label in enumerate(labels):
         means = [mean(way[label]) for way in ways.values() if way.get(label)]
         axes.plot([min(means), max(means)], [at, at], color="#c8ccd2", linewidth=2, zorder=1)
-    for place, (called, way) in enumerate(ways.items()):
+    there_are = [called for called, way in ways.items() if any(way.values())]
+    for place, called in enumerate(there_are):
+        way, shift = ways[called], STEP * (place - (len(there_are) - 1) / 2)
         colour, mark = COLOURS[place % len(COLOURS)], MARKS[place % len(MARKS)]
         there = [(at, way[label]) for at, label in enumerate(labels) if way.get(label)]
         axes.plot(
             [one for _, values in there for one in values],
-            [at + 0.16 for at, values in there for _ in values],
+            [at + shift for at, values in there for _ in values],
             ".",
             color=colour,
-            alpha=0.45,
+            alpha=0.4,
             zorder=2,
         )
         axes.plot(
             [mean(values) for _, values in there],
-            [at for at, _ in there],
+            [at + shift for at, _ in there],
             mark,
             color=colour,
-            markersize=8,
+            markersize=7,
             label=called,
             zorder=3,
         )

@@ -28,11 +28,12 @@ from ._pairs import (
     REFERENCE,
     SCALE,
     SIZES,
+    common_classes,
     outcome,
-    plugins_of,
     reported,
     tasks_of,
     trainer_of,
+    uses_of,
 )
 
 COUNTS = tuple(str(count) for count in range(2, 11))
@@ -48,25 +49,24 @@ def classes_of(tasks: Sequence[ck.Task], count: int, seed: int) -> list[str] | N
         count: How many.
         seed: Of the order in which they are taken, from which fewer are the beginning of more.
     """
-    mine, theirs = ([ck.label(name) for name in task.data.classes] for task in tasks)
-    common = sorted(place for place, _ in ck.match_classes(mine, theirs))
+    common = common_classes(*tasks)
     if count > len(common):
         return None
-    order = np.random.default_rng(seed).permutation(common)
-    return [tasks[0].data.classes[place] for place in sorted(order[:count])]
+    order = np.random.default_rng(seed).permutation(len(common))
+    return [common[place] for place in sorted(order[:count])]
 
 
 def run(run: Run) -> Outcome:
     """Train both networks from equal weights against a head of so many classes, exchange their heads, measure."""
     tasks, trainer = tasks_of(run), trainer_of(run)
     if run.arm in WITHOUT:
-        return outcome([trainer.fit(tasks, plugins_of(run.arm))], tasks)
+        return outcome(run, [trainer.fit(tasks, uses_of(run, run.arm))], tasks)
     classes = classes_of(tasks, int(run.arm), run.seed)
     if classes is None:
         names = " and ".join(task.name for task in tasks)
         return Outcome(values={}, notes=(f"{names} have fewer than {run.arm} classes in common.",))
-    uses = [*plugins_of("iiw"), ck.use("dcc", classes=classes)]
-    return outcome([trainer.fit(tasks, uses)], tasks, classes=classes)
+    uses = [*uses_of(run, "iiw"), ck.use("dcc", classes=classes)]
+    return outcome(run, [trainer.fit(tasks, uses)], tasks, classes=classes)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
@@ -75,7 +75,16 @@ def draw(results: Results) -> Mapping[str, bytes]:
     across = {f"{arm.upper()}, recombined": mean(values) for arm, values in levels.items() if values}
     counts = [arm for arm in COUNTS if arm in results.arms and results.known(arm, "recombined")]
     measures = {"own": "own task", "recombined": "IIW+DCC, recombined"}
-    return {"classes": along_arms(results, counts, measures, "classes of the shared head", across=across)}
+    return {
+        "classes": along_arms(
+            results,
+            counts,
+            measures,
+            "classes of the shared head",
+            across=across,
+            at=[float(one) for one in counts],
+        )
+    }
 
 
 _WHERE = "App. C.5, Fig. 9"

@@ -24,17 +24,17 @@ from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 from ._pairs import (
     DATA,
     REFERENCE,
-    SCALE,
-    SIZES,
     measure,
-    plugins_of,
     published,
     tasks_of,
     trainer_of,
+    uses_of,
     values_of,
 )
+from .pretrained_init import PRETRAINED, PRETRAINED_SCALE, started
 
-ARMS = ("none", "rp", "dcc", "iiw", "iiw+dcc")
+ARMS = ("none", "rp", "dcc", "iiw", "iiw+dcc", "iiw-pretrained", "iiw-pretrained+dcc")
+"""Behind ``iiw-pretrained`` both networks start from one that was pretrained by rotation prediction (study 3.2)."""
 LOOKS = {
     "direct": ("direct", "signed"),
     "direct-absolute": ("direct", "absolute"),
@@ -99,9 +99,11 @@ def values_and_channels(
 def run(run: Run) -> Outcome:
     """Train both networks of an arm, correlate their features, exchange their heads."""
     tasks, layer = tasks_of(run), run.settings["split"]
-    fit = trainer_of(run).fit(tasks, plugins_of(run.arm))
+    if "pretrained" in run.arm:
+        tasks, _ = started(run, tasks, same=True)
+    fit = trainer_of(run).fit(tasks, uses_of(run, run.arm.replace("-pretrained", "")))
     values, channels = values_and_channels(correlated(fit, tasks, layer, run.seed), layer)
-    cells = measure([fit], tasks, ["batch"])
+    cells = measure(run, [fit], tasks, ["batch"])
     recombined = values_of(cells, {"batch": "recombined"})
     values |= {name: recombined[name] for name in ("own", "recombined", "chance")}
     return Outcome(values=values, kept={"cells": cells, "channels": channels})
@@ -123,12 +125,13 @@ def _channels(results: Results) -> bytes:
             axes.plot(
                 [], color=COLOURS[place], label={"direct": "as they stand", "matched": "matched"}[pairing]
             )
-        null = results.known(arm, "shuffled")
-        axes.axhline(
-            mean(null), color="#222222", linestyle="--", linewidth=1, label="matched, images shuffled"
-        )
+        null, direct = results.known(arm, "shuffled"), results.known(arm, "direct")
+        if null:
+            axes.axhline(
+                mean(null), color="#222222", linestyle="--", linewidth=1, label="matched, images shuffled"
+            )
         axes.axhline(0, color="#c8ccd2", linewidth=0.8, zorder=0)
-        axes.set_title(f"{arm}, mean {mean(results.known(arm, 'direct')):.2f}", fontsize=9)
+        axes.set_title(f"{arm}, mean {mean(direct):.2f}" if direct else f"{arm}, no mean", fontsize=9)
         axes.set_xlabel("channel, sorted")
         axes.set_ylim(-0.5, 1)
     panels[0].set_ylabel("correlation")
@@ -205,8 +208,8 @@ STUDY = Study(
         Measure(name="own", title="own task, as trained", drawn=False),
         Measure(name="chance", title="chance", better="none", drawn=False),
     ),
-    sizes=SIZES,
-    scale=SCALE,
+    sizes=PRETRAINED,
+    scale=PRETRAINED_SCALE,
     paper=(
         _reported("none", "matched", 0.34),
         _reported("rp", "direct", 0.38),
@@ -216,7 +219,7 @@ STUDY = Study(
     ),
     run=run,
     draw=draw,
-    data=DATA,
+    data=(*DATA, "fashion-mnist", "cifar100"),
 )
 
 

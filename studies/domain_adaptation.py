@@ -117,7 +117,7 @@ def _trainer(run: Run, schedule: ck.Schedule, of: str = "") -> ck.Trainer:
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw the three accuracies of every pair: does the line rise?"""
     ticks = ("source", "source,\nbatch statistics", "adapted,\nbatch statistics")
-    return {"adaptation": along_measures(results, list(ROWS), ticks, "extractor under the source's head")}
+    return {"adaptation": along_measures(results, list(ROWS), ticks, "", apart=True)}
 
 
 def _reported(arm: str, *row: float) -> tuple[Reported, ...]:
@@ -181,8 +181,8 @@ STUDY = Study(
     scale={
         "cpu": "MNIST and USPS at 16x16, and two halves of CIFAR-10, one of them shifted, in place of CIFAR-10 and "
         "STL-10; ResNet-20, 5,000 images and 300 steps of Adam in place of WRN-28-16 and 70,000 of SGD; the rotation "
-        "head starts anew, not from ImageNet, and adapts with stored statistics, not the batch's; accuracy over "
-        "images, not the mean over classes.",
+        "head starts anew, not from ImageNet, and adapts with stored statistics, not the batch's; digits are "
+        "turned upside down in place of a half turn; accuracy over images, not the mean over classes.",
         "paper": "the rotation head starts anew, not from ImageNet; the first learning rate and the split point are "
         "not in the paper; only the arms of CIFAR-10 and STL-10 are the paper's.",
     },

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 import compatkit as ck
+from compatkit.errors import UsageError
 from compatkit.hooks import Register
 from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
@@ -35,8 +36,7 @@ ARMS = ("rp", "iiw+rp", "independent", "re-initialised")
 from the same initial weights too; ``independent``: both with rotation heads of their own; ``re-initialised``: the same
 source extractor under a head that is drawn anew."""
 STEPS = (0, 10, 100, 1000)
-EVALUATED = 500
-"""Images of a batch of the evaluation, whose statistics batch normalisation takes."""
+ROLES = ("rotation", "source", "target")
 
 
 @attrs.define(eq=False)
@@ -62,33 +62,42 @@ class Keep:
             self.networks[done] = copy.deepcopy(nn.Sequential(state.extractor, state.head))
 
 
-def accuracy(network: nn.Module, split: ck.Split, state: ck.TaskState, seed: int) -> float:
+def accuracy(network: nn.Module, split: ck.Split, state: ck.TaskState, run: Run) -> float:
     """Return the accuracy of a copy of a network under batch statistics; its buffers move.
 
     Args:
         network: Takes images as ``state`` says, on any device.
         split: Labelled images, classes in the order of the outputs.
         state: Says how images are prepared.
-        seed: Of the order of the images.
+        run: Its seed is that of the order of the images, its settings say how many there are in a batch.
     """
     data, device = state.data, next(network.parameters()).device
     shown = split.converted(data.channels).resized(data.size)
     pixels = torch.from_numpy(shown.images).permute(0, 3, 1, 2).float() / 255
     mean, std = (torch.tensor(one)[:, None, None] for one in (data.mean, data.std))
-    order = torch.randperm(len(shown), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(shown), generator=torch.Generator().manual_seed(run.seed))
     labels, right = torch.from_numpy(shown.labels), 0
     with torch.no_grad():
-        for index in torch.tensor_split(order, -(-len(order) // EVALUATED)):
+        for index in torch.tensor_split(order, -(-len(order) // run.settings["test_batch"])):
             answers = network.train()(((pixels[index] - mean) / std).to(device)).argmax(1).cpu()
             right += int((answers == labels[index]).sum())
     return right / len(shown)
 
 
 def tasks_of(run: Run) -> list[ck.Task]:
-    """Return the tasks of the rotation head, of the source and of the target."""
+    """Return the tasks of the rotation head, of the source and of the target.
+
+    Raises:
+        UsageError: There are more or fewer than three.
+    """
     settings, tasks = run.settings, []
+    if len(settings["data"]) != len(ROLES):
+        raise UsageError(
+            f"The setting 'data' names three data sets, those of {', '.join(ROLES)}; got {settings['data']!r}.",
+            subject="data",
+        )
     kept = {"train": settings["train"] or None, "test": settings["test"] or None}
-    for name, known in zip(("rotation", "source", "target"), settings["data"], strict=True):
+    for name, known in zip(ROLES, settings["data"], strict=True):
         if known in ("plain", "shifted"):
             plain, other = run.load("cifar10").halves()
             data = (plain if known == "plain" else other.shifted(hue=0.3, blur=0.8)).renamed(known)
@@ -111,9 +120,7 @@ def train(run: Run, tasks: list[ck.Task]) -> list[ck.Fit]:
     controls would be half compatible by that.
     """
     settings, shared = run.settings, "rp" in run.arm.split("+")
-    colour = tasks[-1].data.train.channels == "RGB"
-    # A half turn makes a 9 of a 6: digits are turned upside down instead.
-    uses = [ck.use("rotation_prediction", half_turn="rotate" if colour else "flip")]
+    uses = [ck.use("rotation_prediction", half_turn=settings["half_turn"])]
     if run.arm == "iiw+rp":
         uses.append(ck.use("identical_init", seed=run.seed))
     rotation, *trainers = (
@@ -138,11 +145,11 @@ def run(run: Run) -> Outcome:
 
     ``own`` is the accuracy of the target's own network, ``steps-10`` that of the swapped one after ten steps.
     """
-    settings, tasks = run.settings, tasks_of(run)
+    settings, tasks, done = run.settings, tasks_of(run), done_by(run.settings["tune"])
     source, target = train(run, tasks)
     test = tasks[-1].data.test
-    own = accuracy(copy.deepcopy(target.network("target")), test, target.tasks["target"], run.seed)
-    keep = Keep(tuple(done for done in STEPS if done <= settings["tune"]))
+    own = accuracy(copy.deepcopy(target.network("target")), test, target.tasks["target"], run)
+    keep = Keep(done)
     with tempfile.TemporaryDirectory() as folder:
         registry = ck.Registry.init(Path(folder) / "parts")
         registry.publish(source, prefix="source")
@@ -164,14 +171,28 @@ def run(run: Run) -> Outcome:
             progress=False,
         ).fit([swapped], ["keep"], factories={"keep": lambda: keep})
     state = tuned.tasks["swapped"]
-    figures = {f"steps-{done}": accuracy(one, test, state, run.seed) for done, one in keep.networks.items()}
+    figures = {f"steps-{step}": accuracy(one, test, state, run) for step, one in keep.networks.items()}
     chance = float(np.bincount(test.labels).max() / len(test))
     return Outcome(values={"own": own, **figures, "chance": chance})
 
 
+def done_by(tune: int) -> tuple[int, ...]:
+    """Return after how many steps is measured, of so many in all.
+
+    Raises:
+        UsageError: Nothing would be measured at the end.
+    """
+    if tune not in STEPS:
+        raise UsageError(
+            f"The setting 'tune' is one of {', '.join(map(str, STEPS))} steps, after which is measured; got {tune}.",
+            subject="tune",
+        )
+    return tuple(done for done in STEPS if done <= tune)
+
+
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw accuracy by steps of fine-tuning, as the paper's Fig. 4."""
-    done = [one for one in STEPS if one <= results.settings["tune"]]
+    done = done_by(results.settings["tune"])
     ticks = [f"{one:,}" for one in done]
     return {
         "transfer": along_measures(results, [f"steps-{one}" for one in done], ticks, "steps of fine-tuning")
@@ -192,6 +213,8 @@ _CPU: dict[str, Any] = {
     "test": 2000,
     "steps": 300,
     "batch_size": 64,
+    "test_batch": 500,
+    "half_turn": "flip",  # a half turn makes a 9 of a 6
     "lr": 0.01,
     "frozen_statistics": "stored",
     "tune": STEPS[-1],
@@ -199,8 +222,9 @@ _CPU: dict[str, Any] = {
 }
 _SMALLER = (
     "ResNet-20, 5,000 images and 300 steps of 64 in place of ResNet-56 and 20,000 of 512; frozen heads with stored "
-    "statistics, not the batch's"
+    "statistics, not the batch's; accuracy over images, where the paper's figure has the mean over classes"
 )
+_UPSIDE_DOWN = "turned upside down in place of a half turn"
 _HALVES = ["cifar100", "plain", "shifted"]
 STUDY = Study(
     title="faster transfer",
@@ -218,7 +242,7 @@ STUDY = Study(
     sizes={
         "cpu": _CPU,
         "back": {**_CPU, "data": ["fashion-mnist", "usps", "mnist"]},
-        "halves": {**_CPU, "data": _HALVES, "image": 32},
+        "halves": {**_CPU, "data": _HALVES, "image": 32, "half_turn": "rotate"},
         "paper": {
             **_CPU,
             "data": ["cifar100", "cifar10", "stl10"],
@@ -228,18 +252,21 @@ STUDY = Study(
             "test": 0,
             "steps": 20_000,
             "batch_size": 512,
+            "test_batch": 512,
+            "half_turn": "rotate",
             "frozen_statistics": "batch",
         },
     },
     scale={
-        "cpu": "a rotation head from Fashion-MNIST, MNIST to USPS at 16x16, in place of CIFAR-100, ImageNet and three "
-        f"targets; {_SMALLER}.",
-        "back": "a rotation head from Fashion-MNIST, USPS to MNIST at 16x16, in place of CIFAR-100, ImageNet and three "
-        f"targets; {_SMALLER}.",
+        "cpu": "a rotation head from Fashion-MNIST, MNIST to USPS at 16x16, {_UPSIDE_DOWN}, in place of "
+        f"CIFAR-100, ImageNet and three targets; {_SMALLER}.",
+        "back": "a rotation head from Fashion-MNIST, USPS to MNIST at 16x16, {_UPSIDE_DOWN}, in place of "
+        f"CIFAR-100, ImageNet and three targets; {_SMALLER}.",
         "halves": "a rotation head from CIFAR-100, one half of CIFAR-10 to the other, which is shifted, in place of "
         f"ImageNet and three targets; {_SMALLER}.",
         "paper": "CIFAR-10 in place of ImageNet, and STL-10 alone of three targets; fine-tuned for 1,000 steps, where "
-        "the paper stops after 5 epochs and does not say the learning rate.",
+        "the paper stops after 5 epochs and does not say the learning rate; accuracy over images, where the paper's "
+        "figure has the mean over classes.",
     },
     paper=(_reported(40.0, "lowest"), _reported(66.4, "highest")),
     run=run,

@@ -28,10 +28,10 @@ from ._pairs import (
     incremental,
     measure,
     outcome,
-    plugins_of,
     reported,
     tasks_of,
     trainer_of,
+    uses_of,
     values_of,
 )
 from ._rows import rows
@@ -49,9 +49,9 @@ def run(run: Run) -> Outcome:
     tasks, trainer = tasks_of(run), trainer_of(run)
     if run.arm not in INCREMENTAL:
         methods = METHODS if run.arm == "joint" else run.arm
-        return outcome([trainer.fit(tasks, plugins_of(methods))], tasks)
+        return outcome(run, [trainer.fit(tasks, uses_of(run, methods))], tasks)
     cells = {
-        name: measure(incremental(order, METHODS, trainer, INCREMENTAL[run.arm]), tasks)
+        name: measure(run, incremental(order, uses_of(run, METHODS), trainer, INCREMENTAL[run.arm]), tasks)
         for name, order in zip(ORDERS, (tasks, tasks[::-1]), strict=True)
     }
     values = {name: values_of(found) for name, found in cells.items()}

@@ -21,14 +21,15 @@ from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._pairs import (
     DATA,
+    MEASURES,
     POLICIES,
     REFERENCE,
     SCALE,
     SIZES,
     measure,
-    plugins_of,
     tasks_of,
     trainer_of,
+    uses_of,
     values_of,
 )
 from ._rows import rows
@@ -72,19 +73,20 @@ def tasks_for(arm: str, run: Run) -> list[ck.Task]:
     return [attrs.evolve(task, kwargs={**task.kwargs, **kwargs}) for task in tasks_of(run)]
 
 
-def regularizers(arm: str) -> list[str]:
-    """Return the plugins of an arm."""
+def regularizers(run: Run) -> list[str | ck.Use]:
+    """Return the plugins of the arm."""
+    arm = run.arm
     if arm == "none":
         return []
-    return [*plugins_of("iiw+dcc"), *(["unit_features"] if arm == "unit-loss" else [])]
+    return [*uses_of(run, "iiw+dcc"), *(["unit_features"] if arm == "unit-loss" else [])]
 
 
 def run(run: Run) -> Outcome:
     """Train both networks of an arm, exchange their heads, measure under every policy that makes a difference."""
     tasks = tasks_for(run.arm, run)
-    fit = trainer_of(run).fit(tasks, regularizers(run.arm))
+    fit = trainer_of(run).fit(tasks, regularizers(run))
     policies = policies_of(run.arm, len(tasks[0].data.test))
-    cells = measure([fit], tasks, policies)
+    cells = measure(run, [fit], tasks, policies)
     # Of networks without batch normalisation every policy gives the same, and so no measure but one has a value.
     notes = ("No policy changes anything with layer or instance normalisation: one figure stands for all.",)
     return Outcome(
@@ -99,7 +101,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     }
     chance = [value for arm in results.arms for value in results.known(arm, "chance")]
     across = {"chance": sum(chance) / len(chance)} if chance else {}
-    return {"policies": rows(ways, "recombination accuracy by whose statistics are used", across=across)}
+    return {"policies": rows(ways, "accuracy, heads exchanged, by whose statistics are used", across=across)}
 
 
 STUDY = Study(
@@ -111,8 +113,7 @@ STUDY = Study(
     measures=(
         Measure(name="own", title="own task, as trained"),
         Measure(name="recombined", title="recombined, batch statistics"),
-        Measure(name="one-way", title="one way", drawn=False),
-        Measure(name="other-way", title="other way", drawn=False),
+        *(one for one in MEASURES if one.name in ("one-way", "other-way", "all-outputs")),
         Measure(name="reestimated", title="recombined, re-estimated statistics"),
         Measure(name="mix-quarter", title="recombined, stored ones as a quarter of the images", drawn=False),
         Measure(name="mix-equal", title="recombined, stored ones as as many images", drawn=False),

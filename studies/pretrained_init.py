@@ -15,7 +15,7 @@ Arms ``random-...`` are the same methods from random weights, as in study 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
@@ -34,15 +34,29 @@ from ._pairs import (
     SIZES,
     SMALLER,
     outcome,
-    plugins_of,
     reported,
     tasks_of,
     trainer_of,
+    uses_of,
 )
 from ._rows import rows
 
 METHODS = ("none", "rp", "dcc", "iiw", "iiw+dcc")
 STARTS = ("pretrained", "random")
+PRETRAINED: dict[str, dict[str, Any]] = {
+    "cpu": {**SIZES["cpu"], "source": "fashion-mnist", "pretrain_steps": 500},
+    "halves": {**SIZES["halves"], "source": "cifar100", "pretrain_steps": 500},
+    "paper": {**SIZES["paper"], "source": "cifar100", "pretrain_steps": 20_000},
+}
+"""``source``: images of the pretraining, as many as of a task."""
+PRETRAINED_SCALE = {
+    "cpu": "500 steps of pretraining on Fashion-MNIST in place of ILSVRC-12, then MNIST and USPS at 16x16 in place "
+    f"of CIFAR-10 and STL-10, {SMALLER}.",
+    "halves": "500 steps of pretraining on CIFAR-100 in place of ILSVRC-12, then two halves of CIFAR-10, one of "
+    f"them shifted, in place of CIFAR-10 and STL-10, {SMALLER}.",
+    "paper": "pretrained on CIFAR-100 in place of ILSVRC-12, for as many steps as are trained; how many the paper "
+    "takes is not in it.",
+}
 ANGLES = ("0 degrees", "90 degrees", "180 degrees", "270 degrees")
 
 
@@ -74,16 +88,20 @@ def pretrain(run: Run, place: int) -> ck.Fit:
     return trainer.fit([task])
 
 
+def started(run: Run, tasks: Sequence[ck.Task], *, same: bool) -> tuple[list[ck.Task], list[ck.Fit]]:
+    """Return tasks that start from pretrained weights, and the pretrained networks: one for all, or one each."""
+    before = [pretrain(run, place) for place in range(1 if same else len(tasks))]
+    weights = [fit.weights("turned") for fit in before] * (len(tasks) if same else 1)
+    return [attrs.evolve(task, weights=held) for task, held in zip(tasks, weights, strict=True)], before
+
+
 def run(run: Run) -> Outcome:
     """Pretrain one network or two, start both tasks from them, train, exchange heads, measure."""
     start, _, methods = run.arm.partition("-")
-    tasks, before = tasks_of(run), []
+    tasks, before = tasks_of(run), list[ck.Fit]()
     if start == "pretrained":
-        same = "iiw" in methods.split("+")
-        before = [pretrain(run, place) for place in range(1 if same else len(tasks))]
-        weights = [fit.weights("turned") for fit in before] * (len(tasks) if same else 1)
-        tasks = [attrs.evolve(task, weights=held) for task, held in zip(tasks, weights, strict=True)]
-    found = outcome([trainer_of(run).fit(tasks, plugins_of(methods))], tasks)
+        tasks, before = started(run, tasks, same="iiw" in methods.split("+"))
+    found = outcome(run, [trainer_of(run).fit(tasks, uses_of(run, methods))], tasks)
     told = [accuracy(fit, fit.tasks["turned"].task.data.test) for fit in before]
     known = [one for one in told if one is not None]
     return Outcome(values={**found.values, "turns": mean(known) if known else None}, kept=found.kept)
@@ -104,10 +122,6 @@ def draw(results: Results) -> Mapping[str, bytes]:
     return {"starts": rows(ways, "recombined accuracy, batch statistics", across=across)}
 
 
-def _size(name: str, source: str, steps: int) -> dict[str, Any]:
-    return {**SIZES[name], "source": source, "pretrain_steps": steps}
-
-
 _WHERE = "Sec. 4, starting from pre-trained models"
 _RANDOM = "Fig. 2, Sec. 4"
 STUDY = Study(
@@ -120,20 +134,8 @@ STUDY = Study(
         *MEASURES,
         Measure(name="turns", title="turns told by the pretrained networks", drawn=False),
     ),
-    # ``source``: images of the pretraining, as many as of a task.
-    sizes={
-        "cpu": _size("cpu", "fashion-mnist", 500),
-        "halves": _size("halves", "cifar100", 500),
-        "paper": _size("paper", "cifar100", 20_000),
-    },
-    scale={
-        "cpu": "500 steps of pretraining on Fashion-MNIST in place of ILSVRC-12, then MNIST and USPS at 16x16 in place "
-        f"of CIFAR-10 and STL-10, {SMALLER}.",
-        "halves": "500 steps of pretraining on CIFAR-100 in place of ILSVRC-12, then two halves of CIFAR-10, one of "
-        f"them shifted, in place of CIFAR-10 and STL-10, {SMALLER}.",
-        "paper": "pretrained on CIFAR-100 in place of ILSVRC-12, for as many steps as are trained; how many the paper "
-        "takes is not in it.",
-    },
+    sizes=PRETRAINED,
+    scale=PRETRAINED_SCALE,
     paper=(
         reported("pretrained-rp", 19.7, _WHERE),
         reported("pretrained-dcc", 52.3, _WHERE),

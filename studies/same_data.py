@@ -28,10 +28,10 @@ from ._pairs import (
     SMALLER,
     apart,
     measure,
-    plugins_of,
     reported,
     task_of,
     trainer_of,
+    uses_of,
     values_of,
 )
 from ._rows import rows
@@ -50,8 +50,8 @@ def tasks_of(run: Run) -> list[ck.Task]:
 def run(run: Run) -> Outcome:
     """Train both networks of an arm, exchange their heads, measure how far that is from the networks as trained."""
     tasks, trainer = tasks_of(run), trainer_of(run)
-    fits = apart(tasks, trainer) if run.arm == BOUND else [trainer.fit(tasks, plugins_of(run.arm))]
-    cells = measure(fits, tasks)
+    fits = apart(run, tasks) if run.arm == BOUND else [trainer.fit(tasks, uses_of(run, run.arm))]
+    cells = measure(run, fits, tasks)
     values = values_of(cells)
     return Outcome(values={**values, "gap": values["own"] - values["recombined"]}, kept={"cells": cells})
 

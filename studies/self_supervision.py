@@ -18,16 +18,16 @@ TASKS = ("rp", "jigsaw", "contrastive", "colourisation")
 ARMS = ("none", *TASKS, "iiw", *(f"iiw+{one}" for one in TASKS))
 
 
-def regularizers(arm: str, pair: str) -> list[ck.Use]:
-    """Return the plugins of an arm, at their defaults; the contrastive task mirrors no digits."""
+def regularizers(run: Run) -> list[ck.Use]:
+    """Return the plugins of the arm, at their defaults; the contrastive task mirrors no digits."""
     made = {
         "iiw": ck.use("identical_init"),
-        "rp": ck.use("rotation_prediction"),
+        "rp": ck.use("rotation_prediction", half_turn=run.settings["half_turn"]),
         "jigsaw": ck.use("jigsaw"),
-        "contrastive": ck.use("contrastive", flip=pair != "digits"),
+        "contrastive": ck.use("contrastive", flip=run.settings["pair"] != "digits"),
         "colourisation": ck.use("colourisation"),
     }
-    return [made[one] for one in arm.split("+") if one in made]
+    return [made[one] for one in run.arm.split("+") if one in made]
 
 
 def run(run: Run) -> Outcome:
@@ -36,7 +36,7 @@ def run(run: Run) -> Outcome:
     if settings["pair"] == "digits" and "colourisation" in run.arm:
         return Outcome(values={}, notes=("Digits are grey: colourisation has nothing to tell of them.",))
     tasks = tasks_of(run)
-    return outcome([trainer_of(run).fit(tasks, regularizers(run.arm, settings["pair"]))], tasks)
+    return outcome(run, [trainer_of(run).fit(tasks, regularizers(run))], tasks)
 
 
 STUDY = Study(

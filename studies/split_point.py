@@ -27,10 +27,10 @@ from ._pairs import (
     SCALE,
     SIZES,
     outcome,
-    plugins_of,
     reported,
     tasks_of,
     trainer_of,
+    uses_of,
 )
 
 METHODS = "iiw+rp"
@@ -65,7 +65,7 @@ def run(run: Run) -> Outcome:
     """Train both networks, cut where the arm says, exchange what comes behind, measure."""
     split = split_of(run.arm, run.settings["backbone"])
     tasks = tasks_of(run, split)
-    return outcome([trainer_of(run).fit(tasks, plugins_of(METHODS))], tasks, split=split)
+    return outcome(run, [trainer_of(run).fit(tasks, uses_of(run, METHODS))], tasks, split=split)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:

@@ -47,7 +47,7 @@ def list_command(machine: bool) -> None:
     for number, error in broken.items():
         warn(f"study {number}: {error}")
     if found:
-        next_step("compatkit", "study", "run", found[0].number, "--out", f"study-{found[0].number}")
+        next_step("compatkit", "study", "run", found[0].number)
 
 
 def _described(found: Found) -> dict[str, Any]:
@@ -90,7 +90,9 @@ def _described(found: Found) -> dict[str, Any]:
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="Of a run's operations."
 )
 @click.option("--anew", is_flag=True, help="Drop runs of other settings that DIR holds.")
-@click.option("--out", required=True, type=click.Path(), metavar="DIR", help="Folder to write to.")
+@click.option(
+    "--out", type=click.Path(), metavar="DIR", help="Folder to write to; study-NUMBER where none is named."
+)
 @json_option
 def run_command(
     number: str,
@@ -101,7 +103,7 @@ def run_command(
     changes: tuple[str, ...],
     threads: int,
     anew: bool,
-    out: str,
+    out: str | None,
     machine: bool,
 ) -> None:
     """Make the runs that are missing, then tell what all gave."""
@@ -110,6 +112,7 @@ def run_command(
     from compatkit.studies.running import carry_out
     from compatkit.studies.settings import read_changes
 
+    out = out or f"study-{number}"
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

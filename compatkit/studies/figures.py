@@ -30,6 +30,8 @@ def draw(results: Results, folder: Path) -> list[str]:
     Raises:
         EnvironmentFailure: The folder cannot be written.
     """
+    if not results.measures:  # every run was left out
+        return []
     pictures: dict[str, bytes] = {"figure": _png(_bars(results))}
     if results.found.study.draw is not None:
         pictures |= results.found.study.draw(results)
@@ -56,8 +58,11 @@ def _bars(results: Results) -> Figure:
     columns = min(max(1, int(WIDEST / wide)), max(1, len(measures)))
     rows = max(1, math.ceil(len(measures) / columns))
     figure = Figure(figsize=(wide * columns, 2.7 * rows + 0.6), layout="constrained")
+    first: Axes | None = None  # shares, such as accuracies, have one scale, so that panels can be compared
     for place, one in enumerate(measures):
-        axes = figure.add_subplot(rows, columns, place + 1)
+        share = one.unit == "1" and _shares(results, one.name)
+        axes = figure.add_subplot(rows, columns, place + 1, sharey=first if share else None)
+        first = axes if share else first
         for at, arm in enumerate(results.arms):
             colour = COLOURS[results.found.study.arms.index(arm) % len(COLOURS)]  # whichever arms were run
             _bar(axes, at, results.known(arm, one.name), colour)
@@ -73,6 +78,11 @@ def _bars(results: Results) -> Figure:
     title = f"Study {results.found.number}, {results.found.study.title}: {seeds}"
     figure.suptitle(textwrap.fill(title, int(LETTERS * wide * columns)), fontsize=9)
     return figure
+
+
+def _shares(results: Results, measure: str) -> bool:
+    """Return whether all values of a measure are from 0 to 1."""
+    return all(0 <= one <= 1 for arm in results.arms for one in results.known(arm, measure))
 
 
 def _bar(axes: Axes, at: int, values: list[float], colour: str) -> None:

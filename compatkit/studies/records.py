@@ -46,6 +46,11 @@ class Record:
     data: Mapping[str, str]
 
     @property
+    def measured(self) -> bool:
+        """Whether there is a figure; none where the run was left out, for want of data."""
+        return any(value is not None for value in self.values.values())
+
+    @property
     def plan(self) -> dict[str, Any]:
         """What runs of one table have in common."""
         return {"study": self.study, "size": self.size, **self.settings}

@@ -6,7 +6,7 @@ import json
 import platform
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def carry_out(
 
     Raises:
         UnknownName: There is no such study.
-        UsageError: An arm, a size or a setting is unknown, or the folder holds runs of other settings.
+        UsageError: An arm, a size or a setting is unknown, or the folder holds runs of other settings or images.
         DataError: A data set is missing.
         EnvironmentFailure: The folder cannot be written.
     """
@@ -70,7 +70,7 @@ def carry_out(
         folder.mkdir(parents=True, exist_ok=True)
     plan = {"study": number, "size": size, **settings}
     done = _kept(folder, plan, anew, say)
-    shelf = Shelf(number, data)
+    shelf = Shelf(number, data, _seen(done.values()), folder)
     wanted = [(arm, seed) for seed in range(seeds) for arm in chosen]
     for place, (arm, seed) in enumerate(wanted):
         if (arm, seed) in done:
@@ -78,7 +78,8 @@ def carry_out(
         progress(place, len(wanted), f"{arm}, seed {seed}")
         run = Run(number, arm, seed, settings, shelf)
         done[arm, seed] = record = _made(found, run, size)
-        records.append(folder, record)
+        if record.measured:  # what was left out is asked for again
+            records.append(folder, record)
         say(_line(record))
     progress(len(wanted), len(wanted), "writing")
     results = Results(
@@ -99,7 +100,7 @@ def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[t
     Raises:
         UsageError: There are others, and they are not to be dropped.
     """
-    there = records.read(folder)
+    there = [one for one in records.read(folder) if one.measured]
     other = [one for one in there if one.plan != plan]
     if other and not anew:
         names = dict.fromkeys((*other[0].plan, *plan))
@@ -120,6 +121,11 @@ def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[t
     if there:
         say(f"already there: {_runs(len(there))}")
     return {(one.arm, one.seed): one for one in there}
+
+
+def _seen(kept: Iterable[Record]) -> dict[str, str]:
+    """Return the digests of the images that runs were made with, by split."""
+    return {split: digest for one in kept for split, digest in one.data.items()}
 
 
 def _runs(runs: int) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.errors import DataError, UnknownName
+from compatkit.errors import DataError, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
@@ -20,10 +21,14 @@ class Shelf:
     Attributes:
         study: Its number, for messages.
         root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
+        seen: Digests of the images of runs that were made before, by split.
+        folder: Where those runs are.
     """
 
     study: str
     root: str | None = None
+    seen: Mapping[str, str] = attrs.field(factory=dict)
+    folder: Path | None = None
     _read: dict[str, DataSet] = attrs.field(factory=dict)
 
     def load(self, name: str) -> DataSet:
@@ -31,13 +36,14 @@ class Shelf:
 
         Raises:
             DataError: It is in none of the folders, or damaged.
+            UsageError: Runs that were made before saw other images under this name.
         """
         if name not in self._read:
             from compatkit.data import load
             from compatkit.recipes import providers
 
             try:
-                self._read[name] = load(name, root=self.root, providers=providers())
+                found = load(name, root=self.root, providers=providers())
             except (DataError, UnknownName) as error:
                 if error.subject != name:  # it is there, and damaged
                     raise
@@ -46,7 +52,20 @@ class Shelf:
                     f"{name}.npz or as torchvision keeps it, into a folder, and name the folder with --data.",
                     subject=name,
                 ) from error
+            self._check(found)
+            self._read[name] = found
         return self._read[name]
+
+    def _check(self, found: DataSet) -> None:
+        for split in (found.train, found.test):
+            was = self.seen.get(split.name, split.digest)
+            if was != split.digest:
+                raise UsageError(
+                    f"{self.folder} holds runs that were made with other images of {split.name} ({_brief(was)}, here "
+                    f"{_brief(split.digest)}), and figures of one table are of the same images. Name another "
+                    "folder with --out, or the folder of those images with --data.",
+                    subject=self.folder,
+                )
 
     def digests(self, names: set[str]) -> dict[str, str]:
         """Return the digests of the splits of these data sets, by the splits' names."""
@@ -54,6 +73,10 @@ class Shelf:
             split for name in sorted(names) for split in (self._read[name].train, self._read[name].test)
         ]
         return {split.name: split.digest for split in splits}
+
+
+def _brief(digest: str) -> str:
+    return digest.rpartition(":")[2][:12]
 
 
 @attrs.define(eq=False)

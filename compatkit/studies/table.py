@@ -74,6 +74,10 @@ def _made(results: Results) -> list[str]:
         "versions": "; ".join(
             ", ".join(f"{name} {number}" for name, number in one.items()) for one in said["versions"]
         ),
+        "images": "; ".join(
+            ", ".join(f"{name} {digest.rpartition(':')[2][:12]}" for name, digest in one.items())
+            for one in said["data"]
+        ),
         "machine": "; ".join(
             ", ".join(f"{name} {value}" for name, value in one.items()) for one in said["machines"]
         ),

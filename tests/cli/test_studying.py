@@ -55,6 +55,25 @@ TOY = """
 """
 
 
+NEEDY = """
+    from compatkit import hookimpl
+    from compatkit.studies import Measure, Outcome, Study
+
+    def run(run):
+        data = run.find("left")
+        if data is None:
+            return Outcome(values={}, notes=("left is missing.",))
+        return Outcome(values={"images": float(len(data.train))})
+
+    @hookimpl
+    def compatkit_studies(register):
+        register("9.3", lambda: Study(
+            title="a needy toy", question="Are there images?", reference="", arms=("std",),
+            measures=(Measure(name="images", title="images"),), sizes={"cpu": {}, "paper": {}},
+            scale={"cpu": "", "paper": ""}, paper=(), run=run, data=("left",)))
+"""
+
+
 @pytest.fixture
 def toy(install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """Install study 9.1 of the distribution toys; return a function that says which runs it made."""
@@ -165,12 +184,48 @@ def test_other_settings_are_refused_or_run_anew(run: Run, toy: Any, tmp_path: Pa
         ),
         (("9.1", "--set", "shift", "--out", "out"), "A setting is changed by NAME=VALUE"),
         (("9.1", "--seeds", "0", "--out", "out"), "--seeds"),
-        (("9.1",), "--out"),
     ],
 )
 def test_what_cannot_be_meant_is_named(run: Run, toy: Any, words: tuple[str, ...], said: str) -> None:
     result = run("study", "run", *words)
     assert result.code == 2 and said in result.err and toy() == []
+
+
+def test_without_a_folder_a_study_writes_to_one_of_its_number(run: Run, toy: Any, tmp_path: Path) -> None:
+    said = run("study", "run", "9.1", "--seeds", "1", "--json")
+    assert said.code == 0 and said.json["folder"] == "study-9.1"
+    assert (tmp_path / "study-9.1" / "results.json").exists()
+
+
+def test_runs_with_other_images_do_not_come_into_one_table(run: Run, toy: Any, tmp_path: Path) -> None:
+    call = ("study", "run", "9.1", "--data", "packs", "--out", "out", "--seeds")
+    write_left(tmp_path, value=0)
+    assert run(*call, "1").code == 0 and "left/train" in (tmp_path / "out" / "table.md").read_text()
+    write_left(tmp_path, value=1)
+    kept = (tmp_path / "out" / "runs.jsonl").read_text()
+    refused = run(*call, "2")
+    assert refused.code == 2
+    assert "holds runs that were made with other images of left/train" in refused.err
+    assert (tmp_path / "out" / "runs.jsonl").read_text() == kept
+    write_left(tmp_path, value=0)
+    assert run(*call, "2").code == 0
+
+
+def test_a_run_that_was_left_out_is_made_once_its_data_are_there(
+    run: Run, install: Install, tmp_path: Path, toy: Any
+) -> None:
+    install("needy", {"studies.9.3": "needy_study"}, {"needy_study": NEEDY})
+    call = ("study", "run", "9.3", "--seeds", "1", "--data", "packs", "--out", "out", "--json")
+    (tmp_path / "packs").mkdir()
+    left_out = run(*call)
+    assert (
+        left_out.code == 0
+        and left_out.json["results"] == []
+        and left_out.json["notes"] == ["left is missing."]
+    )
+    assert not (tmp_path / "out" / "runs.jsonl").exists() and not (tmp_path / "out" / "figure.png").exists()
+    write_left(tmp_path, value=0)
+    assert run(*call).json["results"] == [{"arm": "std", "metric": "images", "unit": "1", "values": [4.0]}]
 
 
 def test_missing_data_says_what_to_do(run: Run, tmp_path: Path) -> None:
@@ -182,13 +237,19 @@ def test_missing_data_says_what_to_do(run: Run, tmp_path: Path) -> None:
     assert "mnist.npz" in result.err and "--data" in result.err
 
 
-def test_data_that_can_be_done_without_is_found_by_data(run: Run, toy: Any, tmp_path: Path) -> None:
-    (tmp_path / "packs").mkdir()
+def write_left(tmp_path: Path, value: int) -> None:
+    """Write a pack of four images, of which one pixel has a value."""
+    (tmp_path / "packs").mkdir(exist_ok=True)
     images = np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8)
+    images[0, 0, 0] = value
     arrays = {
-        f"{x}_{s}": value for s in ("train", "test") for x, value in (("x", images), ("y", np.arange(4) % 2))
+        f"{x}_{s}": array for s in ("train", "test") for x, array in (("x", images), ("y", np.arange(4) % 2))
     }
     np.savez(tmp_path / "packs" / "left.npz", **arrays, classes=np.array(["a", "b"]))
+
+
+def test_data_that_can_be_done_without_is_found_by_data(run: Run, toy: Any, tmp_path: Path) -> None:
+    write_left(tmp_path, value=0)
     said = run(
         "study", "run", "9.1", "--seeds", "1", "--arms", "rr", "--data", "packs", "--out", "out", "--json"
     ).json

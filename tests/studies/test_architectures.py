@@ -10,6 +10,7 @@ import torch
 from small import data_set, write_pack
 
 import compatkit as ck
+from compatkit.errors import UsageError
 from compatkit.studies import Run, carry_out, find
 from compatkit.studies.runs import Shelf
 from compatkit.studies.settings import settings_of
@@ -42,10 +43,18 @@ def run_of(data: Path, arm: str, size: str = "cpu") -> Run:
 def test_an_arm_gives_its_measures_and_a_picture(data: Path, tmp_path: Path) -> None:
     found = carry_out("3.10", tmp_path / "out", seeds=1, arms=["fe-frozen"], data=str(data), changes=TINY)
     values = {row["metric"]: row["values"] for row in found["results"]}
-    assert set(values) == {*NETWORKS, "mean", "old", "lower"}
+    assert set(values) == {*NETWORKS, "mean", "others", "old", "lower"}
     assert values["lower"] == [0.5]
     assert values["mean"][0] == pytest.approx(sum(values[name][0] for name in NETWORKS) / 3)
+    assert values["others"][0] == pytest.approx((values["residual"][0] + values["mobile"][0]) / 2)
     assert (tmp_path / "out" / "architectures.png").exists()
+
+
+def test_a_network_that_is_not_named_by_backbone_and_split_is_refused(data: Path) -> None:
+    given = run_of(data, "bound")
+    given.settings = {**given.settings, "wide": ["resnet20_cifar"]}
+    with pytest.raises(UsageError, match=r"'wide' is a backbone and its split point.*got \['resnet20_cifar'\]"):
+        run(given)
 
 
 @pytest.mark.slow

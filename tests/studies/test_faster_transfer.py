@@ -12,10 +12,11 @@ from small import data_set, quick, write_pack
 from torch import nn
 
 import compatkit as ck
+from compatkit.errors import UsageError
 from compatkit.studies import Run, carry_out, find
 from compatkit.studies.runs import Shelf
 from compatkit.studies.settings import settings_of
-from compatkit_studies.faster_transfer import Keep, accuracy, tasks_of, train
+from compatkit_studies.faster_transfer import Keep, accuracy, run, tasks_of, train
 
 TINY: dict[str, Any] = {
     "backbone": "resnet8_cifar",
@@ -49,6 +50,19 @@ def test_an_arm_gives_its_measures_and_a_picture(data: Path, tmp_path: Path, arm
     assert set(values) == {"own", "steps-0", "steps-10", "chance"}  # ten steps are no hundred
     assert values["chance"] == [16 / 48] and all(0 <= one <= 1 for (one,) in values.values())
     assert (tmp_path / "out" / "transfer.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data": ["mnist", "usps"]}, "'data' names three data sets, those of rotation, source, target"),
+        ({"tune": 50}, "'tune' is one of 0, 10, 100, 1000 steps, after which is measured; got 50"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(data: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        given = settings_of(find("3.11"), "cpu", {**TINY, **changes})
+        run(Run("3.11", "rp", 0, given, Shelf("3.11", str(data))))
 
 
 @pytest.mark.parametrize(
@@ -110,12 +124,13 @@ def test_accuracy_takes_the_statistics_of_each_batch() -> None:
 
     network = nn.Sequential(Rows())
     network.register_parameter("device", nn.Parameter(torch.zeros(1)))
-    assert accuracy(network, data.test, state, seed=0) == 1.0
+    run = Run("3.11", "rp", 0, {"test_batch": 500}, Shelf("3.11"))
+    assert accuracy(network, data.test, state, run) == 1.0
     wrong = ck.Split(data.test.images, (data.test.labels + 1) % 3, data.classes, "wrong/test")
-    assert accuracy(network, wrong, state, seed=0) == 0.0
+    assert accuracy(network, wrong, state, run) == 0.0
     some = np.where(np.arange(len(wrong)) < 12, data.test.labels, wrong.labels)
     mixed = ck.Split(data.test.images, some, data.classes, "mixed/test")
-    assert accuracy(network, mixed, state, seed=0) == 12 / len(wrong)
+    assert accuracy(network, mixed, state, run) == 12 / len(wrong)
 
 
 def test_what_the_paper_reports_stands_apart_as_printed() -> None:

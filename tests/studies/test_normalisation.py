@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from small import data_set, write_pack
 
-from compatkit.studies import carry_out
+from compatkit.studies import Run, carry_out, find
+from compatkit.studies.runs import Shelf
+from compatkit.studies.settings import settings_of
 from compatkit_studies.normalisation import ARMS, PRIORS, policies_of, regularizers
 
 TINY = {"backbone": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}
@@ -20,7 +22,7 @@ def packs(tmp_path: Path) -> Path:
     """Packs of noise in place of the real data sets."""
     folder = tmp_path / "data"
     folder.mkdir()
-    for seed, name in enumerate(("mnist", "usps")):
+    for seed, name in enumerate(("mnist", "usps", "fashion-mnist")):
         write_pack(folder, data_set(name, seed=seed, count=96))
     return folder
 
@@ -31,6 +33,10 @@ def rows(folder: Path, number: str, packs: Path, **more: Any) -> dict[str, dict[
     for row in found["results"]:
         made.setdefault(row["arm"], {})[row["metric"]] = row["values"][0]
     return made
+
+
+def run_of(arm: str) -> Run:
+    return Run("3.4", arm, 0, settings_of(find("3.4"), "cpu"), Shelf("3.4"))
 
 
 def test_what_is_mixed_is_counted_in_test_images() -> None:
@@ -47,13 +53,13 @@ def test_what_is_mixed_is_counted_in_test_images() -> None:
 
 def test_all_arms_but_the_first_have_both_methods() -> None:
     both = ["identical_init", "dcc"]
-    assert [regularizers(arm) for arm in ARMS] == [[], *[both] * 5, [*both, "unit_features"]]
+    assert [regularizers(run_of(arm)) for arm in ARMS] == [[], *[both] * 5, [*both, "unit_features"]]
 
 
 def test_arms_are_measured_under_every_policy_that_matters(tmp_path: Path, packs: Path) -> None:
     arms = ["instance-norm", "unit-layer-image"]
     found = rows(tmp_path / "out", "3.4", packs, arms=arms)
-    beside = {"own", "one-way", "other-way", "chance"}
+    beside = {"own", "one-way", "other-way", "all-outputs", "chance"}
     assert {arm: set(one) - beside for arm, one in found.items()} == {
         "instance-norm": {"recombined"},
         "unit-layer-image": ESTIMATED,
@@ -76,3 +82,13 @@ def test_correlations_and_accuracies_stand_side_by_side(tmp_path: Path, packs: P
         "channels.png",
         "accuracy.png",
     }
+
+
+def test_correlations_are_those_of_networks_from_one_pretrained_one(tmp_path: Path, packs: Path) -> None:
+    changes = {**TINY, "pretrain_steps": 1}
+    found = carry_out(
+        "3.5", tmp_path / "out", seeds=1, data=str(packs), changes=changes, arms=["iiw-pretrained+dcc"]
+    )
+    values = {row["metric"]: row["values"][0] for row in found["results"]}
+    assert values["direct"] > 0.3  # one step from equal weights
+    assert {one["arm"] for one in found["paper"]} <= set(find("3.5").study.arms)

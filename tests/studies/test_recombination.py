@@ -11,10 +11,12 @@ import torch
 from small import data_set, quick, write_pack
 
 import compatkit as ck
+from compatkit.errors import UsageError
 from compatkit.studies import Run, carry_out, find
 from compatkit.studies.runs import Shelf
 from compatkit.studies.settings import settings_of
-from compatkit_studies._pairs import COMBINATIONS, measure, plugins_of, tasks_of, values_of
+from compatkit_studies import _pairs, recombination
+from compatkit_studies._pairs import COMBINATIONS, measure, tasks_of, uses_of, values_of
 from compatkit_studies.recombination import train
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -28,26 +30,38 @@ def tasks() -> list[ck.Task]:
     ]
 
 
+def run_of(arm: str, **changes: Any) -> Run:
+    return Run("3.1", arm, 0, settings_of(find("3.1"), "cpu", changes), Shelf("3.1"))
+
+
 def cell(extractor: str, head: str, accuracy: float, policy: str = "batch") -> dict[str, Any]:
     return {"extractor": extractor, "head": head, "policy": policy, "accuracy": accuracy, "chance": 0.1}
 
 
 def test_every_arm_names_the_plugins_it_says() -> None:
-    assert {arm: plugins_of(arm) for arm in COMBINATIONS} == {
+    turned = ck.use("rotation_prediction", half_turn="rotate")
+    assert {arm: uses_of(run_of(arm), arm) for arm in COMBINATIONS} == {
         "none": [],
         "iiw": ["identical_init"],
-        "rp": ["rotation_prediction"],
+        "rp": [turned],
         "dcc": ["dcc"],
-        "iiw+rp": ["identical_init", "rotation_prediction"],
+        "iiw+rp": ["identical_init", turned],
         "iiw+dcc": ["identical_init", "dcc"],
-        "rp+dcc": ["rotation_prediction", "dcc"],
-        "iiw+rp+dcc": ["identical_init", "rotation_prediction", "dcc"],
+        "rp+dcc": [turned, "dcc"],
+        "iiw+rp+dcc": ["identical_init", turned, "dcc"],
     }
 
 
 @pytest.mark.parametrize("arm", ["none", "incremental-back", "incremental-batch", "upper-bound"])
 def test_an_arm_is_trained_published_and_measured_under_every_policy(arm: str) -> None:
-    rows = measure(train(arm, tasks(), quick(steps=1)), tasks())
+    run = run_of(arm, steps=1, batch_size=8)
+    rows = measure(run, train(run, tasks()), tasks())
+    assert [(row["extractor"], row["head"]) for row in rows[:4]] == [
+        ("left", "left"),
+        ("left", "right"),
+        ("right", "left"),
+        ("right", "right"),
+    ]
     assert {(row["extractor"], row["head"], row["policy"]) for row in rows} == {
         (left, right, policy)
         for left in ("left", "right")
@@ -56,9 +70,13 @@ def test_an_arm_is_trained_published_and_measured_under_every_policy(arm: str) -
     }
 
 
-def test_the_upper_bound_is_two_runs_with_rotation_heads_of_their_own() -> None:
+def test_the_upper_bound_is_two_runs_with_rotation_heads_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """At a rate of 1e-30 what is compared is what the networks started from."""
-    one, other = train("upper-bound", tasks(), quick(steps=1, lr=1e-30))
+    for module in (_pairs, recombination):
+        monkeypatch.setattr(module, "trainer_of", lambda run: quick(steps=1, lr=1e-30))
+    one, other = train(run_of("upper-bound"), tasks())
     assert (list(one.tasks), list(other.tasks)) == (["left"], ["right"])
     assert list(one.auxiliary) == list(other.auxiliary) == ["rotation"]
     assert one.tasks["left"].initial != other.tasks["right"].initial
@@ -97,6 +115,15 @@ def test_values_are_means_of_both_directions() -> None:
             "chance": 0.1,
         }
     )
+    largest = {("a", "b"): 0.4, ("b", "a"): 0.5}
+    for one in cells:
+        one["all_outputs"] = largest.get((one["extractor"], one["head"]), 1.0)
+    assert values_of(cells)["all-outputs"] == pytest.approx(0.45)
+
+
+def test_a_pair_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match="'pair' is digits, objects or halves; got 'letters'"):
+        tasks_of(run_of("none", pair="letters"))
 
 
 def write_noise(folder: Path) -> None:

@@ -7,14 +7,20 @@ from pathlib import Path
 from small import data_set, write_pack
 
 import compatkit as ck
-from compatkit.studies import carry_out
+from compatkit.studies import Run, carry_out, find
+from compatkit.studies.runs import Shelf
+from compatkit.studies.settings import settings_of
 from compatkit_studies.self_supervision import ARMS, regularizers
 
 TINY = {"backbone": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}
 
 
+def run_of(arm: str, size: str = "cpu") -> Run:
+    return Run("3.12", arm, 0, settings_of(find("3.12"), size), Shelf("3.12"))
+
+
 def test_every_arm_names_the_plugins_it_says() -> None:
-    found = {arm: regularizers(arm, "halves") for arm in ARMS}
+    found = {arm: regularizers(run_of(arm, "halves")) for arm in ARMS}
     assert {arm: [one.name for one in uses] for arm, uses in found.items()} == {
         "none": [],
         "rp": ["rotation_prediction"],
@@ -27,7 +33,7 @@ def test_every_arm_names_the_plugins_it_says() -> None:
         "iiw+contrastive": ["identical_init", "contrastive"],
         "iiw+colourisation": ["identical_init", "colourisation"],
     }
-    assert regularizers("contrastive", "digits") == [ck.use("contrastive", flip=False)]
+    assert regularizers(run_of("contrastive")) == [ck.use("contrastive", flip=False)]
 
 
 def test_colours_of_digits_are_left_out_and_puzzles_of_them_are_measured(tmp_path: Path) -> None:

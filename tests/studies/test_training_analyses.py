@@ -66,6 +66,7 @@ def made_up(
             "head": right,
             "policy": policy,
             "accuracy": own if left == right else recombined,
+            "all_outputs": own if left == right else recombined,
             "chance": 0.1,
         }
         for policy in ("batch", "reestimate", "running")
@@ -75,7 +76,9 @@ def made_up(
 
 
 def test_a_later_network_starts_where_the_first_did_and_moves_none_of_its_heads() -> None:
-    first, second = incremental(tasks()[::-1], "iiw+rp+dcc", quick(steps=1), "batch")
+    first, second = incremental(
+        tasks()[::-1], ["identical_init", "rotation_prediction", "dcc"], quick(steps=1), "batch"
+    )
     assert (list(first.tasks), list(second.tasks)) == (["right"], ["left"])
     assert first.tasks["right"].initial == second.tasks["left"].initial
     for name in ("rotation", "dcc"):
@@ -84,17 +87,29 @@ def test_a_later_network_starts_where_the_first_did_and_moves_none_of_its_heads(
         assert head.digest == first.auxiliary[name].digest
 
 
+def test_the_head_of_an_incremental_run_has_the_classes_that_both_tasks_have() -> None:
+    sets = [data_set("left", classes=("a", "b", "c", "d")), data_set("right", classes=("d", "x", "b", "c"))]
+    pair = [ck.Task(one.name, one, "resnet8_cifar", "layer2", size=16) for one in sets]
+    joint = quick(steps=1).fit(pair, ["dcc"])
+    for order, wanted in ((pair, ["b", "c", "d"]), (pair[::-1], ["d", "b", "c"])):
+        first, second = incremental(order, ["dcc"], quick(steps=1))
+        for fit in (first, second):
+            assert [one.name for one in fit.auxiliary["dcc"].labels or ()] == wanted
+        assert {one.name for one in joint.auxiliary["dcc"].labels or ()} == set(wanted)
+
+
 @pytest.mark.parametrize("statistics", ["stored", "batch"])
 def test_measures_of_an_incremental_arm_are_means_of_both_orders(
     data: Path, statistics: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def trained(order: list[ck.Task], methods: str, trainer: ck.Trainer, said: str) -> list[str]:
-        assert (methods, said) == ("iiw+rp+dcc", statistics)
+    def trained(order: list[ck.Task], uses: list[Any], trainer: ck.Trainer, said: str) -> list[str]:
+        turned = ck.use("rotation_prediction", half_turn="rotate")
+        assert (uses, said) == (["identical_init", turned, "dcc"], statistics)
         return [task.name for task in order]
 
     given = {("mnist", "usps"): made_up(0.9, 0.6), ("usps", "mnist"): made_up(0.7, 0.2)}
     monkeypatch.setattr(joint_incremental, "incremental", trained)
-    monkeypatch.setattr(joint_incremental, "measure", lambda fits, tasks: given[tuple(fits)])
+    monkeypatch.setattr(joint_incremental, "measure", lambda run, fits, tasks: given[tuple(fits)])
     values, kept = carried_out(data, "3.3", f"incremental-{statistics}")
     told = {name: values[name] for name in ("own", "recombined", "first-second", "second-first", "chance")}
     assert told == pytest.approx(
@@ -150,7 +165,7 @@ def test_classes_of_the_shared_head_are_drawn_by_the_seed_and_fewer_lie_among_mo
 
 
 def test_the_shared_head_has_the_classes_that_are_kept(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def caught(fits: list[ck.Fit], tasks: list[ck.Task], **kept: Any) -> Outcome:
+    def caught(run: Run, fits: list[ck.Fit], tasks: list[ck.Task], **kept: Any) -> Outcome:
         (fit,) = fits
         assert [one.name for one in fit.auxiliary["dcc"].labels or ()] == kept["classes"]
         assert len({state.initial for state in fit.tasks.values()}) == 1
@@ -177,10 +192,10 @@ def test_both_networks_have_the_same_images_or_two_halves(data: Path, size: str,
 
 def test_the_gap_is_what_recombination_costs(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[list[str]] = []
+    monkeypatch.setattr(same_data, "apart", lambda run, tasks: trained.append([task.name for task in tasks]))
     monkeypatch.setattr(
-        same_data, "apart", lambda tasks, trainer: trained.append([task.name for task in tasks])
+        same_data, "measure", lambda run, fits, tasks: made_up(0.9, 0.65, ("first", "second"))
     )
-    monkeypatch.setattr(same_data, "measure", lambda fits, tasks: made_up(0.9, 0.65, ("first", "second")))
     values, _ = carried_out(data, "3.6", BOUND)
     assert trained == [["first", "second"]]
     assert values["gap"] == pytest.approx(0.25)
@@ -210,7 +225,7 @@ def test_tasks_start_from_pretrained_weights_the_same_or_their_own(
     run, fits = run_of(data, "3.2", arm, pretrain_steps=1), []
     before = [pretrain(run, place) for place in (0, 1)]
 
-    def caught(made: list[ck.Fit], tasks: list[ck.Task]) -> Outcome:
+    def caught(run: Run, made: list[ck.Fit], tasks: list[ck.Task]) -> Outcome:
         fits.extend(made)
         return Outcome(values={})
 
@@ -231,7 +246,7 @@ def test_tasks_start_from_pretrained_weights_the_same_or_their_own(
 def test_an_arm_from_random_weights_pretrains_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
 
-    def caught(made: list[ck.Fit], tasks: list[ck.Task]) -> Outcome:
+    def caught(run: Run, made: list[ck.Fit], tasks: list[ck.Task]) -> Outcome:
         started.extend(task.weights for task in tasks)
         return Outcome(values=values_of(made_up(0.9, 0.5)))
 
