@@ -77,6 +77,7 @@ def _made(results: Results) -> list[str]:
         "images": "; ".join(
             ", ".join(f"{name} {digest.rpartition(':')[2][:12]}" for name, digest in one.items())
             for one in said["data"]
+            if one
         ),
         "machine": "; ".join(
             ", ".join(f"{name} {value}" for name, value in one.items()) for one in said["machines"]
