@@ -251,15 +251,18 @@ def _check_positions(
 def images_for(part: LoadedPart, split: Split, order: int | None = None) -> Iterator[Tensor]:
     """Yield normalised images as an extractor's contract asks for them, ``BATCH`` at most at once.
 
+    They are brought to its size and channels batch by batch, so that memory does not grow with their count.
+
     Args:
         part: An extractor.
         split: Images.
         order: Seed of their order; None is the order that they have.
     """
     data = part.manifest.contract.data
-    examples = prepare(split, data)
-    for positions in batches(len(examples), BATCH, order):
-        yield normalise(examples.images[positions], data)
+    for positions in batches(len(split), BATCH, order):
+        some = prepare(split.take(positions.numpy()), data).images
+        ranks = positions.argsort().argsort()  # what is taken comes in ascending order
+        yield normalise(some[ranks], data)
 
 
 def _tensor(features: Any, index: int) -> Tensor:

@@ -20,6 +20,12 @@ from compatkit.evaluation.matrix import LoadedPart
 from compatkit.registry.manifest import About, Manifest, Parent
 
 RELATION = "extended_from"
+SELF_SUPERVISED = frozenset(
+    f"regularizers.{name}" for name in ("colourisation", "contrastive", "jigsaw", "rotation_prediction")
+)
+"""Regularizers whose shared heads tell apart what was done to an image, not what it is of."""
+SHOWN = 4
+"""Outputs that a message names."""
 
 
 @attrs.frozen(eq=False)
@@ -50,8 +56,8 @@ def extend(
         about: Title, description, tags, licence and source.
 
     Raises:
-        UsageError: It is no head with named classes, no class is named, one is there already under this or another
-            name, or its class layer is not one linear layer or 1x1 convolution.
+        UsageError: It is no head with named classes, or one of a self-supervised regularizer; no class is named, one is
+            there already under this or another name; or its class layer is not one linear layer or 1x1 convolution.
         UnknownName: The blueprint's builder or model is not known here.
     """
     old = part.manifest
@@ -60,6 +66,7 @@ def extend(
             f"Only heads tell classes apart; {part.reference} is of kind {old.kind}. Name a head or a shared head.",
             subject=part.reference,
         )
+    _check_classes(part)
     labels = _labels(part.reference, old.contract.data.labels, classes)
     name, count = _class_layer(part), len(labels) - len(classes)
     blueprint = with_classes(old.blueprint, len(labels))
@@ -78,6 +85,25 @@ def extend(
         parents=(Parent(RELATION, part.digest),),
     )
     return Extended(manifest, state)
+
+
+def _check_classes(part: LoadedPart) -> None:
+    """Refuse a shared head whose outputs are no classes of images.
+
+    Raises:
+        UsageError: A self-supervised regularizer made it.
+    """
+    training = part.manifest.training
+    made = {str(one.get("as")): str(one.get("name")) for one in training.get("plugins") or ()}
+    regularizer = made.get(str(training.get("plugin")), "")
+    if regularizer in SELF_SUPERVISED:
+        told = ", ".join(one.name for one in (part.manifest.contract.data.labels or ())[:SHOWN])
+        raise UsageError(
+            f"{part.reference} was made by {regularizer.removeprefix('regularizers.')}: what it tells apart "
+            f"({told or 'outputs without names'}) are no classes of images, so that no class can be added. Name a head "
+            "that tells classes apart, such as the shared head of dcc.",
+            subject=part.reference,
+        )
 
 
 def _labels(whose: str, known: Sequence[Label] | None, classes: Sequence[str]) -> tuple[Label, ...]:

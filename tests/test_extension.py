@@ -87,6 +87,25 @@ def test_what_is_no_head_of_one_class_layer_is_refused(kept: ck.Registry) -> Non
         extend(part, ["frog"])
 
 
+def test_heads_that_tell_no_classes_apart_are_refused(kept: ck.Registry) -> None:
+    with pytest.raises(
+        UsageError,
+        match=r"fleet/shared\.rotation@1\.0\.0 was made by rotation_prediction: .*\(0 degrees, 90 deg",
+    ):
+        kept.extend("fleet/shared.rotation", ["frog"], "x/x.head")
+    assert not kept.names("x/*")
+    part = load(kept.store, kept.store.resolve("fleet/shared.rotation"))
+    named = dict(part.manifest.training) | {
+        "plugin": "mine",
+        "plugins": [{"as": "mine", "name": "regularizers.own"}],
+    }
+    for training in (named, {}):  # of somebody else's regularizer, and of nobody knows which
+        made = extend(
+            attrs.evolve(part, manifest=attrs.evolve(part.manifest, training=training)), ["45 degrees"]
+        )
+        assert made.manifest.contract.structural.outputs[0].channels == 5
+
+
 def test_a_network_whose_class_layer_is_a_convolution(tmp_path: Path) -> None:
     registry = ck.Registry.init(tmp_path / "parts")
     data = data_set("c", size=(32, 32), channels=3, count=24)

@@ -1,7 +1,8 @@
 """Orthogonal Procrustes: the rotation, or the map with orthonormal rows or columns, that brings x closest to y.
 
 Schoenemann (1966). With U S V' the thin singular value decomposition of Xc'Yc it is Q = U V', and
-z goes to ``s (z - mx) Q + my``; the scale s = sum(S) / ||Xc||^2.
+z goes to ``s (z - mx) Q + my``; the scale s = sum(S) / ||Xc||^2. Directions that the samples do not span, as with fewer
+samples than channels, have no best turn: Q leaves them out, so that what is seen of them later becomes 0.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from compatkit.alignment.affine import Affine
 from compatkit.alignment.moments import PairedMoments
+
+LEAST = 1e-9
+"""A singular value below this share of the largest is rounding; its directions are of the decomposition's making."""
 
 
 def procrustes(moments: PairedMoments, *, scaled: bool, turned: Tensor | None = None) -> Affine:
@@ -32,14 +36,15 @@ def procrustes(moments: PairedMoments, *, scaled: bool, turned: Tensor | None = 
 
 
 def rotation(moments: PairedMoments) -> Tensor:
-    """Return Q, float64 ``(c, d)``.
+    """Return Q, float64 ``(c, d)``, of the rank of Xc'Yc.
 
     Raises:
         DataError: There is nothing to fit on.
     """
     moments.check()
-    left, _, right = torch.linalg.svd(moments.xy, full_matrices=False)
-    return left @ right
+    left, values, right = torch.linalg.svd(moments.xy, full_matrices=False)
+    known = values > LEAST * values[0]
+    return left[:, known] @ right[known]
 
 
 def scale_of(moments: PairedMoments, turned: Tensor) -> float:

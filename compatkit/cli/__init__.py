@@ -53,7 +53,7 @@ COMMANDS = {
     "plugins": ("compatkit.cli.plugins", "List plugins with status, distribution, version and hooks."),
     "pull": ("compatkit.cli.remote", "Copy components of a remote, verified."),
     "push": ("compatkit.cli.remote", "Copy components to a remote: a folder, S3, the Hugging Face Hub."),
-    "recombine": ("compatkit.cli.measure", "Put a head on another network's extractor and measure it."),
+    "recombine": ("compatkit.cli.recombine", "Put a head on another network's extractor and measure it."),
     "search": ("compatkit.cli.search", "Find components by kind, tags, model, width or class."),
     "show": ("compatkit.cli.show", "Show a component's contract."),
     "sign": ("compatkit.cli.sign", "Sign components with a private key."),

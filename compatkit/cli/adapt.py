@@ -50,7 +50,8 @@ def _training_options(function: Any) -> Any:
 @click.command(
     "adapt",
     help="Move EXTRACTOR to images without labels: the loss of the frozen shared head that it was trained with tunes "
-    "it, and HEAD, the source's own, is put on it as it is. Defaults are those of the paper.",
+    "it, and HEAD, the source's own, is put on it as it is. Defaults of the training are those of the paper, but for "
+    "--frozen-statistics, whose default is compatkit's.",
 )
 @click.argument("extractor")
 @click.argument("head")
@@ -71,7 +72,7 @@ def _training_options(function: Any) -> Any:
     type=click.Choice(("stored", "batch")),
     default="stored",
     show_default=True,
-    help="Statistics of batch normalisation inside the shared head.",
+    help="Statistics of batch normalisation inside the shared head; the paper takes those of the batch.",
 )
 @_training_options
 @click.option("--publish", metavar="NAME", help="Keep the adapted extractor under NAME.")
@@ -107,7 +108,7 @@ def adapt_command(
     if version is not None:
         Version.parse(version)
     if publish is not None:
-        check_target(context, publish)
+        check_target(context, publish, "extractor")
     key, held = chosen_key(context), registry(context)
     images, tests = images_and_tests(name, test, data_root, download)
     trainer = paper(**{word: settings[word] for word in SETTINGS if settings[word] is not None})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.images import images_and_tests, load_data_set
+from compatkit.cli.images import images_and_tests, load_data_set, tests_for
 from compatkit.cli.keeping import check_target
 from compatkit.cli.options import data_options, given, json_option, registry_option, signature_options
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
@@ -39,7 +39,11 @@ WORDS = {
     "not read.",
 )
 @click.option("--labels", metavar="NAME", help="Labelled training images, for the rungs trained with labels.")
-@click.option("--test", metavar="NAME", help="Measure on this labelled test set; else on that of --data.")
+@click.option(
+    "--test",
+    metavar="NAME",
+    help="Measure on this labelled test set; else on that of --data, if the head knows its classes.",
+)
 @click.option("--head-data", metavar="NAME", help="Images of the head's domain, to pair features on.")
 @click.option(
     "--on",
@@ -94,9 +98,13 @@ def bridge_command(
     """Climb, choose, print, and publish where a name is given; exit code 1 where nothing fits."""
     check_outputs({"--png": png})
     if publish is not None:
-        check_target(context, publish)
+        check_target(context, publish, "recombination")
+        check_target(context, f"{publish}.adapter", "adapter")
+        check_target(context, f"{publish}.head", "head")
     held = registry(context)
     data, tests = images_and_tests(name, test, data_root, download)
+    if test is None:
+        tests = tests_for(held.manifest(head), head, tests)
     others = None if head_data is None else images_and_tests(head_data, None, data_root, download)[0]
     with progress("bridge") as report:
         found = held.bridge(

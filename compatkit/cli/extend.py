@@ -48,7 +48,7 @@ def extend_command(
     """Extend and publish; a name that cannot be published under is refused first."""
     if version is not None:
         Version.parse(version)
-    check_target(context, publish)
+    check_target(context, publish, "head")
     key, held = chosen_key(context), registry(context)
     names = [name.strip() for name in classes.split(",")]
     if not all(names):

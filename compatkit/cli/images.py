@@ -150,6 +150,35 @@ def images_and_tests(
     return data.train, data.test if tests is None else tests
 
 
+def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | None:
+    """Return test images that nobody named, where the head knows a class of them; else None, with a warning.
+
+    Args:
+        head: Manifest of the head that is to be measured.
+        reference: Of the head, for the warning.
+        tests: Those of the data set whose images are used.
+    """
+    if tests is None:
+        return None
+    from compatkit.data.classes import common, label
+
+    known = head.contract.data.labels or ()
+    try:
+        pairs = common(
+            tuple(map(label, tests.classes)), known, whose=(f"the classes of {tests.name}", reference)
+        )
+    except DataError as error:
+        warn(f"accuracy is not measured: {error}")
+        return None
+    if any(tests.counts[place] for place, _ in pairs):
+        return tests
+    why = (
+        f"{tests.name} and {reference} have no class in common" if known else f"{reference} names no classes"
+    )
+    warn(f"accuracy is not measured: {why}. --test NAME takes other test images.")
+    return None
+
+
 def _of_recipe(path: str, root: str | None, download: bool) -> list[DataSet]:
     from compatkit.recipes import data_sets
 

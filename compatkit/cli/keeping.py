@@ -9,9 +9,11 @@ import click
 
 from compatkit.cli.options import given
 from compatkit.cli.output import next_step, paragraph
-from compatkit.cli.roots import destination
+from compatkit.cli.roots import destination, store
+from compatkit.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
+    from compatkit.contract import Kind
     from compatkit.evaluation.cells import Cell
     from compatkit.evaluation.recombination import Recombination
     from compatkit.workspace import Registry
@@ -34,17 +36,34 @@ class Kept:
         return {"published": self.reference or None}
 
 
-def check_target(context: click.Context, name: str) -> None:
-    """Refuse a name or a registry that nothing can be published under, before any work.
+def check_target(context: click.Context, name: str, kind: Kind) -> None:
+    """Refuse a name or a registry that nothing of a kind can be published under, before any work.
+
+    Under one name stands one kind: its newest version is what the bare name means.
 
     Raises:
         InvalidName: It is no component name.
         EnvironmentFailure: The registry cannot be written.
+        LayoutError: There is none.
+        UsageError: Something of another kind has this name.
     """
     from compatkit.registry.names import check_name
 
     check_name(name)
     destination(context)
+    held = store(context)
+    try:
+        there = held.resolve(name)
+    except NotFound:
+        return
+    found = held.manifest(there).kind
+    if found != kind:
+        came, wanted = (one.replace("_", " ") for one in (found, kind))
+        raise UsageError(
+            f"{name}@{there.version} is of kind {came}, and what is published here is of kind {wanted}; as the newest "
+            f"version it would take the place of the {came} wherever {name} is named. Choose another name.",
+            subject=name,
+        )
 
 
 def keep(held: Registry, name: str | None, model: Recombination, cell: Cell | None) -> Kept | None:

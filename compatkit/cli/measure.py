@@ -1,16 +1,13 @@
-"""Commands that run networks: matrix and recombine."""
+"""``compatkit matrix``, and the options of all commands that measure pairs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
 
-from compatkit.adaptation import FITTED
-from compatkit.batchnorm import estimates
 from compatkit.cli.images import data_sets, fitting_images
-from compatkit.cli.keeping import Kept, check_target, keep, tell_kept
 from compatkit.cli.options import (
     StatisticsType,
     data_options,
@@ -18,15 +15,15 @@ from compatkit.cli.options import (
     registry_option,
     signature_options,
 )
-from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, report_text, rows
+from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, warn
 from compatkit.cli.roots import check_outputs, registry
-from compatkit.errors import DataError, IncompatibleError
 
 if TYPE_CHECKING:
-    from compatkit.evaluation.cells import Cell
-    from compatkit.evaluation.recombination import Recombination
+    from compatkit.bridges.results import Bridge
+    from compatkit.data.dataset import DataSet
+    from compatkit.matrices.sides import Component
     from compatkit.reports.matrix import Matrix
-    from compatkit.verdict import Report
+    from compatkit.workspace import Registry
 
 PRECISIONS = ("float32", "bfloat16")
 FILLS = ("missing", "stale", "all", "none")
@@ -34,7 +31,7 @@ WRITERS = ("html", "png", "markdown", "csv")
 
 
 def measuring_options(function: Any) -> Any:
-    """Add what both commands take: where the images are, and how batch normalisation is treated."""
+    """Add what commands that measure take: where the images are, and how batch normalisation is treated."""
     for option in (
         json_option,
         registry_option,
@@ -142,14 +139,14 @@ def matrix_command(
     held = registry(context)
     data, between = None, None
     if conditions["fill"] != "none" or names or recipe:
-        chosen = Sides(held.store).choose(extractors, "extractor", parse(conditions["where"]))
-        lefts = [one.reference for one in chosen]
+        sides, where = Sides(held.store), parse(conditions["where"])
+        lefts = [one.reference for one in sides.choose(extractors, "extractor", where)]
+        # chosen before any image is read, as the matrix will choose them
+        rights = sides.choose(heads, "head", where) if rung is not None else []
         sets = data_sets(held, lefts, recipe=recipe, names=names, root=data_root, download=download)
         data = {name: one.test for name, one in sets.items()}
         if rung is not None:
-            with progress("bridges") as report:
-                fitted_on = {name: fitting_images(one) for name, one in sets.items()}
-                between = held.bridges_between(lefts, heads, fitted_on, rung, tests=data, progress=report)
+            between = _bridges(held, lefts, rights, sets, rung)
     elif rung is not None:
         raise click.UsageError(
             "--bridge fits on images, which --fill none does not read; name them with --data."
@@ -170,6 +167,20 @@ def matrix_command(
         click.echo(f"wrote {clean(path)}")
 
 
+def _bridges(
+    held: Registry, lefts: Sequence[str], rights: Sequence[Component], sets: Mapping[str, DataSet], rung: str
+) -> dict[tuple[str, str], Bridge]:
+    """Return a bridge of every pair that was not trained together; a shared head gets none, with a warning."""
+    heads = [one.reference for one in rights if one.manifest.kind == "head"]
+    for one in rights:
+        if one.manifest.kind != "head":
+            warn(f"{one.reference} has no bridge: it is a shared head, which has no extractor of its own.")
+    fitted_on = {name: fitting_images(one) for name, one in sets.items()}
+    tests = {name: one.test for name, one in sets.items()}
+    with progress("bridges") as report:
+        return held.bridges_between(lefts, heads, fitted_on, rung, tests=tests, progress=report)
+
+
 def _tell_cells(matrix: Matrix) -> None:
     """Print how many cells were taken and how many measured, and how to fill what is not known."""
     counts = matrix.settings["cells"]
@@ -179,128 +190,3 @@ def _tell_cells(matrix: Matrix) -> None:
         if counts.get(state):
             told += f"; {counts[state]:,} {state}: --fill {fill} measures {'it' if counts[state] == 1 else 'them'}"
     paragraph(f"{told}.")
-
-
-@click.command(
-    "recombine",
-    help="Put HEAD on EXTRACTOR: check the contracts, build the network, measure it on a test set.",
-)
-@click.argument("extractor")
-@click.argument("head")
-@click.option(
-    "--data",
-    "name",
-    metavar="NAME",
-    help="Test set by name or path; else the one that EXTRACTOR was trained on.",
-)
-@click.option(
-    "--adapt",
-    is_flag=True,
-    help="Put in the adapters that the check names; one with weights is fitted on training images of the data set, "
-    "without their labels.",
-)
-@click.option("--no-measure", is_flag=True, help="Check and build only; needs no images but those to fit on.")
-@click.option(
-    "--publish",
-    metavar="NAME",
-    help="Keep the recombination under NAME, with the policy of --normalisation, unless it is measured at chance; "
-    "statistics that are estimated anew are those of training images.",
-)
-@measuring_options
-@click.pass_context
-def recombine_command(
-    context: click.Context,
-    extractor: str,
-    head: str,
-    name: str | None,
-    recipe: str | None,
-    adapt: bool,
-    no_measure: bool,
-    publish: str | None,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-    **conditions: Any,
-) -> None:
-    """Check, build and measure; exit code 1 where it cannot be wired or measured, or is at chance."""
-    if publish is not None:
-        check_target(context, publish)
-    held = registry(context)
-    left, right = held.store.resolve(extractor), held.store.resolve(head)
-    report = held.check(str(left), str(right))
-    _refuse(report, adapt)
-    fits = any(one.severity == "adaptable" and one.remedy.split(":")[0] in FITTED for one in report.findings)
-    data = None
-    anew = publish is not None and estimates(conditions["normalisation"])
-    if fits or anew or not no_measure:
-        where = {"recipe": recipe, "names": (name,) if name else (), "root": data_root, "download": download}
-        try:
-            data = data_sets(held, [str(left)], **where)[left.name]
-        except DataError as error:
-            if fits or anew:
-                raise
-            raise DataError(
-                f"{error} Or build it without a figure: --no-measure.", subject=error.subject
-            ) from error
-    policy = "running" if no_measure else "batch"  # measured by the matrix, under the policy asked for
-    policy = policy if publish is None else conditions["normalisation"]
-    given = fitting_images(data) if data is not None and (fits or anew) else None
-    images, fitted_on = given if anew else None, given if fits else None
-    model = held.recombine(
-        str(left), str(right), normalisation=policy, images=images, adapt=adapt, data=fitted_on
-    )
-    if no_measure or data is None:
-        _tell(model.report, None, model, machine, keep(held, publish, model, None))
-        return
-    between = {(str(left), str(right)): model.inserted}
-    with progress("recombine") as done:
-        tests = {left.name: data.test}
-        matrix = held.matrix(
-            str(left), str(right), tests, fill="stale", adapters=between, progress=done, **conditions
-        )
-    cell = matrix.cell(str(left), str(right))
-    # Checked again, with what was measured by now; figures with adapters are no evidence of the pair.
-    after = model.report if model.inserted else held.check(str(left), str(right))
-    _tell(after, cell, model, machine, keep(held, publish, model, cell))
-    context.exit(1 if cell.grade == "chance" or cell.restricted is None else 0)
-
-
-def _refuse(report: Report, adapt: bool) -> None:
-    """Refuse what cannot be wired, or only with adapters that were not asked for.
-
-    Raises:
-        IncompatibleError: Carries the report.
-    """
-    if report.wiring == "direct" or (report.wiring == "needs-adapter" and adapt):
-        return
-    text = str(report)
-    if report.wiring == "needs-adapter":
-        text += f"\nTo put the adapters in: compatkit recombine {report.extractor} {report.head} --adapt."
-    raise IncompatibleError(text, subject=report)
-
-
-def _tell(report: Report, cell: Cell | None, model: Recombination, machine: bool, kept: Kept | None) -> None:
-    """Print what was checked, what stands between and, unless only that was asked for, what was measured."""
-    if machine:
-        from compatkit.registry.structuring import unstructure
-
-        measured = None if cell is None else attrs.asdict(cell)
-        adapters = unstructure(model.contract.adapters)
-        found = {"check": report.to_json(), "adapters": adapters, "cell": measured}
-        emit(found | ({} if kept is None else kept.to_json()))
-        return
-    click.echo(report_text(report))
-    if model.inserted:
-        click.echo()
-        rows({f"adapter {place}": str(one) for place, one in enumerate(model.inserted, 1)})
-    if cell is None:
-        click.echo("\nbuilt; not measured")
-        tell_kept(kept)
-        return
-    from compatkit.reports.wording import evidence, settings_line, verdict
-
-    said = verdict(cell)
-    click.echo()
-    paragraph(f"{said.mark} {said.word}: {cell.reason or said.meaning}")
-    rows(dict(evidence(cell)) | {"Measured with": settings_line(cell.settings)})
-    tell_kept(kept)

@@ -114,9 +114,7 @@ def _training(training: Mapping[str, object]) -> dict[str, str]:
     if isinstance(estimated, Mapping) and isinstance(estimated.get("data"), Mapping):
         seen = estimated["data"]
         rows["statistics of"] = f"{seen.get('images')} images of {seen.get('name')}"
-    residual = training.get("residual")
-    if isinstance(residual, float):
-        rows["fitted by"] = f"{training.get('method')}, {residual:.1%} of the variance left"
+    rows.update(_bridged(training))
     plugins = training.get("plugins")
     if isinstance(plugins, list | tuple):
         rows["regularizers"] = (
@@ -124,6 +122,34 @@ def _training(training: Mapping[str, object]) -> dict[str, str]:
         )
     if "steps" in training:
         rows["steps, seed"] = f"{training['steps']}, {training.get('seed')}"
+    return rows
+
+
+def _bridged(training: Mapping[str, object]) -> dict[str, str]:
+    """Return by which rung an adapter, a refitted head or a recombination bridges, on what, and how well it does."""
+    whole = training.get("bridge")
+    facts = whole if isinstance(whole, Mapping) else training
+    rung, residual, agreement = (
+        facts.get("rung", facts.get("method")),
+        facts.get("residual"),
+        facts.get("agreement"),
+    )
+    rows: dict[str, str] = {}
+    if isinstance(rung, str) and (isinstance(residual, float) or isinstance(agreement, float)):
+        data, seconds = facts.get("paired_on", facts.get("data")), facts.get("seconds")
+        images = data.get("images") if isinstance(data, Mapping) else None
+        told = [
+            rung,
+            f"on {images:,} images" if isinstance(images, int) else "",
+            f"in {seconds:.2f} s" if isinstance(seconds, int | float) else "",
+            f"{residual:.1%} of the variance left" if isinstance(residual, float) else "",
+        ]
+        rows["bridged by" if facts is whole else "fitted by"] = ", ".join(filter(None, told))
+    if isinstance(agreement, float):
+        held, says = facts.get("held_out"), facts.get("says")
+        told = f"{agreement:.3f} with the head's own network"
+        told += f" on {held:,} images held out" if isinstance(held, int) else ""
+        rows["agreement"] = f"{told}: {says}" if isinstance(says, str) else told
     return rows
 
 

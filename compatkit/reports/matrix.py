@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import attrs
 
 from compatkit.errors import UnknownName, UsageError
 from compatkit.evaluation.cells import Cell, Figure, Part, Rung
+from compatkit.reports.wording import rung_of
 from compatkit.reports.writing import kept, write
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ class Matrix:
         notes: Mapping[tuple[str, str], Sequence[str]],
         ladders: Mapping[tuple[str, str], Sequence[Rung]],
     ) -> Matrix:
-        """Return the same with what bridges gave in some cells, by references.
+        """Return the same with what bridges gave in some cells, by references; its settings say by which rungs.
 
         Args:
             notes: Further lines among the findings.
@@ -90,7 +92,13 @@ class Matrix:
             )
             for one, pair in zip(self.cells, pairs, strict=True)
         ]
-        return attrs.evolve(self, cells=tuple(cells))
+        rungs = Counter(filter(None, map(rung_of, cells)))
+        told = [
+            f"{name} in {count:,} cell{'' if count == 1 else 's'}" for name, count in sorted(rungs.items())
+        ]
+        # in front: where cells have no room for words, nothing else says that figures are through bridges
+        bridge = {"bridge": told} if told else {}
+        return attrs.evolve(self, cells=tuple(cells), settings={**bridge, **self.settings})
 
     def find(self, extractor: str, head: str) -> Cell | None:
         """Return the cell of two exact references, or None where the pair was not measured."""

@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING
 
 from compatkit.evaluation.cells import Cell, Figure, Part
-from compatkit.reports.wording import verdict
+from compatkit.reports.wording import rung_of, verdict
 
 if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
@@ -36,14 +36,16 @@ COLUMNS = (
     "reason",
     "findings",
     "settings",
+    "through",
 )
 
 
 def render(matrix: Matrix) -> str:
     """Return a header line and one line for each pair of the grid, row by row.
 
-    ``common``, ``findings`` and ``settings`` are JSON. Text that a spreadsheet would run as a formula
-    (it starts with ``=``, ``+``, ``-``, ``@``, tab or return) gets an apostrophe in front.
+    ``common``, ``findings`` and ``settings`` are JSON; ``through`` is the rung of a bridge, empty without one. Text
+    that a spreadsheet would run as a formula (it starts with ``=``, ``+``, ``-``, ``@``, tab or return) gets an
+    apostrophe in front.
     """
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
@@ -76,6 +78,7 @@ def _line(part: Part, head: Part, cell: Cell | None) -> list[str]:
         _text(cell.reason),
         json.dumps(cell.findings, ensure_ascii=False),
         json.dumps(cell.settings, ensure_ascii=False),
+        _text(rung_of(cell)),
     ]
 
 

@@ -149,10 +149,17 @@ def verdict(cell: Cell | None) -> Verdict:
     return VERDICTS["disjoint" if disjoint else "missing"]
 
 
+def rung_of(cell: Cell | None) -> str:
+    """Return the rung of the ladder that a cell's figures are by; empty without figures, and without a bridge."""
+    if cell is None or cell.restricted is None:
+        return ""
+    return next((one.name for one in cell.ladder if one.chosen), "")
+
+
 def through(cell: Cell | None) -> str:
-    """Return by which rung of the ladder a cell's figures are, as ``" through ridge"``; empty without a bridge."""
-    chosen = [one.name for one in cell.ladder if one.chosen] if cell is not None else []
-    return f" through {visible(chosen[0])}" if chosen else ""
+    """Return by which rung a cell's figures are, as ``" through ridge"``; empty without a bridge."""
+    rung = rung_of(cell)
+    return f" through {visible(rung)}" if rung else ""
 
 
 def explained(cells: Iterable[Cell | None]) -> list[Verdict]:

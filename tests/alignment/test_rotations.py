@@ -52,6 +52,55 @@ def test_no_rotation_is_closer() -> None:
     assert all(off(found.weight.numpy()) <= off(one) for one in signs)
 
 
+def few(count: int = 10, width: int = 84) -> tuple[np.ndarray, np.ndarray]:
+    """Return fewer samples than channels, and what a rotation makes of them with some noise."""
+    draw = np.random.default_rng(7)
+    x = draw.normal(size=(count, width)) + 3
+    return x, x @ orthogonal(width) + 0.1 * draw.normal(size=(count, width))
+
+
+def test_what_few_samples_do_not_span_is_left_out() -> None:
+    x, y = few()
+    found = procrustes(streamed(x, y, pieces=3), scaled=False).weight.numpy()
+    # the polar factor from the eigenvectors of A A', without a singular value decomposition
+    product = (x - x.mean(0)).T @ (y - y.mean(0))
+    squares, vectors = np.linalg.eigh(product @ product.T)
+    spanned = squares > 1e-12 * squares.max()
+    assert spanned.sum() == 9  # ten samples about their mean
+    top = vectors[:, spanned]
+    np.testing.assert_allclose(found, top / np.sqrt(squares[spanned]) @ top.T @ product, atol=1e-9)
+    other = np.random.default_rng(8).normal(size=84)
+    other -= np.linalg.lstsq((x - x.mean(0)).T, other, rcond=None)[0] @ (x - x.mean(0))
+    assert np.abs(other @ found).max() < 1e-9
+
+
+def test_the_map_of_few_samples_does_not_depend_on_how_they_come() -> None:
+    x, y = few()
+    found = procrustes(streamed(x, y), scaled=False)
+    order = np.random.default_rng(9).permutation(10)
+    same = procrustes(streamed(x[order], y[order], pieces=2), scaled=False)
+    np.testing.assert_allclose(same.weight, found.weight, atol=1e-6)
+    # channels turned on either side: the map turns with them, and says the same of every image
+    first, last = (np.linalg.qr(np.random.default_rng(seed).normal(size=(84, 84)))[0] for seed in (10, 11))
+    turned = procrustes(streamed(x @ first, y @ last), scaled=False)
+    np.testing.assert_allclose(first @ turned.weight.numpy() @ last.T, found.weight, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [3, 5])
+def test_of_full_rank_nothing_is_left_out(width: int) -> None:
+    x, y = samples()
+    moments = streamed(x[:, :width], y)
+    left, _, right = np.linalg.svd(moments.xy.numpy(), full_matrices=False)
+    found = procrustes(moments, scaled=False).weight
+    np.testing.assert_allclose(found, left @ right, rtol=0, atol=1e-12)
+
+
+def test_a_target_that_does_not_change_gets_its_mean() -> None:
+    x, _ = samples()
+    found = procrustes(streamed(x, np.full((400, 4), 2.5)), scaled=True)
+    assert not found.weight.any() and found.bias.tolist() == [2.5] * 4
+
+
 def test_a_permutation_is_found_again_whatever_the_scales() -> None:
     x, _ = samples()
     order = [3, 0, 4, 1, 2]

@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
+from small import data_set, write_pack
 
 import compatkit as ck
 
@@ -53,6 +55,38 @@ def test_bad_requests_say_what_to_do(run: Any) -> None:
     assert run("bridge", *PAIR).code == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "taken", "kind"),
+    [
+        ("digits/left.extractor", "digits/left.extractor", "recombination"),
+        ("pairs/lr", "pairs/lr.adapter", "adapter"),
+        ("pairs/lr", "pairs/lr.head", "head"),
+    ],
+)
+def test_a_name_of_another_kind_is_refused_before_any_work(
+    run: Any, work: Path, monkeypatch: pytest.MonkeyPatch, name: str, taken: str, kind: str
+) -> None:
+    registry = ck.Registry.open("parts")
+    if taken not in registry.names():
+        old = registry.manifest("digits/left.extractor")
+        registry.register(taken, old, registry.store.load_state(old))
+    monkeypatch.setattr(ck.Registry, "bridge", lambda *given, **named: pytest.fail("it was climbed first"))
+    before = registry.names()
+    said = run("bridge", *PAIR, "--data", "left.npz", "--publish", name)
+    told = " ".join(said.err.split())
+    assert said.code == 2 and registry.names() == before
+    assert f"{taken}@1.0.0 is of kind extractor, and what is published here is of kind {kind}" in told
+    assert "Choose another name" in told and registry.store.resolve(taken).version is not None
+
+
+@pytest.mark.usefixtures("work")
+def test_a_bridge_is_published_again_as_the_next_version(run: Any) -> None:
+    asked = ("--data", "left.npz", "--rungs", "direct", "--publish", "pairs/lr", "--json")
+    first = run("bridge", *PAIR, *asked)
+    again = run("bridge", *PAIR, *asked)
+    assert again.code == first.code and again.json["published"] == first.json["published"]
+
+
 @pytest.mark.usefixtures("work")
 def test_a_matrix_is_filled_through_a_rung(run: Any) -> None:
     sides = ("digits/*.extractor", "digits/*.head")
@@ -67,6 +101,7 @@ def test_a_matrix_is_filled_through_a_rung(run: Any) -> None:
             assert cell["restricted"]["count"] == same["restricted"]["count"]
     again = run("matrix", *sides, "--bridge", "ridge")
     assert again.code == 0 and "4 taken from what was measured before, 0 measured now" in again.out
+    assert "bridge ridge in 2 cells" in again.out and "bridge" not in run("matrix", *sides).out
     best = run("matrix", *sides, "--bridge", "best", "--html", "page.html", "--json").json["cells"]
     own = [one for one in best if one["settings"]["own"]]
     told = next(one for one in best if not one["settings"]["own"])["findings"]
@@ -79,3 +114,79 @@ def test_a_matrix_is_filled_through_a_rung(run: Any) -> None:
     assert said.code == 2 and "puts no adapter between the parts" in said.err
     said = run("matrix", *sides, "--bridge", "ridge", "--fill", "none")
     assert said.code == 2 and "--fill none does not read" in said.err
+
+
+def test_test_images_that_nobody_named_are_left_out_where_the_head_does_not_know_their_classes(
+    run: Any, work: Path
+) -> None:
+    write_pack(work, data_set("letters", classes=("a", "b", "c")))
+    asked = ("--rungs", "statistics,ridge", "--all", "--json")
+    known = run("bridge", *PAIR, "--data", "left", *asked)
+    assert known.json["steps"][0]["accuracy"] is not None and "warning" not in known.err
+    other = run("bridge", *PAIR, "--data", "letters", *asked)
+    assert (
+        other.code in (0, 1) and "accuracy is not measured: letters/test and digits/right.head" in other.err
+    )
+    assert all(one["accuracy"] is None for one in other.json["steps"])
+    assert all(one["agreement"]["images"] == 24 for one in other.json["steps"])
+    registry = ck.Registry.open("parts")
+    named = registry.manifest("digits/right.head")
+    contract = attrs.evolve(named.contract, data=attrs.evolve(named.contract.data, labels=None))
+    nameless = attrs.evolve(named, contract=contract)
+    registry.register("digits/bare.head", nameless, registry.store.load_state(named))
+    bare = run("bridge", PAIR[0], "digits/bare.head", "--data", "left", *asked)
+    assert "accuracy is not measured: digits/bare.head names no classes" in bare.err
+    for one, same in zip(bare.json["steps"], known.json["steps"], strict=True):
+        assert one["accuracy"] is None and one["agreement"] == same["agreement"]
+    refused = run("bridge", *PAIR, "--data", "letters", "--test", "letters")
+    assert refused.code == 2 and "none in common" in refused.err
+
+
+@pytest.mark.usefixtures("work")
+def test_bridges_are_fitted_for_the_rows_and_columns_of_the_matrix(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted: list[tuple[str, str]] = []
+    whole = ck.Registry.bridges_between
+
+    def noted(*given: Any, **named: Any) -> Any:
+        found = whole(*given, **named)
+        fitted[:] = found
+        return found
+
+    monkeypatch.setattr(ck.Registry, "bridges_between", noted)
+    left, right = "digits/left.extractor@1.0.0", "digits/right.head@1.0.0"
+    found = run("matrix", "digits/*", "digits/*", "--bridge", "ridge", "--json")
+    assert found.code == 0 and len(found.json["cells"]) == 4
+    assert set(fitted) == {(left, right), ("digits/right.extractor@1.0.0", "digits/left.head@1.0.0")}
+    digest = ck.Registry.open("parts").store.resolve("digits/right.extractor").digest
+    narrow = run(
+        "matrix",
+        "digits/left*",
+        "digits/*",
+        "--bridge",
+        "ridge",
+        "--where",
+        f"head.parent={digest}",
+        "--json",
+    )
+    assert len(narrow.json["cells"]) == 1 and fitted == [(left, right)]
+    shared = run("matrix", "digits/*", "digits/shared.dcc", "--bridge", "ridge", "--json")
+    assert shared.code == 0 and len(shared.json["cells"]) == 2 and not fitted
+    assert "digits/shared.dcc@1.0.0 has no bridge: it is a shared head" in shared.err
+    monkeypatch.setattr(ck.Registry, "bridges_between", lambda *given, **named: pytest.fail("fitted first"))
+    nothing = run("matrix", "digits/*", "digits/*", "--bridge", "ridge", "--where", "head.model=vgg*")
+    assert nothing.code == 2 and "fits head.model=vgg*" in nothing.err
+
+
+def test_show_tells_how_a_kept_bridge_was_fitted_and_how_well_it_does(run: Any, work: Path) -> None:
+    registry = ck.Registry.open("parts")
+    bridge = registry.bridge(*PAIR, ck.data.load("left").train, rungs=["ridge"])
+    kept = registry.publish_bridge("pairs/lr", bridge)
+    facts = registry.manifest("pairs/lr.adapter").training
+    told = " ".join(run("show", kept["adapter"]).out.split())
+    left = f"{facts['residual']:.1%} of the variance left"
+    assert f"fitted by ridge, on 24 images, in {facts['seconds']:.2f} s, {left}" in told
+    share = f"{bridge.agreement.accuracy:.3f} with the head's own network on 24 images held out"
+    assert f"agreement {share}" in told
+    assert "agreement" not in run("show", PAIR[0]).out

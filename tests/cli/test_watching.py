@@ -58,7 +58,10 @@ def test_evaluations_are_in_the_json(run: Any, recipe: Any, tmp_path: Path) -> N
             "[trainer.stop_early] has the unknown key 'patiense'. Did you mean 'patience'",
         ),
         ("stop_early = { on = 'loss' }", "[trainer.stop_early] lacks patience"),
-        ("stop_early = { patience = 0 }", "[trainer.stop_early]: 'patience' must be a whole number from 1 up; got 0"),
+        (
+            "stop_early = { patience = 0 }",
+            "[trainer.stop_early]: 'patience' must be a whole number from 1 up; got 0",
+        ),
         ("stop_early = { patience = 1 }", "[trainer]: stop_early needs images to look at"),
         ("evaluate_every = 5", "[trainer]: evaluate_every=5 has no images to evaluate on"),
         (

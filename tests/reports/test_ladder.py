@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import json
 from pathlib import Path
@@ -14,9 +16,11 @@ from compatkit.evaluation.cells import Rung
 from compatkit.reports.ladder import picture
 from compatkit.reports.matrix import Matrix
 from compatkit.reports.page import render
+from compatkit.reports.plain import render as plain
 
 from . import examples
 from .conftest import Visit
+from .test_tables import printed
 
 RUNGS = (
     Rung("statistics", 0.001, 100, examples.figure(0.25, 100)),
@@ -98,3 +102,24 @@ def test_every_form_says_by_which_rung_a_pair_is_bridged() -> None:
     assert page.count("compatible through ridge3x3") >= 2  # the square, and what a screen reader says of it
     bare = bridged(tuple(attrs.evolve(one, chosen=False) for one in RUNGS))
     assert "through" not in str(bare)
+
+
+def test_every_table_says_that_figures_are_through_a_bridge() -> None:
+    made = bridged()
+    assert made.settings["bridge"] == ["ridge3x3 in 1 cell"] and "bridge" not in examples.digits().settings
+    assert "0.881 compatible through ridge3x3" in str(made)
+    crowd = examples.crowd(12)
+    pairs = [(one.extractor, one.head) for one in crowd.cells if one.restricted is not None and not one.own]
+    last = (attrs.evolve(RUNGS[2], name="procrustes"),)
+    ladders = {pair: last if place == 0 else RUNGS for place, pair in enumerate(pairs)}
+    many = crowd.with_ladders({}, ladders)
+    front = f"bridge procrustes in 1 cell, ridge3x3 in {len(pairs) - 1:,} cells, "
+    for text in (plain(many, 60), printed(many, 60), printed(many, 100), many.to_markdown()):
+        assert " ".join(front.split()) in " ".join(text.split())
+    rows = list(csv.DictReader(io.StringIO(many.to_csv())))
+    through = {(one["extractor"], one["head"]): one["through"] for one in rows if one["through"]}
+    assert through == {pair: rungs[-1].name for pair, rungs in ladders.items()}
+    bare = next(one for one in crowd.cells if one.own)
+    unmeasured = attrs.evolve(bare, restricted=None)
+    alone = attrs.evolve(crowd, cells=(unmeasured,)).with_ladders({}, {(bare.extractor, bare.head): RUNGS})
+    assert "bridge" not in alone.settings and ",ridge3x3" not in alone.to_csv()

@@ -1,0 +1,60 @@
+"""A manifest in words: what is said of bridges, as far as they say it themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from components import extractor, maps
+
+from compatkit.reports.contracts import summary
+
+WHOLE = {
+    "rung": "ridge3x3",
+    "agreement": 0.8125,
+    "held_out": 1500,
+    "seconds": 1.256,
+    "says": "fit",
+    "paired_on": {"images": 2000},
+}
+
+
+@pytest.mark.parametrize(
+    ("training", "expected"),
+    [
+        ({"method": "ridge", "residual": 0.4734}, {"fitted by": "ridge, 47.3% of the variance left"}),
+        (
+            {
+                "method": "ridge",
+                "residual": 0.4734,
+                "seconds": 0.049,
+                "data": {"name": "a/train", "images": 1000},
+                "agreement": 1.0,
+                "held_out": 500,
+            },
+            {
+                "trained on": "a/train",
+                "fitted by": "ridge, on 1,000 images, in 0.05 s, 47.3% of the variance left",
+                "agreement": "1.000 with the head's own network on 500 images held out",
+            },
+        ),
+        (
+            {"method": "finetune", "agreement": 0.25, "seconds": 3},
+            {"fitted by": "finetune, in 3.00 s", "agreement": "0.250 with the head's own network"},
+        ),
+        (
+            {"bridge": WHOLE},
+            {
+                "bridged by": "ridge3x3, on 2,000 images, in 1.26 s",
+                "agreement": "0.812 with the head's own network on 1,500 images held out: fit",
+            },
+        ),
+        ({"bridge": "?", "method": 3, "residual": 0.1, "agreement": "much", "data": 7}, {}),
+        ({"method": "own"}, {}),
+    ],
+)
+def test_what_is_recorded_of_a_bridge_is_told(training: dict[str, Any], expected: dict[str, str]) -> None:
+    manifest = attrs.evolve(extractor(maps(4)), training=training)
+    bare = summary(attrs.evolve(manifest, training={}))
+    assert {label: text for label, text in summary(manifest).items() if label not in bare} == expected
