@@ -42,7 +42,7 @@ RUNGS = {
 CLOSED = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "absorbed")
 """Rungs whose seconds are those of a fit, not of training."""
 FREE = ("direct", "statistics", *CLOSED)
-"""Rungs that are chosen from by agreement alone: nothing is trained, and no label is read."""
+"""Rungs that are chosen from by agreement, less chance, alone: nothing is trained, and no label is read."""
 NEAR = 0.01
 """Accuracy below that of the extractor's own head that still counts as as good."""
 COUNTS = (10, 100, 1000)
@@ -148,13 +148,13 @@ def _told(found: ck.Bridge, own: float) -> dict[str, float | None]:
     rungs: dict[str, float | None] = {
         step.rung: None if step.accuracy is None else step.accuracy.accuracy for step in found.steps
     }
-    judged = [(step.agreement.accuracy, step) for step in found.steps if step.rung in FREE and step.agreement]
-    agreement, best = max(judged, key=lambda one: one[0])
+    judged = [(step.agreed, step) for step in found.steps if step.rung in FREE and step.agreed is not None]
+    agreed, best = max(judged, key=lambda one: one[0].rank)
     free = _accuracy(best)
     return rungs | {
         "chosen": _accuracy(found.step(found.chosen)),
         "free": free,
-        "agreement": agreement,
+        "agreement": agreed.figure.accuracy,
         "short": own - free,
         "within": float(own - free <= NEAR + 1e-9),
         "fit-seconds": best.seconds,

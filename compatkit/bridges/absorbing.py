@@ -7,7 +7,7 @@ the new features, seen as A sees them, to what A gives on the features that the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -38,7 +38,7 @@ class Entry:
     Attributes:
         path: Its name in the head.
         layer: The layer.
-        normalised: Path of the batch normalisation that takes what it gives, else empty.
+        normalised: Path of the batch normalisation that takes what it gives, which nothing else does; else empty.
     """
 
     path: str
@@ -94,7 +94,7 @@ def entries(head: nn.Module, features: Tensor) -> list[Entry]:
         IncompatibleError: Something else takes them too.
     """
     given: dict[str, Tensor] = {}
-    normed: dict[int, str] = {}
+    normed: list[tuple[Tensor, str]] = []
     layers = {id(one) for one in norm_layers(head)}
     handles: list[Any] = []
     for path, module in head.named_modules():
@@ -102,7 +102,7 @@ def entries(head: nn.Module, features: Tensor) -> list[Entry]:
             handles.append(module.register_forward_hook(_noting(path, features, given)))
         elif id(module) in layers:
             handles.append(module.register_forward_pre_hook(_norming(path, normed)))
-    uses = _Uses(features)
+    uses = _Uses(features, given)
     try:
         with torch.no_grad(), uses:
             head(features)
@@ -110,7 +110,7 @@ def entries(head: nn.Module, features: Tensor) -> list[Entry]:
         for one in handles:
             one.remove()
     modules = dict(head.named_modules())
-    found = [Entry(path, modules[path], normed.get(id(out), "")) for path, out in given.items()]  # type: ignore[arg-type]
+    found = [Entry(path, modules[path], uses.norm_of(path, normed)) for path in given]  # type: ignore[arg-type]
     other = sorted(uses.other)
     odd = [one.path for one in found if not _plain(one.layer)]
     if other or odd or not found or uses.linear != len(found):
@@ -123,12 +123,13 @@ def entries(head: nn.Module, features: Tensor) -> list[Entry]:
 
 
 class _Uses(TorchFunctionMode):
-    """Notes every function that is called on one tensor."""
+    """Notes every function that is called on the features, or on what a layer gives that takes them."""
 
-    def __init__(self, features: Tensor) -> None:
+    def __init__(self, features: Tensor, given: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.features, self.linear = features, 0
+        self.features, self.given, self.linear = features, given, 0
         self.other: set[str] = set()
+        self.takers: dict[str, list[str]] = {}
 
     def __torch_function__(
         self,
@@ -137,14 +138,28 @@ class _Uses(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = (*args, *(kwargs or {}).values())
+        given = [one for some in (*args, *(kwargs or {}).values()) for one in _each(some)]
+        name = getattr(func, "__name__", str(func))
         if any(one is self.features for one in given):
-            name = getattr(func, "__name__", str(func))
             if name in LINEAR:
                 self.linear += 1
             elif name not in ASKING:
                 self.other.add(name)
+        for path, out in self.given.items():
+            if name not in ASKING and any(one is out for one in given):
+                self.takers.setdefault(path, []).append(name)
         return func(*args, **(kwargs or {}))
+
+    def norm_of(self, path: str, normed: Sequence[tuple[Tensor, str]]) -> str:
+        """Return the batch normalisation that can hold a layer's bias: that alone takes the output."""
+        names = [norm for out, norm in normed if out is self.given[path]]
+        alone = len(names) == 1 and [norm for _, norm in normed].count(names[0]) == 1
+        return names[0] if alone and self.takers.get(path) == ["batch_norm"] else ""
+
+
+def _each(value: Any) -> Sequence[Any]:
+    """Return what a function is given in one argument: tensors may come in a list, as for a concatenation."""
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def _noting(path: str, features: Tensor, given: dict[str, Tensor]) -> Callable[..., None]:
@@ -155,9 +170,9 @@ def _noting(path: str, features: Tensor, given: dict[str, Tensor]) -> Callable[.
     return note
 
 
-def _norming(path: str, normed: dict[int, str]) -> Callable[..., None]:
+def _norming(path: str, normed: list[tuple[Tensor, str]]) -> Callable[..., None]:
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
-        normed[id(args[0])] = path
+        normed.append((args[0], path))
 
     return note
 

@@ -7,17 +7,13 @@ import torch
 from torch import Tensor
 
 from compatkit.bridges.candidate import Candidate
-from compatkit.bridges.ground import Ground
+from compatkit.bridges.judging import NOT_FINITE, Judged, share
 from compatkit.data.classes import common, label
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 from compatkit.evaluation.cells import Figure
 from compatkit.evaluation.figures import Tally
 from compatkit.evaluation.matrix import LoadedPart
-from compatkit.evidence import figure, paired_interval_of_counts
-
-ONE_CLASS = 0.9
-"""Share of one answer from which the head's own network tells nothing of the images."""
 
 
 @attrs.frozen(eq=False)
@@ -47,21 +43,11 @@ class Reference:
         answers = logits.argmax(dim=1)
         return cls(answers, float(answers.bincount().max()) / len(answers))
 
-    def agreeing(self, candidate: Candidate, ground: Ground) -> Tensor:
-        """Return of which images a bridge says the same, bool ``(n,)``; outputs that are not finite agree with none."""
-        logits = candidate.answers(ground.held_features)
-        return (logits.argmax(dim=1) == self.answers) & torch.isfinite(logits).all(dim=1)
 
-
-def share(right: Tensor) -> Figure:
-    """Return a share with its interval."""
-    return figure(int(right.sum()), len(right))
-
-
-def falls(after: Tensor, before: Tensor) -> bool:
-    """Tell whether fewer agree than before, beyond what the images leave open."""
-    gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
-    return paired_interval_of_counts(gained, lost, len(after))[1] < 0
+def held_answers(candidate: Candidate) -> Tensor:
+    """Return what a bridge answers on held-out images, int64 ``(n,)``, through the adapters that it stands behind."""
+    logits = candidate.answers(candidate.ground.held_features)
+    return torch.where(torch.isfinite(logits).all(dim=1), logits.argmax(dim=1), NOT_FINITE)
 
 
 def accuracy(logits: Tensor, images: Split, head: LoadedPart) -> Figure:
@@ -75,12 +61,31 @@ def accuracy(logits: Tensor, images: Split, head: LoadedPart) -> Figure:
     Raises:
         DataError: No image is of such a class.
     """
+    return share(rightly(logits, images, head))
+
+
+def rightly(logits: Tensor, images: Split, head: LoadedPart) -> Tensor:
+    """Return whether each image is answered rightly, bool ``(n,)``, of the classes that the head knows too.
+
+    Arguments and errors are those of ``accuracy``.
+    """
     pairs = classes_of(images, head)
     tally = Tally.start(torch.from_numpy(images.labels), pairs, len(images.classes))
     tally.add(torch.arange(len(images)), logits)
     if not tally.count:
         raise DataError(f"{images.name} holds no image of a class that {head.reference} knows.")
-    return figure(tally.correct()[0], tally.count)
+    return tally.restricted[tally.counted]
+
+
+def correctness(right: Tensor, images: Split) -> Judged:
+    """Return how often a bridge is right; chance is the share of the most frequent class.
+
+    Args:
+        right: Of each image.
+        images: With labels, of classes that the head knows.
+    """
+    largest = max(images.counts) / len(images)
+    return Judged(share(right), largest, largest)
 
 
 def classes_of(images: Split, head: LoadedPart) -> list[tuple[int, int]]:
@@ -90,9 +95,7 @@ def classes_of(images: Split, head: LoadedPart) -> list[tuple[int, int]]:
         DataError: They have none in common.
     """
     known = head.manifest.contract.data.labels or ()
-    pairs = common(
-        tuple(map(label, images.classes)), known, whose=(f"the classes of {images.name}", head.reference)
-    )
+    pairs = shared(images, head)
     if not pairs:
         told = ", ".join(one.name for one in known) or "classes without names"
         raise DataError(
@@ -101,3 +104,19 @@ def classes_of(images: Split, head: LoadedPart) -> list[tuple[int, int]]:
             subject=head.reference,
         )
     return pairs
+
+
+def measurable(images: Split, head: LoadedPart) -> bool:
+    """Tell whether an image is of a class that the head knows.
+
+    Raises:
+        DataError: Two classes have one name, or one means the same as two of the other side.
+    """
+    return any(images.counts[place] for place, _ in shared(images, head))
+
+
+def shared(images: Split, head: LoadedPart) -> list[tuple[int, int]]:
+    """Return classes of images with the head's outputs that mean the same; none where they have none in common."""
+    known = head.manifest.contract.data.labels or ()
+    whose = (f"the classes of {images.name}", head.reference)
+    return common(tuple(map(label, images.classes)), known, whose=whose)

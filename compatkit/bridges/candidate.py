@@ -61,10 +61,15 @@ class Candidate:
         with evaluation_mode(network), torch.no_grad():
             return torch.cat([network(batch).float() for batch in features.first()])
 
+    @property
+    def estimates(self) -> bool:
+        """Whether it runs with statistics that were estimated on the images of the fit."""
+        return bool(norm_layers(self.head)) and self.method.get("statistics") != "stored"
+
     def statistics(self) -> Estimate | None:
         """Return the statistics that it runs with; None where they are all stored ones, or there are none."""
         extractor, fit = self.ground.extractor.module, self.ground.fit
-        if not norm_layers(self.head) or self.method.get("statistics") == "stored":
+        if not self.estimates:
             return None
         found: dict[str, Tensor] = {}
         for side, module in (("extractor", extractor), ("head", self.head)):

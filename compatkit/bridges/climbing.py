@@ -6,17 +6,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from compatkit.bridges import absorbing, closed, training
-from compatkit.bridges.answering import ONE_CLASS, Reference, accuracy, classes_of, falls, share
+from compatkit.bridges.answering import (
+    Reference,
+    accuracy,
+    classes_of,
+    correctness,
+    held_answers,
+    rightly,
+)
 from compatkit.bridges.candidate import Candidate
 from compatkit.bridges.ground import Ground
+from compatkit.bridges.judging import ONE_CLASS, agreement, falls, share
+from compatkit.bridges.labelled import parted
 from compatkit.bridges.passes import Passes
 from compatkit.bridges.results import Step
-from compatkit.bridges.rungs import LABELLED, TAUGHT
+from compatkit.bridges.rungs import LABELLED, TAUGHT, TRAINED, UNFITTED
 from compatkit.bridges.training import Labelled
 from compatkit.data.split import Split
 from compatkit.errors import DataError, IncompatibleError, UsageError
@@ -32,8 +39,6 @@ CLOSED: Mapping[str, Callable[[Ground], Candidate]] = {
     "ridge3x3": closed.by_ridge3x3,
     "absorbed": absorbing.absorbed,
 }
-CHECKED = 5
-"""One labelled image of so many is not trained on, to see whether labels helped."""
 
 
 @attrs.define(eq=False)
@@ -67,13 +72,13 @@ class Climb:
         if self.test is not None:
             self._tests = ground.passes(self.test, None)
         if self.labels is not None:
-            self._labelled, self._checks = _labelled(ground, self.labels)
+            self._labelled, self._checks = parted(ground, self.labels)
 
     def climb(self, rungs: Sequence[str], until: float | None, progress: Progress | None) -> list[Step]:
-        """Return what each rung gave; stops behind the first that agrees on ``until`` of the images, if any.
+        """Return what each rung gave; stops behind the first that fits and agrees on ``until`` of the images, if any.
 
         Raises:
-            DataError: Features are not finite or do not change, or are too large for memory.
+            DataError: Features are not finite, or do not change.
             IncompatibleError: The features of the two extractors cannot be paired.
         """
         for _ in self.ground.features:  # made once, so that no rung's seconds are those of the extractors
@@ -85,8 +90,7 @@ class Climb:
             if progress is not None:
                 progress(number, len(rungs), rung)
             steps.append(self._step(rung, steps))
-            found = steps[-1].agreement
-            if until is not None and found is not None and found.accuracy >= until and rung not in TAUGHT:
+            if until is not None and _suffices(steps[-1], until):
                 break
         if progress is not None:
             progress(len(rungs), len(rungs), steps[-1].rung)
@@ -122,31 +126,57 @@ class Climb:
             made = self._built(rung)
         except IncompatibleError as error:
             return Step(rung, note=str(error))
+        except DataError as error:
+            self._check_features(rung)
+            if rung not in TRAINED:
+                raise
+            return Step(rung, note=str(error))
         seconds = time.perf_counter() - began
-        agreeing, note = self.wanted.agreeing(made, self.ground), ""
-        if rung == "infomax":
-            climbed = (one.candidate for one in before if one.rung == "absorbed")
-            was = self.wanted.agreeing(next(climbed, None) or absorbing.absorbed(self.ground), self.ground)
-            if falls(agreeing, was):
-                note = f"rolled back: agreement fell from {share(was).accuracy:.3f} to {share(agreeing).accuracy:.3f}"
-                return Step(rung, images=len(self.ground.fit), seconds=seconds, note=note)
-        tests, checks = self._tests, self._checks
+        self._check_features(rung)
+        if rung == "infomax" and (note := self._fell(made, before)):
+            return Step(rung, images=self._images(rung), seconds=seconds, note=note)
+        return self._measured(rung, made, seconds)
+
+    def _check_features(self, rung: str) -> None:
+        """Refuse features that nothing can be fitted to, whichever rung meets them first."""
+        if rung not in UNFITTED:
+            self.ground.check()
+
+    def _measured(self, rung: str, made: Candidate, seconds: float) -> Step:
+        """Return a step with what its bridge gives on held-out, on test and on labelled images."""
+        head, left, right, figure = self.ground.head, residual_of(made), None, None
+        if self._checks is not None:
+            right = rightly(self._on(made, *self._checks), self._checks[1], head)
+        if self._tests is not None and self.test is not None:
+            figure = accuracy(self._on(made, self._tests, self.test), self.test, head)
         return Step(
             rung,
-            share(agreeing),
-            None if (left := residual_of(made)) is None else 1 - left,
-            0 if rung == "direct" else len(self.ground.fit),
+            agreement(held_answers(made), self.wanted.answers),
+            None if left is None else 1 - left,
+            self._images(rung),
+            len(self.ground.fit) if made.estimates else 0,
             len(self._labelled.targets) if rung in LABELLED and self._labelled is not None else 0,
             seconds,
-            None
-            if tests is None or self.test is None
-            else accuracy(self._on(made, tests, self.test), self.test, self.ground.head),
-            None
-            if checks is None
-            else accuracy(self._on(made, checks[0], checks[1]), checks[1], self.ground.head),
-            note,
-            made,
+            figure,
+            None if right is None or self._checks is None else correctness(right, self._checks[1]),
+            right,
+            candidate=made,
         )
+
+    def _images(self, rung: str) -> int:
+        """Return how many images without labels a rung uses; statistics are estimated on those of the fit."""
+        if rung == "direct":
+            return 0
+        return len(self.ground.fit if rung in ("statistics", "stitch", "infomax") else self.ground.pairs)
+
+    def _fell(self, made: Candidate, before: Sequence[Step]) -> str:
+        """Return why the training of an absorbed bridge is rolled back; empty where it is not."""
+        climbed = (one.candidate for one in before if one.rung == "absorbed")
+        first = next(climbed, None) or absorbing.absorbed(self.ground)
+        was, now = (held_answers(one) == self.wanted.answers for one in (first, made))
+        if not falls(now, was):
+            return ""
+        return f"rolled back: agreement fell from {share(was).accuracy:.3f} to {share(now).accuracy:.3f}"
 
     def _on(self, made: Candidate, features: Passes, images: Split) -> Tensor:
         """Return the logits of a bridge; the rung ``direct`` may stand on other features than the rest."""
@@ -166,33 +196,6 @@ class Climb:
         return training.finetuned(self.ground, self._labelled)
 
 
-def choose(steps: Sequence[Step]) -> Step:
-    """Return the step to take: the highest agreement, the cheaper of equals.
-
-    A rung that was trained to agree is taken only where there is no other: it comes to share the mistakes of the head's
-    own network on these images. A rung that was trained with labels is taken where it is right more often than the best
-    other on labelled images that neither was fitted to: what it learnt from them, the head's own network may not know.
-
-    Raises:
-        IncompatibleError: Every rung was left out; says why.
-    """
-    there = [one for one in steps if one.agreement is not None]
-    if not there:
-        told = "\n".join(f"{one.rung}: {one.note}" for one in steps)
-        raise IncompatibleError(f"No rung could be climbed:\n{told}")
-
-    def agreement(one: Step) -> float:
-        return one.agreement.accuracy if one.agreement is not None else 0.0
-
-    def checked(one: Step) -> float:
-        return one.checked.accuracy if one.checked is not None else 0.0
-
-    judged = [one for one in there if one.rung not in LABELLED | TAUGHT]
-    best = max(judged or there, key=agreement)
-    learnt = max((one for one in there if one.rung in LABELLED), key=checked, default=best)
-    return learnt if checked(learnt) > checked(best) else best
-
-
 def residual_of(made: Candidate) -> float | None:
     """Return the share of the target's variance that a fit left; None where nothing was fitted in closed form."""
     if made.fitted is not None:
@@ -200,28 +203,12 @@ def residual_of(made: Candidate) -> float | None:
     return made.method.get("residual")
 
 
-def _labelled(ground: Ground, labels: Split) -> tuple[Labelled, tuple[Passes, Split]]:
-    """Return labelled images to train on, and others to see what it gave.
-
-    Raises:
-        DataError: Fewer than ten, or classes that the head does not know.
-    """
-    outputs = dict(classes_of(labels, ground.head))
-    missing = [
-        name for place, name in enumerate(labels.classes) if place not in outputs and labels.counts[place]
-    ]
-    if missing:
-        raise DataError(
-            f"{labels.name} has images of {', '.join(missing)}, which {ground.head.reference} does not tell apart. "
-            "Leave these images out.",
-            subject=missing,
-        )
-    if len(labels) < 10:
-        raise DataError(
-            f"{labels.name} has {len(labels)} labelled images; training a bridge takes 10 at least."
-        )
-    order = np.random.default_rng(ground.seed).permutation(len(labels))
-    apart = len(labels) // CHECKED
-    used, held = labels.take(order[apart:]), labels.take(order[:apart])
-    targets = torch.tensor([outputs[int(one)] for one in used.labels])
-    return Labelled(ground.passes(used, None), targets), (ground.passes(held, None), held)
+def _suffices(step: Step, until: float) -> bool:
+    """Tell whether a rung agrees so well that no further one is climbed: a share that chance gives too does not do."""
+    found = step.agreed
+    return (
+        found is not None
+        and step.rung not in TAUGHT
+        and found.figure.accuracy >= until
+        and found.says == "fit"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from compatkit.adaptation import with_kernel
+from compatkit.adaptation import described, with_kernel
 from compatkit.alignment.affine import Affine
 from compatkit.alignment.permutation import permutation
 from compatkit.alignment.positions import PATCH
@@ -20,8 +20,17 @@ COLUMNS = 4608
 
 
 def direct(ground: Ground) -> Candidate:
-    """Return the head on the features as they are, with its stored statistics."""
+    """Return the head on the features as they are, with its stored statistics.
+
+    Raises:
+        IncompatibleError: The features cannot enter the head without an adapter.
+    """
     _same_widths(ground, "Features go into the head as they are")
+    if ground.needed:
+        told = "; ".join(map(described, ground.needed))
+        raise IncompatibleError(
+            f"Features go into the head as they are; these need an adapter first: {told}."
+        )
     made = plain(attrs.evolve(ground, before=()) if ground.before else ground)
     return attrs.evolve(made, method={"method": "direct", "statistics": "stored"})
 

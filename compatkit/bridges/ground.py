@@ -7,28 +7,24 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from compatkit.adaptation import after
 from compatkit.adapters.seam import build_adapter
-from compatkit.alignment.moments import PairedMoments
+from compatkit.alignment.moments import ROUNDING, PairedMoments
 from compatkit.alignment.procrustes import rotation
+from compatkit.bridges.dividing import divided, pairing
 from compatkit.bridges.passes import Passes
 from compatkit.bridges.rungs import On
 from compatkit.bridging import Place, feature_pairs, images_for, moments_of, standing
+from compatkit.contract import Blueprint
 from compatkit.data.split import Split
 from compatkit.errors import DataError, IncompatibleError, UsageError
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.normalisation import evaluation_mode, reestimate
 from compatkit.wiring import adapters_for
-
-HELD_OUT = 500
-"""Images that agreement is measured on at most; half of those given where there are fewer."""
-LEAST = 20
-"""Images without labels: ten to fit on, and ten to choose by."""
 
 
 @attrs.define(eq=False)
@@ -64,7 +60,8 @@ class Ground:
 
     def __attrs_post_init__(self) -> None:
         self.paired = Passes(lambda: self._pairs())
-        self.features = self.paired if self.pairs is self.fit else self.passes(self.fit, self.seed)
+        apart = Passes(lambda: self._finite(self._features(self.fit, self.seed)))
+        self.features = self.paired if self.pairs is self.fit else apart
         self.held_features = self.passes(self.held, None)
 
     @property
@@ -79,13 +76,34 @@ class Ground:
         return came, gone
 
     @property
+    def needed(self) -> tuple[Blueprint, ...]:
+        """Adapters without which the features cannot enter the head."""
+        left, right = self.extractor.manifest.contract, self.head.manifest.contract
+        return adapters_for(left.structural.outputs, right.structural.inputs, left.data, right.data)
+
+    @property
     def moments(self) -> PairedMoments:
-        """Of the paired features, made in one pass and kept."""
+        """Of the paired features, made in one pass and kept.
+
+        Raises:
+            DataError: Features of either side do not change.
+        """
         if self._moments is None:
-            self._moments = moments_of(
+            found = moments_of(
                 ((one[0], one[1]) for one in self.paired), self.layout, len(self.pairs), seed=self.seed
             )
+            _check_changing(found.xx.diagonal(), found.mean_x, found.samples, self.extractor)
+            _check_changing(found.yy, found.mean_y, found.samples, self.own)
+            self._moments = found
         return self._moments
+
+    def check(self) -> None:
+        """Refuse features that nothing can be fitted to.
+
+        Raises:
+            DataError: They are not finite, or do not change; says whose they are.
+        """
+        _ = self.moments
 
     @property
     def rotation(self) -> Tensor:
@@ -110,7 +128,24 @@ class Ground:
             return torch.cat([module(batch).float() for batch in images_for(self.own, images, order)])
 
     def _pairs(self) -> Iterator[tuple[Tensor, ...]]:
-        yield from feature_pairs(self.place, self.extractor, self.own, self.pairs, self.before, self.seed)
+        yield from self._finite(
+            feature_pairs(self.place, self.extractor, self.own, self.pairs, self.before, self.seed)
+        )
+
+    def _finite(self, batches: Iterator[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
+        """Yield what comes: features of the extractor, and of the head's own beside them where they are paired.
+
+        Raises:
+            DataError: They are not finite; says whose they are.
+        """
+        for batch in batches:
+            for features, part in zip(batch, (self.extractor, self.own), strict=False):
+                if not bool(torch.isfinite(features).all()):
+                    raise DataError(
+                        f"The features of {part.reference} are not finite on these images; look at its weights.",
+                        subject=part.reference,
+                    )
+            yield batch
 
     def _features(self, images: Split, order: int | None) -> Iterator[tuple[Tensor, ...]]:
         with evaluation_mode(self.extractor.module), torch.no_grad():
@@ -160,8 +195,8 @@ def ground(
         )
     if isinstance(images, bool) or not isinstance(images, int) or images < 2:
         raise UsageError(f"images= is a whole number from 2, got {images!r:.40}.")
-    fit, held = _divided(data, images, seed)
-    pairs = _pairing(fit, head_data, images, on, seed)
+    fit, held = divided(data, images, seed)
+    pairs = pairing(fit, head_data, images, on, seed)
     places = _places(extractor, head)
     before = [standing(one, build_adapter(one.blueprint), extractor) for one in places[:-1]]
     return Ground(extractor, head, own, places[-1], before, fit, pairs, held, seed)
@@ -189,30 +224,22 @@ def _places(extractor: LoadedPart, head: LoadedPart) -> list[Place]:
     return places
 
 
-def _divided(data: Split, images: int, seed: int) -> tuple[Split, Split]:
-    """Return images to fit on and images to choose by, drawn apart."""
-    if len(data) < LEAST:
+def _check_changing(squares: Tensor, mean: Tensor, samples: int, part: LoadedPart) -> None:
+    """Refuse features that are the same at every position of every image.
+
+    Args:
+        squares: Sums of squared deviations from the mean, by channel.
+        mean: By channel.
+        samples: How many positions.
+        part: Whose they are.
+
+    Raises:
+        DataError: They are.
+    """
+    variance = float(squares.mean()) / max(1, samples)
+    if variance <= ROUNDING * float(mean.square().max()):
         raise DataError(
-            f"{data.name} has {len(data)} images; a bridge needs {LEAST} at least, half of them to choose by."
+            f"The features of {part.reference} do not change from image to image; there is nothing to fit on. Look at "
+            "its weights, and whether the images differ.",
+            subject=part.reference,
         )
-    plain = data.unlabelled()
-    order = np.random.default_rng(seed).permutation(len(data))
-    held = min(HELD_OUT, len(data) // 2)
-    return plain.take(order[held : held + images]), plain.take(order[:held])
-
-
-def _pairing(fit: Split, other: Split | None, images: int, on: On, seed: int) -> Split:
-    if other is None:
-        return fit
-    plain = other.unlabelled()
-    count = min(images, len(plain)) if on == "dst" else min(len(fit), len(plain))
-    order = np.random.default_rng(seed).permutation(len(plain))
-    if on == "dst":
-        return plain.take(order[:count])
-    half = max(1, count // 2)
-    size, channels = fit.size, fit.channels
-    theirs = plain.take(order[:half]).converted(channels).resized(size)
-    both = np.concatenate([fit.images[: len(fit) - half] if len(fit) > half else fit.images, theirs.images])
-    return attrs.evolve(
-        fit, images=both, labels=np.zeros(len(both), dtype=np.int64), name=f"{fit.name}+{plain.name}"
-    )

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.bridges.rungs import RUNGS, said
+from compatkit.bridges.judging import Judged
+from compatkit.bridges.rungs import LABELLED, RUNGS
 from compatkit.errors import UsageError
 from compatkit.evaluation.cells import Figure, Rung
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from compatkit.bridges.candidate import Candidate
     from compatkit.evaluation.recombination import Recombination
 
@@ -23,48 +26,68 @@ class Step:
 
     Attributes:
         rung: Its name.
-        agreement: Share of held-out images of which it says what the head's own network says; None where it was left
-            out.
+        agreed: How often it says on held-out images what the head's own network says; None where it was left out.
         explained: R2 of the features that were fitted to; None where none were.
-        images: Unlabelled images that were used: for the fit, and for statistics.
-        labels: Labelled images that were used.
+        images: Unlabelled images that were used: those whose features were paired, or those that were trained on;
+            of ``statistics`` those that it was estimated on.
+        estimated: Images that statistics of batch normalisation were estimated on.
+        labels: Labelled images that were trained on.
         seconds: Of fitting, training and estimating statistics; features are made before.
         accuracy: On test images, where they were given.
-        checked: Accuracy on labelled images that nothing was fitted to, where labels were given.
+        checked: How often it is right on labelled images that nothing was fitted to, where labels were given.
+        right: On which of them it is.
         note: Why it was left out, or what to know of it.
         candidate: The bridge; None where it was left out.
     """
 
     rung: str
-    agreement: Figure | None = None
+    agreed: Judged | None = None
     explained: float | None = None
     images: int = 0
+    estimated: int = 0
     labels: int = 0
     seconds: float = 0.0
     accuracy: Figure | None = None
-    checked: Figure | None = None
+    checked: Judged | None = None
+    right: Tensor | None = attrs.field(default=None, repr=False)
     note: str = ""
     candidate: Candidate | None = None
 
     @property
+    def agreement(self) -> Figure | None:
+        """Share of held-out images of which it says what the head's own network says; None where it was left out."""
+        return None if self.agreed is None else self.agreed.figure
+
+    @property
+    def judged(self) -> Judged | None:
+        """What it is judged by: a rung that was trained with labels by those kept apart, any other by agreement."""
+        return self.checked if self.rung in LABELLED and self.agreed is not None else self.agreed
+
+    @property
     def meaning(self) -> str:
         """``"fit"``, ``"doubtful"`` or ``"no fit"``; empty where it was left out."""
-        return "" if self.agreement is None else said(self.agreement.accuracy)
+        return "" if self.judged is None else self.judged.says
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        figures = {
-            name: None
-            if one is None
-            else {"share": one.accuracy, "low": one.low, "high": one.high, "images": one.count}
-            for name, one in (
-                ("agreement", self.agreement),
-                ("accuracy", self.accuracy),
-                ("checked", self.checked),
-            )
+        agreed, checked = self.agreed, self.checked
+        figures = {"agreement": self.agreement, "accuracy": self.accuracy}
+        figures["checked"] = None if checked is None else checked.figure
+        plain = ("rung", "explained", "images", "estimated", "labels", "seconds", "note")
+        return {
+            **{name: getattr(self, name) for name in plain},
+            **{name: _shown(one) for name, one in figures.items()},
+            "chance": None if agreed is None else agreed.chance,
+            "kappa": None if agreed is None else agreed.kappa,
+            "checked_chance": None if checked is None else checked.chance,
+            "says": self.meaning,
         }
-        plain = ("rung", "explained", "images", "labels", "seconds", "note")
-        return {name: getattr(self, name) for name in plain} | figures | {"says": self.meaning}
+
+
+def _shown(one: Figure | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    return {"share": one.accuracy, "low": one.low, "high": one.high, "images": one.count}
 
 
 @attrs.frozen(eq=False)
@@ -77,9 +100,11 @@ class Bridge:
         steps: What each rung gave, in the order of climbing.
         chosen: Name of the rung that was chosen.
         recombination: The network that it makes, in eval mode.
-        facts: Names, digests and counts of the images, where features were paired, seed, and ``reference``: the
-            accuracy of the head's own network on the test images, where there are any.
+        facts: Names, digests and counts of the images, where features were paired, seed; ``largest``, the share of
+            the most frequent answer of the head's own network on held-out images; and ``reference``, its accuracy on
+            the test images, where there are any.
         notes: What to know, each a sentence.
+        not_climbed: Rungs that were left off because an earlier one agreed enough.
     """
 
     extractor: str
@@ -89,6 +114,7 @@ class Bridge:
     recombination: Recombination
     facts: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    not_climbed: tuple[str, ...] = ()
 
     def step(self, rung: str) -> Step:
         """Return what a rung gave.
@@ -113,10 +139,15 @@ class Bridge:
     @property
     def says(self) -> str:
         """``"fit"``, ``"doubtful"`` or ``"no fit"``: whether to go on with it."""
-        return said(self.agreement.accuracy)
+        return self.step(self.chosen).meaning
+
+    @property
+    def judged_by(self) -> str:
+        """``"labels"`` where the chosen rung was trained with some, else ``"agreement"``."""
+        return "labels" if self.chosen in LABELLED else "agreement"
 
     def lines(self) -> list[str]:
-        """Return what to tell of it beside a figure: by which rung, and what each gave."""
+        """Return what to tell of it beside a figure: by which rung, what each gave, and what to know of it."""
         found = [f"Bridged by {self.chosen}: {RUNGS[self.chosen]}; {self.says}."]
         for one in self.steps:
             if one.agreement is None:
@@ -127,7 +158,7 @@ class Bridge:
                 f"Rung {one.rung}: agreement {one.agreement.accuracy:.3f}{right}, {one.images:,} images, "
                 f"{one.seconds:.2f} s."
             )
-        return found
+        return [*found, *self.notes]
 
     def ladder(self) -> tuple[Rung, ...]:
         """Return what each rung gave that was not left out, as a cell of a matrix holds it."""
@@ -145,7 +176,9 @@ class Bridge:
             "head": self.head,
             "chosen": self.chosen,
             "says": self.says,
+            "judged_by": self.judged_by,
             "steps": steps,
+            "not_climbed": list(self.not_climbed),
             "facts": dict(self.facts),
             "notes": list(self.notes),
         }

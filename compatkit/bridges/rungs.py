@@ -27,6 +27,10 @@ LABELLED = frozenset({"stitch-labels", "finetune"})
 """Rungs that need labels."""
 ON_REQUEST = frozenset({"infomax"})
 """Rungs that are climbed only where they are named: they do harm where classes are unbalanced."""
+UNFITTED = frozenset({"direct", "statistics"})
+"""Rungs that fit nothing to features."""
+TRAINED = frozenset({"stitch", "stitch-labels", "finetune", "infomax"})
+"""Rungs that are trained step by step; where that cannot be done, the others stand all the same."""
 TAUGHT = frozenset({"stitch"})
 """Rungs that were trained to answer as the head's own network does: their agreement says more than they are worth."""
 ADAPTERS = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "stitch")
@@ -34,9 +38,6 @@ ADAPTERS = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3"
 BEST = "best"
 """For a matrix: as it is, with statistics, and those adapters; the one that agrees most."""
 On = Literal["src", "dst", "mix"]
-
-GO, NO_GO = 0.6, 0.12
-"""Agreement from which a bridge fits, and up to which it does not; measured on ten classes."""
 
 
 def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
@@ -65,8 +66,3 @@ def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
     if not names:
         raise UsageError(f"There is no rung to climb; known are {', '.join(RUNGS)}.")
     return [one for one in RUNGS if one in set(names)]
-
-
-def said(agreement: float) -> str:
-    """Return what an agreement says of a bridge: ``"fit"``, ``"doubtful"`` or ``"no fit"``."""
-    return "fit" if agreement >= GO else "no fit" if agreement <= NO_GO else "doubtful"

@@ -21,6 +21,11 @@ WORDS = {
     "doubtful": "doubtful: it is not known whether the bridge fits; measure it with labels (--test)",
     "no fit": "no fit: the bridge says other things than the head's own network",
 }
+BY_LABELS = {
+    "fit": "the bridge fits, by labels",
+    "doubtful": "doubtful: too few labelled images were kept apart to know; pass more with --labels",
+    "no fit": "no fit: the bridge is right no more often than one answer to all images",
+}
 
 
 @click.command(
@@ -61,7 +66,7 @@ WORDS = {
     type=click.FloatRange(0, 1),
     default=0.8,
     show_default=True,
-    help="Agreement from which no further rung is climbed.",
+    help="Agreement from which no further rung is climbed, if the rung also fits.",
 )
 @click.option("--all", "every", is_flag=True, help="Climb all rungs, whatever the agreement.")
 @click.option(
@@ -133,18 +138,18 @@ def bridge_command(
 
 
 def _tell(context: click.Context, found: Bridge, kept: dict[str, str], publish: str | None) -> None:
-    head = ("rung", "agreement", "R2", "accuracy", "images", "labels", "seconds", "")
-    columns([head, *(_row(one, found.chosen) for one in found.steps)], right=range(1, 7))
+    head = ("rung", "agreement", "kappa", "R2", "accuracy", "images", "labels", "seconds", "")
+    columns([head, *(_row(one, found.chosen) for one in found.steps)], right=range(1, 8))
     click.echo()
-    agreement = found.agreement
-    click.echo(f"{WORDS[found.says]}: {found.chosen}")
+    agreement, said = found.agreement, BY_LABELS if found.judged_by == "labels" else WORDS
+    click.echo(f"{said[found.says]}: {found.chosen}")
     paragraph(
         f"It says what the head's own network says on {_share(agreement)} of {agreement.count:,} images that nothing "
         f"was fitted to ({agreement.low:.3f} to {agreement.high:.3f})."
     )
     if found.facts["reference"] is not None:
         paragraph(f"The head's own network reaches {found.facts['reference']:.3f} on the test images.")
-    for note in found.notes:
+    for note in (*(f"{one.rung}: {one.note}" for one in found.steps if one.note), *found.notes):
         paragraph(note)
     for what, reference in kept.items():
         click.echo(f"published {what} {reference}")
@@ -159,10 +164,12 @@ def _tell(context: click.Context, found: Bridge, kept: dict[str, str], publish: 
 
 def _row(step: Step, chosen: str) -> tuple[str, ...]:
     if step.agreement is None:
-        return (step.rung, "-", "", "", "", "", "", step.note)
+        return (step.rung, "-", "", "", "", "", "", "", "left out")
+    kappa = None if step.agreed is None else step.agreed.kappa
     return (
         step.rung,
         _share(step.agreement),
+        "" if kappa is None else f"{kappa:.3f}",
         "" if step.explained is None else f"{step.explained:.2f}",
         "" if step.accuracy is None else _share(step.accuracy),
         f"{step.images:,}",

@@ -39,19 +39,20 @@ class Bridging(Finding):
         """Bring a head to an extractor that it was not trained with, from the cheapest way to the dearest.
 
         Every rung is judged by its agreement: on how many held-out images it says what the head's own network says,
-        whose statistics of batch normalisation are estimated on images of this domain too. No label is needed. Behind
-        each rung the head's statistics are estimated anew.
+        whose statistics of batch normalisation are estimated on images of this domain too. What chance gives is taken
+        off (Cohen's kappa). No label is needed. Behind each rung the head's statistics are estimated anew.
 
         Args:
             extractor: Reference of an extractor.
             head: Reference of a head; the extractor that it was trained with must be in this registry.
             data: Images of the extractor's domain, whose labels are not read; up to 500, or half of them, are held out.
-            labels: Labelled images of that domain, for the rungs that are trained with labels. One of five is held out.
+            labels: Labelled images of that domain, for the rungs that are trained with labels. One of five is not
+                trained on, nor are those held out of ``data``: by these such a rung is chosen, and judged.
             test: Labelled images to measure accuracy on; nothing is chosen by them.
             head_data: Images of the head's domain, to pair features on; labels are not read.
             rungs: Of ``compatkit.bridges.rungs.RUNGS``; None takes all but ``"infomax"``, and those that need labels
                 only where there are some.
-            until: Agreement from which no further rung is climbed; None climbs all.
+            until: Agreement from which no further rung is climbed, if the bridge also fits; None climbs all.
             images: How many to fit on at most.
             on: Where features are paired: ``"src"``, on ``data``; ``"dst"``, on ``head_data``; ``"mix"``, on both.
                 None takes ``"dst"`` where ``head_data`` is given.
@@ -139,6 +140,8 @@ class Bridging(Finding):
     ) -> dict[str, str]:
         """Keep a bridge: the fitted adapter or the refitted head, and the recombination that pins all parts.
 
+        The recombination records under ``training["bridge"]`` by which rung it is bridged and how well that does.
+
         Args:
             name: Of the recombination, such as ``"digits/mnist-usps"``; the adapter becomes ``<name>.adapter``, the
                 head ``<name>.head``.
@@ -154,7 +157,7 @@ class Bridging(Finding):
             IntegrityError: A part is not in this registry.
             EnvironmentFailure: Disk full, no right to write.
         """
-        from compatkit.bridges.assembling import publish, references
+        from compatkit.bridges.keeping import publish, references
 
         check_name(name)
         return references(publish(self.store, name, bridge, rung, about))

@@ -16,6 +16,7 @@ from compatkit.errors import DataError, IncompatibleError, UsageError
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.splitting import publish_split, split
 
+SMALL: dict[str, Any] = {"layers": [1, 1, 1, 1]}
 NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[int, int]]] = {
     "one": ("resnet8_cifar", "layer2", {}, (16, 16)),  # 32 channels of 8x8
     "two": ("resnet8_cifar", "layer2", {}, (16, 16)),
@@ -23,6 +24,20 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[int, int]]] = {
     "convs": ("lenet", "pool1", {}, (32, 32)),  # 6 channels of 14x14, into one convolution
     "again": ("lenet", "pool1", {}, (32, 32)),
     "vector": ("lenet", "dense2", {}, (32, 32)),  # a vector of 84
+    "larger": (
+        "resnet8_cifar",
+        "layer2",
+        {},
+        (24, 24),
+    ),  # 32 channels of 12x12, for a head that takes any size
+    "fixed": (
+        "lenet",
+        "pool1",
+        {"img_size": (28, 28)},
+        (28, 28),
+    ),  # 6 channels of 12x12, for a head that takes no other
+    "wide24": ("resnet18", "layer1", SMALL | {"channels": [24, 32, 32, 32]}, (32, 32)),  # 24 channels of 8x8
+    "wide16": ("resnet18", "layer1", SMALL | {"channels": [16, 32, 32, 32]}, (32, 32)),
 }
 
 
@@ -78,6 +93,7 @@ def test_a_bridge_is_kept_with_its_statistics_contract_and_provenance(
     facts = adapter.training
     assert facts["method"] == "ridge3x3" and facts["agreement"] == step.agreement.accuracy
     assert facts["data"]["images"] == 30 and facts["held_out"] == 30 and facts["seconds"] >= 0
+    assert step.agreed is not None and facts["kappa"] == step.agreed.kappa
     assert [one.model for one in again.contract.adapters] == ["resize", "project"]
     statistics = registry.manifest(names["recombination"]).training["statistics"]
     assert statistics["of"] == "head" and statistics["data"]["digest"] == facts["data"]["digest"]
@@ -174,3 +190,134 @@ def test_colour_images_reach_a_part_that_takes_grey_ones(made: ck.Registry) -> N
     colour = data_set("noise", size=(40, 24), count=40, channels=3).train
     found = made.bridge("zoo/again.extractor", "zoo/one.head", colour, rungs=["ridge"])
     assert found.step("ridge").agreement is not None
+
+
+def test_the_recombination_states_how_the_bridge_was_judged(registry: ck.Registry, images: ck.Split) -> None:
+    found = registry.bridge(
+        "zoo/two.extractor",
+        "zoo/one.head",
+        images,
+        test=images,
+        rungs=["direct", "ridge"],
+        until=None,
+        seed=3,
+    )
+    for rung in ("direct", "ridge"):
+        kept = registry.publish_bridge(f"pairs/{rung}", found, rung=rung)["recombination"]
+        step = found.step(rung)
+        assert step.agreed is not None
+        assert registry.manifest(kept).training["bridge"] == {
+            "rung": rung,
+            "agreement": step.agreed.figure.accuracy,
+            "chance": step.agreed.chance,
+            "kappa": step.agreed.kappa,
+            "held_out": 30,
+            "seconds": round(step.seconds, 3),
+            "says": step.meaning,
+            "seed": 3,
+            "reference": found.facts["reference"],
+            "paired_on": {
+                "on": "src",
+                "name": images.name,
+                "digest": found.facts["data"]["digest"],
+                "images": 30,
+            },
+        }
+        assert registry.load_recombination(kept).predict(images).shape == (60,)
+    blind = registry.bridge("zoo/two.extractor", "zoo/one.head", images, rungs=["direct"])
+    kept = registry.publish_bridge("pairs/blind", blind)["recombination"]
+    assert registry.manifest(kept).training["bridge"]["reference"] is None
+
+
+def test_features_enter_directly_only_where_no_adapter_is_needed(made: ck.Registry, images: ck.Split) -> None:
+    pair = "zoo/again.extractor", "zoo/fixed.head"
+    found = made.bridge(*pair, images, rungs=["direct", "statistics"], until=None)
+    assert found.step("direct").note == (
+        "Features go into the head as they are; these need an adapter first: resize to 12x12."
+    )
+    assert found.chosen == "statistics" and [one.blueprint.model for one in found.recombination.inserted] == [
+        "resize"
+    ]
+    between = made.bridges_between(*pair, {"zoo/again.extractor": images}, "best")
+    (best,) = between.values()
+    assert best.step("direct").agreement is None and best.step("ridge").agreement is not None
+
+
+def test_direct_is_judged_on_the_features_that_it_stands_on(made: ck.Registry, images: ck.Split) -> None:
+    """A head that takes any size: the rungs fit at its own 8x8 positions, and directly it gets 12x12."""
+    found = made.bridge("zoo/larger.extractor", "zoo/one.head", images, rungs=["direct", "ridge"], until=None)
+    step, ground = found.step("direct"), found.step("ridge").candidate.ground  # type: ignore[union-attr]
+    assert [one.blueprint.kwargs["size"] for one in ground.before] == [[8, 8]]
+    whole = torch.nn.Sequential(made.build("zoo/larger.extractor"), made.build("zoo/one.head")).eval()
+    data = made.manifest("zoo/larger.extractor").contract.data
+    with torch.no_grad():
+        said = whole(normalise(prepare(ground.held, data).images, data)).argmax(1)
+    wanted = ground.answers(ground.reference(), ground.held).argmax(1)
+    assert step.agreement is not None and step.agreement.correct == int((said == wanted).sum())
+
+
+@pytest.mark.parametrize("rung", ["absorbed", "infomax"])
+def test_a_head_is_refitted_to_another_width_at_equal_positions(
+    registry: ck.Registry, images: ck.Split, monkeypatch: pytest.MonkeyPatch, rung: str
+) -> None:
+    monkeypatch.setattr("compatkit.bridges.training.INFORMING", {"lr": 1e-5, "steps": 2})
+    pair = "zoo/wide24.extractor", "zoo/wide16.head"
+    assert registry.check(*pair).wiring == "needs-adapter"
+    found = registry.bridge(*pair, images, rungs=[rung])
+    assert found.recombination.inserted == () and found.recombination.report.wiring == "direct"
+    names = registry.publish_bridge("pairs/equal", found)
+    taken = registry.manifest(names["head"]).contract.structural.inputs[0]
+    assert taken.channels == 24 and registry.check("zoo/wide24.extractor", names["head"]).wiring == "direct"
+    again = registry.load_recombination(names["recombination"])
+    pixels = normalise(prepare(images, again.data).images, again.data)
+    torch.testing.assert_close(again(pixels), found.recombination(pixels), atol=1e-5, rtol=1e-5)
+
+
+def test_a_matrix_is_bridged_without_accuracy_on_classes_that_the_head_does_not_know(
+    made: ck.Registry, images: ck.Split
+) -> None:
+    other = data_set("pets", size=(16, 16), count=30, classes=("cat", "dog", "fox")).test
+    pair, name = ("zoo/two.extractor", "zoo/one.head"), "zoo/two.extractor"
+    (found,) = made.bridges_between(*pair, {name: images}, "ridge", tests={name: other}).values()
+    assert found.step("ridge").accuracy is None and found.facts["reference"] is None
+    note = "No accuracy is measured: pets/test holds no image of a class that zoo/one.head@1.0.0 knows."
+    assert note in found.notes and note in found.lines()
+    (known,) = made.bridges_between(*pair, {name: images}, "ridge", tests={name: images}).values()
+    assert known.step("ridge").accuracy is not None and known.notes == ()
+    with pytest.raises(DataError, match="none in common"):
+        made.bridge(*pair, images, test=other)
+
+
+def test_rungs_that_were_not_climbed_are_named(made: ck.Registry) -> None:
+    """The head on its own extractor agrees with itself."""
+    images = data_set("noise", size=(16, 16), count=300).train
+    pair = "zoo/convs.extractor", "zoo/convs.head", images
+    found = made.bridge(*pair, rungs=["statistics", "ridge", "stitch"], until=0.5)
+    assert found.says == "fit" and found.chosen == "statistics"
+    assert found.not_climbed == ("ridge", "stitch") and found.to_json()["not_climbed"] == ["ridge", "stitch"]
+    assert found.notes[-1] == "Not climbed, as statistics fits and agrees on 0.5 at least: ridge, stitch."
+    every = made.bridge(*pair, rungs=["statistics", "ridge"], until=None)
+    assert every.not_climbed == () and not any("Not climbed" in one for one in every.notes)
+
+
+def test_a_bridge_trained_with_labels_is_judged_by_labels_and_kept(
+    registry: ck.Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Untrained networks: what the head says of an image is worth nothing, until it learns from labels."""
+    labels = data_set("rows", size=(16, 16), count=120).train
+    found = registry.bridge(
+        "zoo/two.extractor",
+        "zoo/one.head",
+        labels,
+        labels=labels,
+        rungs=["statistics", "finetune"],
+        until=None,
+    )
+    assert (found.chosen, found.judged_by, found.to_json()["judged_by"]) == ("finetune", "labels", "labels")
+    step = found.step("finetune")
+    assert step.checked is not None and step.labels == 60 and step.checked.figure.count == 60
+    assert found.says == step.checked.says != "no fit"
+    assert found.notes[0].startswith("Labels decided for finetune") and found.notes[0] in str(found)
+    names = registry.publish_bridge("pairs/taught", found)
+    stated = registry.manifest(names["recombination"]).training["bridge"]
+    assert stated["says"] == found.says and stated["checked"]["share"] == step.checked.figure.accuracy

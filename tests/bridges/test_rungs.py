@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import compatkit.bridges.closed
 from compatkit.bridges import closed, training
-from compatkit.bridges.absorbing import absorbed, entries
-from compatkit.bridges.answering import falls
-from compatkit.bridges.climbing import choose
-from compatkit.bridges.rungs import RUNGS, chosen_rungs, said
+from compatkit.bridges.absorbing import absorbed
+from compatkit.bridges.choosing import choose
+from compatkit.bridges.judging import falls
+from compatkit.bridges.rungs import RUNGS, chosen_rungs
 from compatkit.errors import DataError, IncompatibleError, UsageError
 
 EYE = torch.eye(4)
@@ -73,40 +73,6 @@ def test_the_head_itself_is_never_changed() -> None:
     assert not any(one.training for one in right.module.modules())
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_absorbed_weights_stay_within_the_heads_own_blueprint_where_they_can(bias: bool) -> None:
-    right = head_of(PART, Head(bias))
-    same = absorbed(between(part("left", MIXING), PART, right))
-    assert same.entries == () and same.refitted
-    assert {name: value.shape for name, value in same.head.state_dict().items()} == {
-        name: value.shape for name, value in right.module.state_dict().items()
-    }
-    wider = absorbed(between(part("left", WIDER), PART, right))
-    assert wider.entries == (("main", 7), ("short", 7))
-    assert wider.head.main.weight.shape == (6, 7, 3, 3) and right.module.main.weight.shape == (6, 4, 3, 3)
-
-
-class Adding(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.last = nn.Conv2d(4, 4, 1), nn.Linear(4 * 64, 3)
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.last((self.conv(features) + features).flatten(1))
-
-
-def test_a_head_whose_features_go_elsewhere_too_is_not_absorbed() -> None:
-    features = torch.randn(2, 4, 8, 8)
-    assert [(one.path, one.normalised) for one in entries(Head().eval(), features)] == [
-        ("main", "norm"),
-        ("short", "other"),
-    ]
-    with pytest.raises(IncompatibleError, match=r"go into add.*rung ridge"):
-        entries(Adding(), features)
-    with pytest.raises(IncompatibleError, match=r"go into relu"):
-        entries(nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(256, 3)), features)
-
-
 def test_statistics_belong_to_the_features_that_come() -> None:
     """Stretched features through a head with stored statistics, and with those that were estimated on them."""
     made = between(part("left", 5 * EYE), PART)
@@ -142,8 +108,13 @@ def test_training_with_labels_learns_what_the_heads_own_network_does_not_know() 
     steps = ladder.climb(["ridge", "stitch-labels", "finetune"], None, None)
     figures = [one.accuracy.accuracy for one in steps if one.accuracy is not None]
     assert figures[0] < 0.7 < 0.9 < figures[2] and figures[1] > figures[0]
-    assert choose(steps).rung in ("stitch-labels", "finetune")
+    chosen = choose(steps)
+    assert chosen.rung in ("stitch-labels", "finetune")
     assert [one.labels for one in steps] == [0, 96, 96]
+    assert chosen.judged is chosen.checked and chosen.checked is not None and chosen.right is not None
+    assert chosen.checked.figure.correct == int(chosen.right.sum()) and chosen.checked.figure.count == 24
+    assert chosen.meaning == chosen.checked.says != "no fit"
+    assert steps[0].judged is steps[0].agreed
 
 
 def test_stitching_begins_from_the_linear_map_and_comes_closer_to_the_teacher() -> None:
@@ -210,17 +181,26 @@ def test_names_of_rungs() -> None:
         chosen_rungs(["finetune"], False)
     with pytest.raises(UsageError, match="no rung to climb"):
         chosen_rungs([], False)
-    assert [said(one) for one in (0.61, 0.3, 0.1)] == ["fit", "doubtful", "no fit"]
 
 
 @pytest.mark.case("F")
 def test_features_that_are_none_are_refused() -> None:
     still = part("left", torch.zeros(4, 4))
-    with pytest.raises(DataError, match="do not change from image to image"):
-        climb(between(still, PART)).climb(["ridge"], None, None)
+    for rung in ("permutation", "procrustes", "ridge", "ridge3x3", "absorbed", "stitch", "infomax"):
+        with pytest.raises(
+            DataError, match=r"features of left.extractor@1.0.0 do not change from image to image"
+        ):
+            climb(between(still, PART)).climb([rung], None, None)
+        aims_at_nothing = climb(between(PART, part("own", torch.zeros(4, 4))))
+        with pytest.raises(
+            DataError, match=r"features of own.extractor@1.0.0 do not change from image to image"
+        ):
+            aims_at_nothing.climb([rung], None, None)
     broken = part("left", torch.full((4, 4), float("nan")))
-    with pytest.raises(DataError, match="not finite; look at the weights"):
+    with pytest.raises(DataError, match=r"features of left.extractor@1.0.0 are not finite on these images"):
         climb(between(broken, PART)).climb(["ridge"], None, None)
+    with pytest.raises(DataError, match=r"features of left.extractor@1.0.0 are not finite on these images"):
+        climb(between(broken, PART, on="dst", head_data=images(30, seed=2))).climb(["ridge"], None, None)
     with pytest.raises(DataError, match=r"own network gives outputs that are not finite"):
         climb(between(part("left", EYE), part("own", torch.full((4, 4), float("nan")))))
 
@@ -258,14 +238,22 @@ def test_images_that_do_not_suffice_are_refused() -> None:
         climb(between(left, PART), labels=images(6))
 
 
-@pytest.mark.parametrize(("on", "count"), [("dst", 40), ("mix", 30)])
-def test_features_are_paired_on_images_of_either_domain(on: str, count: int) -> None:
-    others = images(50, seed=9, channels=3)
+@pytest.mark.parametrize(
+    ("on", "given", "count"), [("dst", 50, 40), ("dst", 12, 12), ("mix", 50, 30), ("mix", 12, 24)]
+)
+def test_features_are_paired_on_images_of_either_domain(on: str, given: int, count: int) -> None:
+    others = images(given, seed=9, channels=3)
     made = between(part("left", MIXING), PART, on=on, head_data=others)
     assert len(made.pairs) == count and made.pairs is not made.fit
+    if on == "mix":  # as many of both, however few the head's are
+        mine = {one.tobytes() for one in made.fit.images}
+        assert sum(one.tobytes() in mine for one in made.pairs.images) == count // 2
     assert not set(map(bytes, made.held.images)) & set(map(bytes, made.fit.images))
     step = climb(made).climb(["ridge"], None, None)[0]
     assert step.agreement is not None and step.agreement.accuracy == 1
+    assert (step.images, step.estimated) == (count, 30)
+    rungs = climb(made).climb(["direct", "statistics", "stitch"], None, None)
+    assert [(one.images, one.estimated) for one in rungs] == [(0, 0), (30, 30), (30, 30)]
 
 
 def test_features_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,8 +273,21 @@ def test_features_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest
         found.candidate.fitted.module.state_dict(), expected.candidate.fitted.module.state_dict()
     )
     assert len(runs) > 2
-    with pytest.raises(DataError, match="do not fit into memory, which the trained rungs need"):
-        ladder.climb(["stitch"], None, None)
+    stitch, ridge = ladder.climb(["ridge", "stitch"], None, None)[::-1]
+    assert stitch.candidate is None and ridge.candidate is not None
+    assert "do not fit into memory, which the trained rungs need" in stitch.note
+
+
+@pytest.mark.parametrize("rung", ["stitch", "stitch-labels", "finetune", "infomax"])
+def test_a_rung_whose_training_fails_is_left_out_and_the_others_stand(
+    monkeypatch: pytest.MonkeyPatch, rung: str
+) -> None:
+    monkeypatch.setattr(training.F, "cross_entropy", lambda *given: torch.tensor(float("nan")))
+    monkeypatch.setattr(training, "information", lambda logits: torch.tensor(float("nan")))
+    ladder = climb(between(part("left", MIXING), PART), labels=images(30, seed=5))
+    steps = ladder.climb(["ridge", rung], None, None)
+    assert steps[1].note.startswith("The loss of step 0 is not finite; look at the features")
+    assert steps[1].agreement is None and choose(steps).rung == "ridge"
 
 
 def test_patches_of_too_many_channels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +302,9 @@ def test_a_network_that_says_one_thing_only_is_told_of() -> None:
     module = Head()
     module.last.bias.data = torch.tensor([1e3, 0, 0])
     ladder = climb(between(part("left", MIXING), PART, head_of(PART, module)))
-    (note,) = ladder.notes(ladder.climb(["ridge"], None, None))
+    (step,) = steps = ladder.climb(["ridge"], 0.5, None)
+    assert step.agreement is not None and step.agreement.accuracy == 1 and step.meaning == "doubtful"
+    (note,) = ladder.notes(steps)
     assert note.startswith("The head's own network gives 100% of the images one answer")
 
 
@@ -343,7 +346,10 @@ def test_tokens_are_bridged_without_class_tokens_that_the_head_does_not_know(run
     made = between(left, own, right)
     assert [str(one).split(":")[0] for one in made.before] == ["drop-tokens"] and made.layout == "NLC"
     ladder = climb(made)
-    (step,) = ladder.climb([rung], None, None)
+    direct, step = ladder.climb(["direct", rung], None, None)
+    assert direct.note == (
+        "Features go into the head as they are; these need an adapter first: drop-tokens: leave out 1."
+    )
     assert step.candidate is not None and step.agreement is not None and step.agreement.accuracy == 1
     wanted = made.answers(ladder.teacher, made.held)
     torch.testing.assert_close(step.candidate.answers(made.held_features), wanted, atol=1e-2, rtol=1e-3)

@@ -32,7 +32,7 @@ def test_the_ladder_is_told_kept_and_found_again(run: Any, work: Path) -> None:
     fits = found["says"] != "no fit"
     assert said.code == (0 if fits else 1)
     table = said.out.splitlines()
-    assert table[0].split() == ["rung", "agreement", "R2", "accuracy", "images", "seconds"]
+    assert table[0].split() == ["rung", "agreement", "kappa", "R2", "accuracy", "images", "seconds"]
     assert [line.split()[0] for line in table[1:3]] == ["statistics", "ridge"]
     chosen = next(one for one in found["steps"] if one["rung"] == found["chosen"])
     assert f"{chosen['agreement']['share']:.3f}" in said.out and chosen["accuracy"]["images"] == 48

@@ -53,7 +53,9 @@ def test_an_arm_gives_its_measures_and_a_picture(data: Path, tmp_path: Path) -> 
 def test_a_network_that_is_not_named_by_backbone_and_split_is_refused(data: Path) -> None:
     given = run_of(data, "bound")
     given.settings = {**given.settings, "wide": ["resnet20_cifar"]}
-    with pytest.raises(UsageError, match=r"'wide' is a backbone and its split point.*got \['resnet20_cifar'\]"):
+    with pytest.raises(
+        UsageError, match=r"'wide' is a backbone and its split point.*got \['resnet20_cifar'\]"
+    ):
         run(given)
 
 

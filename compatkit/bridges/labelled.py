@@ -1,0 +1,57 @@
+"""Labelled images: those that rungs are trained with, and those kept apart to see what it gave."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from compatkit.bridges.answering import classes_of
+from compatkit.bridges.ground import Ground
+from compatkit.bridges.passes import Passes
+from compatkit.bridges.training import Labelled
+from compatkit.data.split import Split
+from compatkit.errors import DataError
+
+CHECKED = 5
+"""One labelled image of so many is not trained on, to see whether labels helped."""
+LEAST, LEFT = 10, 2
+"""Labelled images in all, and those of them that are left to train on: statistics of a batch are of two or more."""
+
+
+def parted(ground: Ground, labels: Split) -> tuple[Labelled, tuple[Passes, Split]]:
+    """Return labelled images to train on, and others to see what it gave.
+
+    An image that agreement is measured on is never trained on, also where it is among the labelled ones: such images
+    are the first that are kept apart.
+
+    Raises:
+        DataError: There are too few, or classes that the head does not know.
+    """
+    outputs = dict(classes_of(labels, ground.head))
+    missing = [
+        name for place, name in enumerate(labels.classes) if place not in outputs and labels.counts[place]
+    ]
+    if missing:
+        raise DataError(
+            f"{labels.name} has images of {', '.join(missing)}, which {ground.head.reference} does not tell apart. "
+            "Leave these images out.",
+            subject=missing,
+        )
+    if len(labels) < LEAST:
+        raise DataError(
+            f"{labels.name} has {len(labels)} labelled images; training a bridge takes {LEAST} at least."
+        )
+    order = np.random.default_rng(ground.seed).permutation(len(labels))
+    known = {one.tobytes() for one in ground.held.images}
+    held = np.array([labels.images[place].tobytes() in known for place in order])
+    order = np.concatenate([order[held], order[~held]])
+    apart = max(len(labels) // CHECKED, int(held.sum()))
+    if len(labels) - apart < LEFT:
+        raise DataError(
+            f"{int(held.sum())} of the {len(labels)} labelled images of {labels.name} are among those held out to "
+            f"choose by, which leaves {len(labels) - apart} to train on; it takes {LEFT} at least. Pass more labelled "
+            "images, or others."
+        )
+    used, checks = labels.take(order[apart:]), labels.take(order[:apart])
+    targets = torch.tensor([outputs[int(one)] for one in used.labels])
+    return Labelled(ground.passes(used, None), targets), (ground.passes(checks, None), checks)
