@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -37,12 +38,14 @@ def publish_recombination(
     *,
     version: str | None = None,
     about: About | None = None,
+    training: Mapping[str, Any] | None = None,
 ) -> Reference:
-    """Keep a recombination; see ``Registry.publish_recombination``."""
+    """Keep a recombination; see ``Registry.publish_recombination``; ``training`` is what else to record, as JSON."""
     check_name(name)
     manifest, again = drafted(store, name, recombination, about)
     payload = store.put_state(own_state(again), parameters=manifest.payload.parameters)
-    manifest = attrs.evolve(manifest, payload=payload)
+    recorded = {**manifest.training, **(training or {})}
+    manifest = attrs.evolve(manifest, payload=payload, training=recorded)
     reference = store.publish(name, manifest, version=version)
     remember_proof(store, manifest, reference, _builders(again))
     return reference

@@ -18,6 +18,7 @@ from compatkit.errors import UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.recombination import Recombination
+from compatkit.recombinations import publish_recombination
 from compatkit.registry.manifest import About, Manifest, Parent
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
@@ -70,7 +71,8 @@ def publish(
         kept["head"] = _publish_head(store, f"{name}.head", _manifest(step, made), made)
         head = load(store, kept["head"])
     whole = _recombined(made, head, adapters, found.recombination.report)
-    kept["recombination"] = _publish_whole(store, name, whole, about, _judgement(step, found.facts))
+    judged = {"bridge": _judgement(step, found.facts)}
+    kept["recombination"] = publish_recombination(store, name, whole, about=about, training=judged)
     return kept
 
 
@@ -118,18 +120,6 @@ def _judgement(step: Step, facts: Mapping[str, Any]) -> dict[str, Any]:
             "chance": step.checked.chance,
         }
     return found | {"reference": facts["reference"], "paired_on": dict(facts["paired_on"])}
-
-
-def _publish_whole(
-    store: Store, name: str, whole: Recombination, about: About | None, judgement: dict[str, Any]
-) -> Reference:
-    """Publish a recombination whose manifest says how the bridge was judged."""
-    from compatkit.recombinations import drafted, own_state
-
-    draft, again = drafted(store, name, whole, about)
-    payload = store.put_state(own_state(again), parameters=draft.payload.parameters)
-    manifest = attrs.evolve(draft, payload=payload, training={**draft.training, "bridge": judgement})
-    return store.publish(name, manifest)
 
 
 def _manifest(step: Step, made: Candidate) -> Manifest:
