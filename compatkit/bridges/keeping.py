@@ -10,6 +10,7 @@ import attrs
 from compatkit.bridges.candidate import Candidate
 from compatkit.bridges.climbing import residual_of
 from compatkit.bridges.ground import Ground
+from compatkit.bridges.recorded import HEAD as BRIDGED
 from compatkit.bridges.results import Bridge, Step
 from compatkit.compatibility import check
 from compatkit.components import load, pinned, registered
@@ -71,7 +72,7 @@ def publish(
         kept["head"] = _publish_head(store, f"{name}.head", _manifest(step, made), made)
         head = load(store, kept["head"])
     whole = _recombined(made, head, adapters, found.recombination.report)
-    judged = {"bridge": _judgement(step, found.facts)}
+    judged = {"bridge": _judgement(step, found.facts, made.ground.head)}
     kept["recombination"] = publish_recombination(store, name, whole, about=about, training=judged)
     return kept
 
@@ -109,7 +110,7 @@ def _recombined(
     )
 
 
-def _judgement(step: Step, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _judgement(step: Step, facts: Mapping[str, Any], head: LoadedPart) -> dict[str, Any]:
     """Return what is recorded of a whole bridge: by which rung, how well it does, and on what that rests."""
     found = {"rung": step.rung, **outcome(step), "says": step.meaning, "seed": facts["seed"]}
     if step.checked is not None:
@@ -119,7 +120,8 @@ def _judgement(step: Step, facts: Mapping[str, Any]) -> dict[str, Any]:
             "images": figure.count,
             "chance": step.checked.chance,
         }
-    return found | {"reference": facts["reference"], "paired_on": dict(facts["paired_on"])}
+    told = {"reference": facts["reference"], "paired_on": dict(facts["paired_on"])}
+    return found | told | {BRIDGED: head.digest}
 
 
 def _manifest(step: Step, made: Candidate) -> Manifest:

@@ -11,6 +11,7 @@ from compatkit.cli.output import clean, emit, next_step, paragraph, print_rich, 
 from compatkit.cli.roots import check_outputs, registry
 
 if TYPE_CHECKING:
+    from compatkit.bridges.recorded import BridgeRecord
     from compatkit.contract import Data
     from compatkit.reports.verdicts import Verdicts
     from compatkit.verdict import Report
@@ -69,7 +70,8 @@ def check_command(
         _tell_all(verdicts, require, failing, machine)
     else:
         report = verdicts.report(verdicts.extractors[0], verdicts.heads[0])
-        _tell(report, require, not failing, machine)
+        bridges = registry(context).bridges_of(str(report.extractor), str(report.head))
+        _tell(report, bridges, require, not failing, machine)
     if markdown is not None and not machine:
         click.echo(f"wrote {clean(markdown)}")
     context.exit(1 if failing else 0)
@@ -86,14 +88,18 @@ def _classes(name: str, root: str | None, download: bool) -> Data:
     return Data(test.size, test.channels, (), (), labels=tuple(map(label, test.classes)))
 
 
-def _tell(report: Report, require: str, satisfied: bool, machine: bool) -> None:
+def _tell(report: Report, bridges: list[BridgeRecord], require: str, satisfied: bool, machine: bool) -> None:
     from compatkit.verdict import EQUAL_SHAPES
 
     if machine:
-        emit({**report.to_json(), "required": require, "satisfied": satisfied})
+        there = [one.to_json() for one in bridges]
+        emit({**report.to_json(), "bridges": there, "required": require, "satisfied": satisfied})
         return
     click.echo(report_text(report))
-    if report.unproven:
+    for one in bridges:
+        click.echo()
+        paragraph(str(one))
+    if report.unproven and not bridges:
         click.echo()
         paragraph(f"{EQUAL_SHAPES} Measure the pair before you rely on it.")
         where = given(click.get_current_context()).words

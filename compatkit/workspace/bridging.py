@@ -13,6 +13,7 @@ from compatkit.workspace.finding import Finding
 
 if TYPE_CHECKING:
     from compatkit.bridges.climbing import Progress
+    from compatkit.bridges.recorded import BridgeRecord
     from compatkit.bridges.results import Bridge
     from compatkit.data.dataset import Split
 
@@ -134,6 +135,20 @@ class Bridging(Finding):
             seed=seed,
             progress=progress,
         )
+
+    def bridges_of(self, extractor: str, head: str) -> list[BridgeRecord]:
+        """Return the published bridges between two parts, with how they were judged; reads no weights.
+
+        Args:
+            extractor: Reference of an extractor.
+            head: Reference of the head that was bridged; a refitted one counts as a bridge of the one it was.
+
+        Raises:
+            NotFound: Nothing has that name or version.
+        """
+        from compatkit.bridges.recorded import recorded
+
+        return list(recorded(self.store, self.store.resolve(extractor), self.store.resolve(head)))
 
     def publish_bridge(
         self, name: str, bridge: Bridge, *, rung: str | None = None, about: About | None = None

@@ -12,8 +12,10 @@ import torch
 from small import data_set
 
 import compatkit as ck
+from compatkit.cli import main
 from compatkit.errors import DataError, IncompatibleError, UsageError
 from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.registry.names import Version
 from compatkit.splitting import publish_split, split
 
 SMALL: dict[str, Any] = {"layers": [1, 1, 1, 1]}
@@ -97,6 +99,32 @@ def test_a_bridge_is_kept_with_its_statistics_contract_and_provenance(
     assert [one.model for one in again.contract.adapters] == ["resize", "project"]
     statistics = registry.manifest(names["recombination"]).training["statistics"]
     assert statistics["of"] == "head" and statistics["data"]["digest"] == facts["data"]["digest"]
+
+
+def test_published_bridges_of_a_pair_are_found_with_how_they_were_judged(
+    registry: ck.Registry, images: ck.Split, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = ("zoo/again.extractor", "zoo/convs.head")
+    assert registry.bridges_of(*pair) == []
+    found = registry.bridge(*pair, images, rungs=["ridge", "absorbed"], until=None)
+    registry.publish_bridge("pairs/b", found, rung="absorbed")
+    registry.publish_bridge("pairs/a", found, rung="ridge")
+    one, other = registry.bridges_of(*pair)
+    assert (one.reference, one.rung) == ("pairs/a@1.0.0", "ridge")
+    assert (other.reference, other.rung) == ("pairs/b@1.0.0", "absorbed")  # its head is refitted, of the same
+    step = found.step("absorbed")
+    assert step.agreement is not None and (other.agreement, other.held_out, other.says) == (
+        step.agreement.accuracy,
+        30,
+        step.meaning,
+    )
+    assert registry.bridges_of("zoo/one.extractor", "zoo/convs.head") == []
+    with pytest.raises(SystemExit):
+        main(["--registry", str(registry.store.root), "check", *pair])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "pairs/b@1.0.0 bridges them through absorbed: agreement" in said and "Measure the pair" not in said
+    registry.store.withdraw("pairs/a", Version(1, 0, 0), "a test")
+    assert [one.rung for one in registry.bridges_of(*pair)] == ["absorbed"]
 
 
 def test_the_extractors_own_statistics_stay(registry: ck.Registry, images: ck.Split) -> None:
@@ -214,6 +242,7 @@ def test_the_recombination_states_how_the_bridge_was_judged(registry: ck.Registr
             "held_out": 30,
             "seconds": round(step.seconds, 3),
             "says": step.meaning,
+            "head": registry.store.resolve("zoo/one.head").digest,
             "seed": 3,
             "reference": found.facts["reference"],
             "paired_on": {
