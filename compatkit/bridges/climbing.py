@@ -121,6 +121,7 @@ class Climb:
         return accuracy(logits, self.test, self.ground.head).accuracy
 
     def _step(self, rung: str, before: Sequence[Step]) -> Step:
+        self.ground.lent()
         began = time.perf_counter()
         try:
             made = self._built(rung)
@@ -131,7 +132,7 @@ class Climb:
             if rung not in TRAINED:
                 raise
             return Step(rung, note=str(error))
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - began + self.ground.lent()
         self._check_features(rung)
         if rung == "infomax" and (note := self._fell(made, before)):
             return Step(rung, images=self._images(rung), seconds=seconds, note=note)

@@ -15,6 +15,7 @@ from compatkit.adapters.seam import build_adapter
 from compatkit.alignment.moments import ROUNDING, PairedMoments
 from compatkit.alignment.procrustes import rotation
 from compatkit.bridges.dividing import divided, pairing
+from compatkit.bridges.once import Once
 from compatkit.bridges.passes import Passes
 from compatkit.bridges.rungs import On
 from compatkit.bridging import Place, feature_pairs, images_for, moments_of, standing
@@ -55,14 +56,16 @@ class Ground:
     paired: Passes = attrs.field(init=False)
     features: Passes = attrs.field(init=False)
     held_features: Passes = attrs.field(init=False)
-    _moments: PairedMoments | None = attrs.field(init=False, default=None)
-    _rotation: Tensor | None = attrs.field(init=False, default=None)
+    _moments: Once[PairedMoments] = attrs.field(init=False)
+    _rotation: Once[Tensor] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.paired = Passes(lambda: self._pairs())
         apart = Passes(lambda: self._finite(self._features(self.fit, self.seed)))
         self.features = self.paired if self.pairs is self.fit else apart
         self.held_features = self.passes(self.held, None)
+        self._moments = Once(self._paired_moments)
+        self._rotation = Once(lambda: rotation(self._moments.get()))
 
     @property
     def layout(self) -> str:
@@ -88,14 +91,7 @@ class Ground:
         Raises:
             DataError: Features of either side do not change.
         """
-        if self._moments is None:
-            found = moments_of(
-                ((one[0], one[1]) for one in self.paired), self.layout, len(self.pairs), seed=self.seed
-            )
-            _check_changing(found.xx.diagonal(), found.mean_x, found.samples, self.extractor)
-            _check_changing(found.yy, found.mean_y, found.samples, self.own)
-            self._moments = found
-        return self._moments
+        return self._moments.get()
 
     def check(self) -> None:
         """Refuse features that nothing can be fitted to.
@@ -108,9 +104,12 @@ class Ground:
     @property
     def rotation(self) -> Tensor:
         """Procrustes' Q of the paired features, made once: with thousands of channels it is the dearest of all fits."""
-        if self._rotation is None:
-            self._rotation = rotation(self.moments)
-        return self._rotation
+        _ = self.moments  # first, so that its seconds are not among those of the rotation
+        return self._rotation.get()
+
+    def lent(self) -> float:
+        """Return the seconds of what was made before and used since this was asked last: they belong to each user."""
+        return self._moments.lent() + self._rotation.lent()
 
     def passes(self, images: Split, order: int | None) -> Passes:
         """Return the features of images behind the adapters without weights, in an order."""
@@ -126,6 +125,15 @@ class Ground:
         """Return the logits of a whole network of the head's own extractor, ``(n, outputs)``."""
         with evaluation_mode(module), torch.no_grad():
             return torch.cat([module(batch).float() for batch in images_for(self.own, images, order)])
+
+    def _paired_moments(self) -> PairedMoments:
+        """Return them, of features that change."""
+        found = moments_of(
+            ((one[0], one[1]) for one in self.paired), self.layout, len(self.pairs), seed=self.seed
+        )
+        _check_changing(found.xx.diagonal(), found.mean_x, found.samples, self.extractor)
+        _check_changing(found.yy, found.mean_y, found.samples, self.own)
+        return found
 
     def _pairs(self) -> Iterator[tuple[Tensor, ...]]:
         yield from self._finite(

@@ -32,7 +32,8 @@ class Step:
             of ``statistics`` those that it was estimated on.
         estimated: Images that statistics of batch normalisation were estimated on.
         labels: Labelled images that were trained on.
-        seconds: Of fitting, training and estimating statistics; features are made before.
+        seconds: Of fitting, training and estimating statistics, as if it were the only rung: what several stand on,
+            such as moments, is made once and counts for each. Features are made before.
         accuracy: On test images, where they were given.
         checked: How often it is right on labelled images that nothing was fitted to, where labels were given.
         right: On which of them it is.
