@@ -27,6 +27,7 @@ def along_measures(
     height: str = "accuracy on the target's test images",
     *,
     apart: bool = False,
+    across: Mapping[str, float] | None = None,
 ) -> bytes:
     """Return a picture of some measures in a row as PNG, a line an arm; nothing is drawn where there is no value.
 
@@ -37,13 +38,14 @@ def along_measures(
         title: Below those.
         height: What is drawn upwards.
         apart: Whether each arm has a panel and a scale of its own: for arms far from each other.
+        across: Levels to compare with, by what they are called.
     """
     lines = {
         arm: list(zip(*(results.values(arm, one) for one in measures), strict=True)) for arm in results.arms
     }
     there = {arm: rows for arm, rows in lines.items() if any(one is not None for row in rows for one in row)}
     panels = {arm: {arm: rows} for arm, rows in there.items()} if apart else {"": there}
-    return _drawn(panels, ticks, title, height)
+    return _drawn(panels, ticks, title, height, across)
 
 
 def along_arms(
