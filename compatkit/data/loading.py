@@ -113,16 +113,18 @@ def _torchvision(name: str, folders: list[Path], download: bool, offered: Mappin
 
     key, roots = _key(name), [*folders, default_root()]
     looked = ", ".join(str(folder) for folder in roots)
+    packs = {_name(file) for folder in folders for file in _packs(folder).values()}
     if key in FETCHED:
         data = read_torchvision(key, FETCHED[key], roots, download=download)
         if data is not None:
             return data
+        like = ", ".join(sorted(one for one in packs if _key(one).startswith(key)))
         raise DataError(
-            f"Data set {name!r} is in none of these folders: {looked}. Give the path of a pack, set "
-            "COMPATKIT_DATA or root to a folder that holds it, or allow the download.",
+            f"Data set {name!r} is in none of these folders: {looked}."
+            + (f" There are packs of like names: {like}." if like else "")
+            + " Give the path of a pack, set COMPATKIT_DATA or root to a folder that holds it, or allow the download.",
             subject=name,
         )
-    packs = {_name(file) for folder in folders for file in _packs(folder).values()}
     known = sorted({*MADE, *COMPOSED, *offered, *packs, *FETCHED.values()})
     near = difflib.get_close_matches(name.lower(), known, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -49,7 +49,8 @@ class Shelf:
                     raise
                 raise DataError(
                     f"Study {self.study} reads the data set {name!r}. {error} For a study: put it, as the pack "
-                    f"{name}.npz or as torchvision keeps it, into a folder, and name the folder with --data.",
+                    f"{name}.npz or as torchvision keeps it, into a folder, and name the folder with --data. "
+                    "Where the name is a setting of the study, --set takes another.",
                     subject=name,
                 ) from error
             self._check(found)
