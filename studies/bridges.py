@@ -16,12 +16,15 @@ at few positions, ``families`` an extractor and a head of two stock architecture
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import compatkit as ck
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Run, Study
+from compatkit.studies import Measure, Outcome, Results, Run, Study
+
+from ._rows import rows
 
 PAIRS = ("mnist-usps", "usps-mnist", "same-mnist", "same-usps", "halves")
 CHANGES = ("early", "late", "deep", "wide", "families")
@@ -39,6 +42,7 @@ RUNGS = {
     "stitch-labels": "stitch to labels",
     "finetune": "fine-tune",
 }
+BOUNDS = {"reference": "the head's own network", "own": "the extractor's own head"}
 CLOSED = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "absorbed")
 """Rungs whose seconds are those of a fit, not of training."""
 FREE = ("direct", "statistics", *CLOSED)
@@ -192,12 +196,20 @@ def _some(run: Run, data: ck.DataSet) -> ck.DataSet:
     return data.subset(**{name: min(size, len(getattr(data, name))) for name, size in sizes.items()})
 
 
+def draw(results: Results) -> Mapping[str, bytes]:
+    """Draw the ladder at one count of images: a row for each rung, a mark for each pair."""
+    title = f"accuracy on test images of the extractor's domain, {SHOWN} images"
+    shown = {**{f"{rung}-{SHOWN}": words for rung, words in RUNGS.items()}, **BOUNDS}
+    ways = {arm: {words: results.known(arm, name) for name, words in shown.items()} for arm in results.arms}
+    return {"ladder": rows(ways, title)}
+
+
 def _measures() -> tuple[Measure, ...]:
-    found = [Measure(name="own", title="own head"), Measure(name="reference", title="the head's own network")]
+    found = [Measure(name=name, title=words) for name, words in BOUNDS.items()]
     for count in COUNTS:
         images, drawn = f"{count} images", count == SHOWN
         found += [
-            Measure(name=f"{rung}-{count}", title=f"{words}, {images}", drawn=drawn)
+            Measure(name=f"{rung}-{count}", title=f"{words}, {images}", drawn=False)
             for rung, words in RUNGS.items()
         ]
         found += [
@@ -205,7 +217,7 @@ def _measures() -> tuple[Measure, ...]:
             Measure(name=f"free-{count}", title=f"chosen without labels, {images}", drawn=drawn),
             Measure(name=f"agreement-{count}", title=f"agreement of it, {images}", drawn=False),
             Measure(name=f"short-{count}", title=f"own head minus it, {images}", better="lower", drawn=False),
-            Measure(name=f"within-{count}", title=f"runs within .01 of own, {images}", drawn=drawn),
+            Measure(name=f"within-{count}", title=f"runs within .01 of own, {images}", drawn=False),
         ]
         found += [
             Measure(name=f"{name}-{count}", title=f"{words}, {images}", unit="s", better="lower", drawn=False)
@@ -225,6 +237,7 @@ STUDY = Study(
     scale={"cpu": "", "paper": "whole ResNet-18 at 64x64 on all images."},
     paper=(),
     run=run,
+    draw=draw,
     data=("mnist", "usps", "cifar10"),
 )
 
