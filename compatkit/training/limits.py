@@ -21,9 +21,10 @@ def number(
     most: float | None = None,
     below: float | None = None,
     whole: bool = False,
+    endless: bool = False,
     optional: bool = False,
 ) -> Check:
-    """Return a validator of attrs that takes finite numbers within bounds.
+    """Return a validator of attrs that takes numbers within bounds, finite ones.
 
     Args:
         least: Smallest number taken.
@@ -31,6 +32,7 @@ def number(
         most: Largest number taken.
         below: A number that is itself too large.
         whole: Whether it must be an integer.
+        endless: Whether infinity is taken too.
         optional: Whether None is taken too.
 
     Raises:
@@ -55,7 +57,7 @@ def number(
 
     def fits(value: Any) -> bool:
         return (
-            math.isfinite(value)
+            (math.isfinite(value) or (endless and value == math.inf))
             and (least is None or value >= least)
             and (above is None or value > above)
             and (most is None or value <= most)

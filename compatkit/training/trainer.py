@@ -107,7 +107,9 @@ class Trainer:
     log_every: int = attrs.field(default=50, validator=number(least=1, whole=True))
     progress: bool | None = None
     accumulate: int = attrs.field(default=1, validator=number(least=1, whole=True))
-    clip_norm: float | None = attrs.field(default=None, validator=number(above=0, optional=True))
+    clip_norm: float | None = attrs.field(
+        default=None, validator=number(above=0, endless=True, optional=True)
+    )
     ema: float | None = attrs.field(default=None, validator=_share)
     ema_warmup: bool = False
     validation: float | None = attrs.field(default=None, validator=_share)

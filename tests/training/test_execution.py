@@ -246,7 +246,7 @@ def test_a_trial_does_not_call_plugins_that_do_more_than_they_return(monkeypatch
 
 
 def test_a_mode_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UsageError, match="execution expects one of auto, eager, compile, graph"):
+    with pytest.raises(UsageError, match="'execution' must be one of auto, eager, compile, graph"):
         quick(steps=1, execution="jit").fit(pair()[:1])
 
 

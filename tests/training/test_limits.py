@@ -46,6 +46,12 @@ def test_what_is_not_finite_is_within_no_bounds(value: float) -> None:
     assert "got" in refused(number(least=0), value) and "got" in refused(number(above=0), value)
 
 
+def test_infinity_is_taken_where_it_means_no_bound() -> None:
+    assert refused(number(above=0, endless=True), math.inf) == ""
+    assert "got -inf" in refused(number(above=0, endless=True), -math.inf)
+    assert "got nan" in refused(number(above=0, endless=True), math.nan)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

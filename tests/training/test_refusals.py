@@ -102,14 +102,14 @@ def test_a_cut_that_leaves_the_class_layer_out_of_the_head_has_no_auxiliary_head
     ("settings", "message"),
     [
         ({"lr": 0.0}, "lr"),
-        ({"optimiser": "adamw"}, "kind"),
-        ({"schedule": "linear"}, "kind"),
+        ({"optimiser": "adamw"}, "'optimiser' must be one of adam, sgd; got 'adamw'"),
+        ({"schedule": "linear"}, "'schedule' must be step, cosine, constant, or a Schedule"),
         ({"schedule": ck.Schedule("cosine"), "warmup": 3}, "inside the Schedule"),
         (
             {"checkpoint": "/nonexistent/folder/run.safetensors"},
             "folder /nonexistent/folder of the checkpoint",
         ),
-        ({"precision": "fp8"}, "'auto', 'float32' or 'bf16'"),
+        ({"precision": "fp8"}, "'precision' must be one of auto, float32, bf16; got 'fp8'"),
         ({"device": "tpu9"}, "Device 'tpu9' cannot be used here"),
         ({"batch_size": 4096}, "has 48 training images, fewer than a batch of 4096"),
     ],
