@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 
 def main(words: Sequence[str]) -> None:
     """Work until no order comes any more; the one argument is the number of threads."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a plugin prints is no answer
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what was printed before a kill is to be told
     import torch
 
     from compatkit.sweeps.orders import Bench, Order, carry_out
