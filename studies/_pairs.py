@@ -160,8 +160,13 @@ def incremental(
 
 def common_classes(one: ck.Task, other: ck.Task) -> list[str]:
     """Return the classes that two tasks share, in the order and by the names of the first."""
-    mine, theirs = ([ck.label(name) for name in task.data.classes] for task in (one, other))
-    return [one.data.classes[place] for place in sorted(mine for mine, _ in ck.match_classes(mine, theirs))]
+    return [one.data.classes[place] for place in common_places(one.data, other.data)]
+
+
+def common_places(one: ck.DataSet, other: ck.DataSet) -> list[int]:
+    """Return the places of the classes of one data set that another has too, by name, rising."""
+    mine, theirs = ([ck.label(name) for name in data.classes] for data in (one, other))
+    return sorted(place for place, _ in ck.match_classes(mine, theirs))
 
 
 def apart(run: Run, tasks: Sequence[ck.Task]) -> list[ck.Fit]:
@@ -237,19 +242,18 @@ def values_of(cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = 
         policies: The measure that each policy gives.
     """
 
-    def accuracies(policy: str, own: bool) -> list[float]:
+    def figures(policy: str, own: bool, of: str = "accuracy") -> list[Any]:
         mine = [one for one in cells if one["policy"] == policy]
-        return [one["accuracy"] for one in mine if (one["extractor"] == one["head"]) == own]
+        return [one.get(of) for one in mine if (one["extractor"] == one["head"]) == own]
 
-    one_way, other_way = accuracies("batch", own=False)
-    crossed = [one for one in cells if one["policy"] == "batch" and one["extractor"] != one["head"]]
-    largest = [one["all_outputs"] for one in crossed if one.get("all_outputs") is not None]
+    one_way, other_way = figures("batch", own=False)
+    largest = figures("batch", own=False, of="all_outputs")
     return {
-        "own": mean(accuracies("batch", own=True)),
-        **{name: mean(accuracies(policy, own=False)) for policy, name in policies.items()},
+        "own": mean(figures("batch", own=True)),
+        **{name: mean(figures(policy, own=False)) for policy, name in policies.items()},
         "one-way": one_way,
         "other-way": other_way,
-        **({"all-outputs": mean(largest)} if len(largest) == len(crossed) else {}),
+        **({"all-outputs": mean(largest)} if None not in largest else {}),
         "chance": mean(one["chance"] for one in cells),
     }
 

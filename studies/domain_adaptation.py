@@ -25,6 +25,7 @@ from compatkit.hooks import Register
 from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._curves import along_measures
+from ._pairs import common_places
 
 DIGITS = ("mnist-usps", "usps-mnist")
 PAPERS = ("cifar10-stl10", "stl10-cifar10")
@@ -57,8 +58,7 @@ def _some(run: Run, data: ck.DataSet) -> ck.DataSet:
 
 def of_common_classes(data: ck.DataSet, other: ck.DataSet) -> ck.DataSet:
     """Return the images of the classes that another data set has too, by name; nine of CIFAR-10 and STL-10."""
-    mine, theirs = ([ck.label(name) for name in one.classes] for one in (data, other))
-    kept = sorted(place for place, _ in ck.match_classes(mine, theirs))
+    kept = common_places(data, other)
     if len(kept) == len(data.classes):
         return data
     names, splits = tuple(data.classes[place] for place in kept), []

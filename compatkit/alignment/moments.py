@@ -87,6 +87,14 @@ class PairedMoments:
             counts.append(int((squares <= DEAD**2 * largest).sum()))
         return counts[0], counts[1]
 
+    def constant(self) -> tuple[bool, bool]:
+        """Return whether x, and whether y, is the same in all samples."""
+        found = []
+        for squares, average in ((self.xx.diagonal(), self.mean_x), (self.yy, self.mean_y)):
+            variance = float(squares.mean()) / max(1, self.samples)
+            found.append(variance <= ROUNDING * float(average.square().max()))
+        return found[0], found[1]
+
     def check(self) -> None:
         """Refuse moments that nothing can be fitted to.
 
@@ -95,8 +103,7 @@ class PairedMoments:
         """
         if self.samples < 2:
             raise DataError(f"A fit needs at least two samples, got {self.samples}.")
-        scale = float(self.xx.trace()) / len(self.xx) / self.samples
-        if scale <= ROUNDING * float(self.mean_x.square().max()) or scale == 0:
+        if self.constant()[0]:
             raise DataError("The features do not change from image to image; there is nothing to fit on.")
 
     def _add(self, x: Tensor, y: Tensor) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import attrs
 import torch
 from torch import Tensor
 
 from compatkit.bridges.candidate import Candidate
 from compatkit.bridges.judging import NOT_FINITE, Judged, share
-from compatkit.data.classes import common, label
+from compatkit.data.classes import known_classes
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 from compatkit.evaluation.cells import Figure
@@ -16,32 +15,18 @@ from compatkit.evaluation.figures import Tally
 from compatkit.evaluation.matrix import LoadedPart
 
 
-@attrs.frozen(eq=False)
-class Reference:
-    """What the head's own network answers on the images that agreement is measured on.
+def wanted_answers(logits: Tensor) -> Tensor:
+    """Return what the head's own network answers, classes as int64 ``(n,)``.
 
-    Attributes:
-        answers: Classes, int64 ``(n,)``.
-        largest: Share of its most frequent answer.
+    Raises:
+        DataError: Its logits are not finite.
     """
-
-    answers: Tensor
-    largest: float
-
-    @classmethod
-    def of(cls, logits: Tensor) -> Reference:
-        """Return what logits answer.
-
-        Raises:
-            DataError: They are not finite.
-        """
-        if not bool(torch.isfinite(logits).all()):
-            raise DataError(
-                "The head's own network gives outputs that are not finite on these images, so that nothing can agree "
-                "with it; look at its weights."
-            )
-        answers = logits.argmax(dim=1)
-        return cls(answers, float(answers.bincount().max()) / len(answers))
+    if not bool(torch.isfinite(logits).all()):
+        raise DataError(
+            "The head's own network gives outputs that are not finite on these images, so that nothing can agree "
+            "with it; look at its weights."
+        )
+    return logits.argmax(dim=1)
 
 
 def held_answers(candidate: Candidate) -> Tensor:
@@ -118,5 +103,4 @@ def measurable(images: Split, head: LoadedPart) -> bool:
 def shared(images: Split, head: LoadedPart) -> list[tuple[int, int]]:
     """Return classes of images with the head's outputs that mean the same; none where they have none in common."""
     known = head.manifest.contract.data.labels or ()
-    whose = (f"the classes of {images.name}", head.reference)
-    return common(tuple(map(label, images.classes)), known, whose=whose)
+    return known_classes(images.classes, known, whose=(images.name, head.reference))

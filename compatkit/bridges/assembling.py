@@ -12,6 +12,7 @@ from compatkit.bridges.answering import measurable
 from compatkit.bridges.choosing import choose, reason
 from compatkit.bridges.climbing import Climb, Progress
 from compatkit.bridges.ground import Ground, ground
+from compatkit.bridges.judging import largest
 from compatkit.bridges.keeping import HEAD, outcome, put_together
 from compatkit.bridges.results import Bridge, Step
 from compatkit.bridges.rungs import ADAPTERS, BEST, TAUGHT, On, chosen_rungs
@@ -140,7 +141,7 @@ def _facts(wish: Wish, base: Ground, climb: Climb) -> dict[str, Any]:
             "images": len(base.pairs),
         },
         "held_out": len(base.held),
-        "largest": climb.wanted.largest,
+        "largest": largest(climb.wanted),
         "until": wish.until,
         "seed": wish.seed,
         "reference": climb.reference_accuracy(),

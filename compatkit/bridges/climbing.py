@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from compatkit.bridges import absorbing, closed, training
 from compatkit.bridges.answering import (
-    Reference,
     accuracy,
     classes_of,
     correctness,
     held_answers,
     rightly,
+    wanted_answers,
 )
 from compatkit.bridges.candidate import Candidate
 from compatkit.bridges.ground import Ground
-from compatkit.bridges.judging import ONE_CLASS, agreement, falls, share
+from compatkit.bridges.judging import ONE_CLASS, agreement, falls, largest, share
 from compatkit.bridges.labelled import parted
 from compatkit.bridges.passes import Passes
 from compatkit.bridges.results import Step
@@ -50,14 +50,14 @@ class Climb:
         labels: Labelled images of the extractor's domain, or None.
         test: Labelled images to measure on, or None; nothing is chosen by them.
         teacher: The head on its own extractor, statistics estimated on the images of the fit.
-        wanted: What it answers on held-out images.
+        wanted: What it answers on held-out images, int64 ``(n,)``.
     """
 
     ground: Ground
     labels: Split | None
     test: Split | None
     teacher: nn.Module = attrs.field(init=False)
-    wanted: Reference = attrs.field(init=False)
+    wanted: Tensor = attrs.field(init=False)
     _tests: Passes | None = attrs.field(init=False, default=None)
     _labelled: Labelled | None = attrs.field(init=False, default=None)
     _checks: tuple[Passes, Split] | None = attrs.field(init=False, default=None)
@@ -68,7 +68,7 @@ class Climb:
             if one is not None:
                 classes_of(one, ground.head)
         self.teacher = ground.reference()
-        self.wanted = Reference.of(ground.answers(self.teacher, ground.held))
+        self.wanted = wanted_answers(ground.answers(self.teacher, ground.held))
         if self.test is not None:
             self._tests = ground.passes(self.test, None)
         if self.labels is not None:
@@ -99,9 +99,9 @@ class Climb:
     def notes(self, steps: Sequence[Step]) -> list[str]:
         """Return what to know of the images and features, each a sentence."""
         found: list[str] = []
-        if self.wanted.largest >= ONE_CLASS:
+        if (most := largest(self.wanted)) >= ONE_CLASS:
             found.append(
-                f"The head's own network gives {self.wanted.largest:.0%} of the images one answer, so that agreement "
+                f"The head's own network gives {most:.0%} of the images one answer, so that agreement "
                 "with it tells little. Take images of several classes, or measure with labels."
             )
         if any(one.explained is not None for one in steps):
@@ -152,7 +152,7 @@ class Climb:
             figure = accuracy(self._on(made, self._tests, self.test), self.test, head)
         return Step(
             rung,
-            agreement(held_answers(made), self.wanted.answers),
+            agreement(held_answers(made), self.wanted),
             None if left is None else 1 - left,
             self._images(rung),
             len(self.ground.fit) if made.estimates else 0,
@@ -174,7 +174,7 @@ class Climb:
         """Return why the training of an absorbed bridge is rolled back; empty where it is not."""
         climbed = (one.candidate for one in before if one.rung == "absorbed")
         first = next(climbed, None) or absorbing.absorbed(self.ground)
-        was, now = (held_answers(one) == self.wanted.answers for one in (first, made))
+        was, now = (held_answers(one) == self.wanted for one in (first, made))
         if not falls(now, was):
             return ""
         return f"rolled back: agreement fell from {share(was).accuracy:.3f} to {share(now).accuracy:.3f}"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from compatkit.adaptation import after
 from compatkit.adapters.seam import build_adapter
-from compatkit.alignment.moments import ROUNDING, PairedMoments
+from compatkit.alignment.moments import PairedMoments
 from compatkit.alignment.procrustes import rotation
 from compatkit.bridges.dividing import divided, pairing
 from compatkit.bridges.once import Once
@@ -127,12 +127,17 @@ class Ground:
             return torch.cat([module(batch).float() for batch in images_for(self.own, images, order)])
 
     def _paired_moments(self) -> PairedMoments:
-        """Return them, of features that change."""
+        """Return them, of features that change from image to image on both sides."""
         found = moments_of(
             ((one[0], one[1]) for one in self.paired), self.layout, len(self.pairs), seed=self.seed
         )
-        _check_changing(found.xx.diagonal(), found.mean_x, found.samples, self.extractor)
-        _check_changing(found.yy, found.mean_y, found.samples, self.own)
+        for constant, part in zip(found.constant(), (self.extractor, self.own), strict=True):
+            if constant:
+                raise DataError(
+                    f"The features of {part.reference} do not change from image to image; there is nothing to fit on. "
+                    "Look at its weights, and whether the images differ.",
+                    subject=part.reference,
+                )
         return found
 
     def _pairs(self) -> Iterator[tuple[Tensor, ...]]:
@@ -230,24 +235,3 @@ def _places(extractor: LoadedPart, head: LoadedPart) -> list[Place]:
         places.append(Place(one, ports, after(ports, one)))
         ports = places[-1].gives
     return places
-
-
-def _check_changing(squares: Tensor, mean: Tensor, samples: int, part: LoadedPart) -> None:
-    """Refuse features that are the same at every position of every image.
-
-    Args:
-        squares: Sums of squared deviations from the mean, by channel.
-        mean: By channel.
-        samples: How many positions.
-        part: Whose they are.
-
-    Raises:
-        DataError: They are.
-    """
-    variance = float(squares.mean()) / max(1, samples)
-    if variance <= ROUNDING * float(mean.square().max()):
-        raise DataError(
-            f"The features of {part.reference} do not change from image to image; there is nothing to fit on. Look at "
-            "its weights, and whether the images differ.",
-            subject=part.reference,
-        )

@@ -70,7 +70,12 @@ def agreement(answers: Tensor, wanted: Tensor) -> Judged:
     count, outputs = len(wanted), int(max(answers.max(), wanted.max())) + 1
     given, asked = (one[one >= 0].bincount(minlength=outputs) for one in (answers, wanted))
     chance = int((given * asked).sum()) / count**2
-    return Judged(share(answers == wanted), chance, int(asked.max()) / count)
+    return Judged(share(answers == wanted), chance, largest(wanted))
+
+
+def largest(answers: Tensor) -> float:
+    """Return the share of the most frequent answer."""
+    return int(answers.bincount().max()) / len(answers)
 
 
 def share(right: Tensor) -> Figure:

@@ -62,7 +62,8 @@ def check_command(
 
     check_outputs({"--markdown": markdown})
     data = _classes(name, data_root, download) if name is not None else None
-    verdicts = registry(context).check_all(extractor, head, data=data)
+    held = registry(context)
+    verdicts = held.check_all(extractor, head, data=data)
     failing = verdicts.unsatisfied(require)
     if markdown is not None:
         verdicts.to_markdown(markdown)
@@ -70,7 +71,7 @@ def check_command(
         _tell_all(verdicts, require, failing, machine)
     else:
         report = verdicts.report(verdicts.extractors[0], verdicts.heads[0])
-        bridges = registry(context).bridges_of(str(report.extractor), str(report.head))
+        bridges = held.bridges_of(str(report.extractor), str(report.head))
         _tell(report, bridges, require, not failing, machine)
     if markdown is not None and not machine:
         click.echo(f"wrote {clean(markdown)}")

@@ -160,13 +160,11 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
     """
     if tests is None:
         return None
-    from compatkit.data.classes import common, label
+    from compatkit.data.classes import known_classes
 
     known = head.contract.data.labels or ()
     try:
-        pairs = common(
-            tuple(map(label, tests.classes)), known, whose=(f"the classes of {tests.name}", reference)
-        )
+        pairs = known_classes(tests.classes, known, whose=(tests.name, reference))
     except DataError as error:
         warn(f"accuracy is not measured: {error}")
         return None

@@ -54,6 +54,22 @@ def label(name: str) -> Label:
     return Label(name, same_as(name))
 
 
+def known_classes(
+    names: Sequence[str], known: Sequence[Label], *, whose: tuple[str, str]
+) -> list[tuple[int, int]]:
+    """Return the classes of images with the outputs that mean the same, as ``common``; none where none does.
+
+    Args:
+        names: Classes of the images.
+        known: Labels of the outputs.
+        whose: The images' name, and the owner of the outputs, for messages.
+
+    Raises:
+        DataError: Two classes have one name, or one means the same as two of the other side.
+    """
+    return common(tuple(map(label, names)), known, whose=(f"the classes of {whose[0]}", whose[1]))
+
+
 def common(
     a: Classes, b: Classes, *, whose: tuple[str, str] = ("the first classes", "the second classes")
 ) -> list[tuple[int, int]]:

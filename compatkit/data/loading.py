@@ -113,11 +113,11 @@ def _torchvision(name: str, folders: list[Path], download: bool, offered: Mappin
 
     key, roots = _key(name), [*folders, default_root()]
     looked = ", ".join(str(folder) for folder in roots)
+    data = read_torchvision(key, FETCHED[key], roots, download=download) if key in FETCHED else None
+    if data is not None:
+        return data
     packs = {_name(file) for folder in folders for file in _packs(folder).values()}
     if key in FETCHED:
-        data = read_torchvision(key, FETCHED[key], roots, download=download)
-        if data is not None:
-            return data
         like = ", ".join(sorted(one for one in packs if _key(one).startswith(key)))
         raise DataError(
             f"Data set {name!r} is in none of these folders: {looked}."

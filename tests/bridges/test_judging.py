@@ -10,7 +10,7 @@ from torch import Tensor
 
 from compatkit.bridges.answering import correctness
 from compatkit.bridges.choosing import choose, reason
-from compatkit.bridges.judging import GO, NO_GO, NOT_FINITE, Judged, agreement, falls, rises
+from compatkit.bridges.judging import GO, NO_GO, NOT_FINITE, Judged, agreement, falls, largest, rises
 from compatkit.bridges.labelled import parted
 from compatkit.bridges.results import Step
 from compatkit.errors import DataError
@@ -73,7 +73,7 @@ def unbalanced() -> Head:
     for step in range(60):
         module.last.bias.data[0] += 0.5
         made = between(PART, PART, head_of(PART, module))
-        if 0.6 <= climb(made).wanted.largest <= 0.85:
+        if 0.6 <= largest(climb(made).wanted) <= 0.85:
             return module
         assert step < 59
     raise AssertionError
