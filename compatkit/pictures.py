@@ -5,7 +5,6 @@ Drawn on figures of their own, so that no global state is touched; the same valu
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.errors import DataError
-from compatkit.reports.ink import INK, PAPER, QUIET, printable, text_at
+from compatkit.reports.ink import INK, PAPER, QUIET, png, printable, text_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +57,7 @@ def signed(pictures: Floats, titles: Sequence[str] = (), *, columns: int = 5) ->
         axes.imshow(picture, cmap="RdBu_r", vmin=-most, vmax=most, interpolation="nearest", aspect="auto")
         if titles:
             _title(axes, titles[number])
-    return _png(figure, "Singular features")
+    return png(figure, "Singular features")
 
 
 def beside(rows: Mapping[str, Floats], *, low: float, high: float, titles: Sequence[str] = ()) -> bytes:
@@ -102,7 +101,7 @@ def beside(rows: Mapping[str, Floats], *, low: float, high: float, titles: Seque
                     color=INK,
                     parse_math=False,
                 )
-    return _png(figure, "Images beside images")
+    return png(figure, "Images beside images")
 
 
 def information_plane(
@@ -157,7 +156,7 @@ def information_plane(
     axes.set_ylabel("I(T;Y) in bits", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
-    return _png(figure, "Mutual information plane")
+    return png(figure, "Mutual information plane")
 
 
 def _labels(
@@ -201,11 +200,3 @@ def _title(axes: Axes, text: str) -> None:
 def _check_finite(values: Floats) -> None:
     if not np.isfinite(values).all():
         raise DataError("A picture holds values that are not finite, and none can be shown for them.")
-
-
-def _png(figure: Figure, title: str) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    out = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(out, metadata={"Title": title, "Software": "compatkit"})
-    return out.getvalue()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING
 
 from compatkit.pictures import COLOURS, MARKS
+from compatkit.reports.ink import png
 from compatkit.studies import Results
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ def _drawn(
     bottom: float | None = None,
     at: Sequence[float] | None = None,
 ) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     places = list(range(len(ticks))) if at is None else list(at)
@@ -113,9 +112,7 @@ def _drawn(
             axes.legend(fontsize=8, frameon=False)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    out = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(out, metadata={"Software": "compatkit"})
-    return out.getvalue()
+    return png(figure)
 
 
 def _line(axes: Axes, rows: Rows, places: Sequence[float], number: int, called: str) -> None:

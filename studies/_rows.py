@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
 from compatkit.pictures import COLOURS, MARKS
+from compatkit.reports.ink import png
 
 Values = Sequence[float]
 """One a seed; none where it was not run."""
@@ -24,7 +24,6 @@ def rows(
         title: Below the picture.
         across: Levels to compare with, by what they are called.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     labels = list(dict.fromkeys(row for way in ways.values() for row, values in way.items() if values))
@@ -67,6 +66,4 @@ def rows(
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    out = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(out, metadata={"Software": "compatkit"})
-    return out.getvalue()
+    return png(figure)

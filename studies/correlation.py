@@ -10,7 +10,6 @@ Here: both extractors see both test sets under batch statistics; figures are mea
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
@@ -19,6 +18,7 @@ import compatkit as ck
 from compatkit.hooks import Register
 from compatkit.metrics import Measured, Table
 from compatkit.pictures import COLOURS, MARKS
+from compatkit.reports.ink import png
 from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._pairs import (
@@ -138,7 +138,7 @@ def _channels(results: Results) -> bytes:
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=8, frameon=False
     )
-    return _png(figure)
+    return png(figure)
 
 
 def _accuracy(results: Results) -> bytes:
@@ -157,7 +157,7 @@ def _accuracy(results: Results) -> bytes:
     axes.set_ylabel("recombination accuracy, batch statistics")
     axes.set_ylim(0, 1)
     figure.legend(fontsize=8, frameon=False, loc="outside right upper")
-    return _png(figure)
+    return png(figure)
 
 
 def _panels(count: int, wide: float = 2.2) -> tuple[Any, Any]:
@@ -169,14 +169,6 @@ def _panels(count: int, wide: float = 2.2) -> tuple[Any, Any]:
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
     return figure, panels
-
-
-def _png(figure: Any) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    out = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(out, metadata={"Software": "compatkit"})
-    return out.getvalue()
 
 
 def _table(found: Mapping[str, Measured], name: str) -> Table:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING
 
 import attrs
 
 from compatkit.evaluation.cells import Cell, Part
-from compatkit.reports.ink import INK, PAPER, QUIET, printable, shade, text_at
+from compatkit.reports.ink import INK, PAPER, QUIET, png, printable, shade, text_at
 from compatkit.reports.wording import (
     DASH,
     Verdict,
@@ -68,14 +67,7 @@ class Scale:
 
 def render(matrix: Matrix) -> bytes:
     """Return the picture; rows are extractors, a column at the right holds each one's bound."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = _figure(matrix)
-    out = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(
-        out, metadata={"Title": "Compatibility matrix", "Software": "compatkit"}
-    )
-    return out.getvalue()
+    return png(_figure(matrix), "Compatibility matrix")
 
 
 def _figure(matrix: Matrix) -> Figure:

@@ -1,12 +1,26 @@
-"""Colours and letters of a picture: what can be read on what, and what the font can draw."""
+"""Colours and letters of a picture: what can be read on what, what the font can draw, and the bytes of the whole."""
 
 from __future__ import annotations
 
+import io
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FONT = "DejaVu Sans"  # Comes with matplotlib, so that a picture looks the same everywhere.
 INK, QUIET, PAPER = "#0d1520", "#566170", "#ffffff"
+
+
+def png(figure: Figure, title: str = "") -> bytes:
+    """Return a figure as PNG, the same bytes for the same figure: no time stands in it, no version."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    out = io.BytesIO()
+    named = {"Title": title} if title else {}
+    FigureCanvasAgg(figure).print_png(out, metadata={**named, "Software": "compatkit"})
+    return out.getvalue()
 
 
 def shade(accuracy: float) -> tuple[str, str]:

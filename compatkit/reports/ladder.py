@@ -5,7 +5,6 @@ Where points, ticks and names stand is worked out once, for the template of the 
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import attrs
 
 from compatkit.evaluation.cells import Figure, Rung
-from compatkit.reports.ink import INK, PAPER, QUIET, printable, text_at
+from compatkit.reports.ink import INK, PAPER, QUIET, png, printable, text_at
 from compatkit.reports.wording import share, visible
 
 LEAST = 0.01
@@ -107,7 +106,6 @@ def picture(rungs: Sequence[Rung]) -> Picture:
 
 def draw(rungs: Sequence[Rung], title: str) -> bytes:
     """Return the picture as PNG; the same rungs, one at least, give the same bytes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     found = picture(rungs)
@@ -129,9 +127,7 @@ def draw(rungs: Sequence[Rung], title: str) -> bytes:
     text_at(axes, key[0] + 10, key[1], "agreement, 95 %", 7, INK, ha="left")
     axes.plot(key[0] + 124, key[1], "x", color=INK, markersize=5)
     text_at(axes, key[0] + 134, key[1], "accuracy on test images", 7, INK, ha="left")
-    out = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(out, metadata={"Title": "Ladder of bridges", "Software": "compatkit"})
-    return out.getvalue()
+    return png(figure, "Ladder of bridges")
 
 
 def _mark(axes: Any, one: Point, found: Picture) -> None:

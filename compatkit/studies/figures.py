@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compatkit.reports.ink import png
 from compatkit.reports.writing import write
 from compatkit.studies.results import Results, spread
 
@@ -32,21 +32,12 @@ def draw(results: Results, folder: Path) -> list[str]:
     """
     if not results.measures:  # every run was left out
         return []
-    pictures: dict[str, bytes] = {"figure": _png(_bars(results))}
+    pictures: dict[str, bytes] = {"figure": png(_bars(results))}
     if results.found.study.draw is not None:
         pictures |= results.found.study.draw(results)
     for name, content in pictures.items():
         write(folder / f"{name}.png", content)
     return [f"{name}.png" for name in pictures]
-
-
-def _png(figure: Figure) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    out = io.BytesIO()
-    figure.set_dpi(DPI)
-    FigureCanvasAgg(figure).print_png(out, metadata={"Software": "compatkit"})
-    return out.getvalue()
 
 
 def _bars(results: Results) -> Figure:
@@ -57,7 +48,7 @@ def _bars(results: Results) -> Figure:
     wide = max(3.2, 0.55 * len(results.arms) + 1.2)
     columns = min(max(1, int(WIDEST / wide)), max(1, len(measures)))
     rows = max(1, math.ceil(len(measures) / columns))
-    figure = Figure(figsize=(wide * columns, 2.7 * rows + 0.6), layout="constrained")
+    figure = Figure(figsize=(wide * columns, 2.7 * rows + 0.6), dpi=DPI, layout="constrained")
     first: Axes | None = None  # shares, such as accuracies, have one scale, so that panels can be compared
     for place, one in enumerate(measures):
         share = one.unit == "1" and _shares(results, one.name)

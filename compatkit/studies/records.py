@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,25 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "notes": list,
     "seconds": (int, float),
 }
+
+
+@contextmanager
+def folder(path: str | Path) -> Iterator[Path]:
+    """Make a folder, so that one that cannot be written is found before the first run; if nothing came in, it goes.
+
+    Raises:
+        EnvironmentFailure: It cannot be made.
+    """
+    made = Path(path)
+    new = not made.exists()
+    with environment("write", made):
+        made.mkdir(parents=True, exist_ok=True)
+    try:
+        yield made
+    finally:
+        if new:
+            with suppress(OSError):  # not empty
+                made.rmdir()
 
 
 def read(folder: Path) -> list[Record]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from compatkit.errors import UsageError
-from compatkit.registry.surroundings import environment
 from compatkit.reports.writing import write
 from compatkit.studies import records
 from compatkit.studies.finding import Found, arms_of, find
@@ -65,33 +64,31 @@ def carry_out(
     if seeds < 1:
         raise UsageError(f"A study needs at least one seed, got {seeds}.")
     found = find(number)
-    settings, chosen, folder = settings_of(found, size, changes), arms_of(found, arms), Path(out)
-    with environment("write", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    plan = {"study": number, "size": size, **settings}
-    done = _kept(folder, plan, anew, say)
-    shelf = Shelf(number, data, _seen(done.values()), folder)
-    wanted = [(arm, seed) for seed in range(seeds) for arm in chosen]
-    for place, (arm, seed) in enumerate(wanted):
-        if (arm, seed) in done:
-            continue
-        progress(place, len(wanted), f"{arm}, seed {seed}")
-        run = Run(number, arm, seed, settings, shelf)
-        done[arm, seed] = record = _made(found, run, size)
-        if record.measured:  # what was left out is asked for again
-            records.append(folder, record)
-        say(_line(record))
-    progress(len(wanted), len(wanted), "writing")
-    results = Results(
-        found=found,
-        size=size,
-        settings=settings,
-        arms=chosen,
-        seeds=tuple(range(seeds)),
-        command=_command(found, seeds, size, chosen, settings, data is not None),
-        records={key: done[key] for key in wanted},
-    )
-    return _told(results, folder)
+    settings, chosen = settings_of(found, size, changes), arms_of(found, arms)
+    with records.folder(out) as folder:
+        done = _kept(folder, {"study": number, "size": size, **settings}, anew, say)
+        shelf = Shelf(number, data, _seen(done.values()), folder)
+        wanted = [(arm, seed) for seed in range(seeds) for arm in chosen]
+        for place, (arm, seed) in enumerate(wanted):
+            if (arm, seed) in done:
+                continue
+            progress(place, len(wanted), f"{arm}, seed {seed}")
+            run = Run(number, arm, seed, settings, shelf)
+            done[arm, seed] = record = _made(found, run, size)
+            if record.measured:  # what was left out is asked for again
+                records.append(folder, record)
+            say(_line(record))
+        progress(len(wanted), len(wanted), "writing")
+        results = Results(
+            found=found,
+            size=size,
+            settings=settings,
+            arms=chosen,
+            seeds=tuple(range(seeds)),
+            command=_command(found, seeds, size, chosen, settings, data is not None),
+            records={key: done[key] for key in wanted},
+        )
+        return _told(results, folder)
 
 
 def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[tuple[str, int], Record]:
