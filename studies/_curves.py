@@ -109,7 +109,7 @@ def _drawn(
         if name:
             axes.set_title(name, fontsize=9)
         elif axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=8, facecolor="white", edgecolor="none", framealpha=0.9)
+            figure.legend(fontsize=8, frameon=False, loc="outside upper left", ncols=4)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
     return png(figure)
