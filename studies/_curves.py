@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from compatkit.pictures import COLOURS, MARKS
-from compatkit.reports.ink import png
+from compatkit.pictures import COLOURS, MARKS, png
 from compatkit.studies import Results
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from typing import Any
 import compatkit as ck
 from compatkit.hooks import Register
 from compatkit.metrics import Measured, Table
-from compatkit.pictures import COLOURS, MARKS
-from compatkit.reports.ink import png
+from compatkit.pictures import COLOURS, MARKS, png
 from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._pairs import (
