@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from small import data_set, write_pack
 
 import compatkit as ck
@@ -65,6 +67,33 @@ def test_an_arm_gives_its_measures(data: Path, tmp_path: Path, arm: str) -> None
     wanted = {"old", "own", "backward", "backward-reestimated", "forward", "forward-reestimated"}
     assert set(values) == wanted | {"under-first-3", "own-3", "chance"}
     assert all(0 <= one <= 1 for (one,) in values.values())
+
+
+def test_of_cifar_100_new_features_are_queries_and_old_ones_the_gallery(data: Path, tmp_path: Path) -> None:
+    changes = {**TINY, "steps": 40, "classes": 2, "releases": 2, "train": 0, "test": 0}
+    found = carry_out(
+        "releases", tmp_path / "out", size="cifar100", seeds=1, arms=["warm"], data=str(data), changes=changes
+    )
+    values = {row["metric"]: row["values"][0] for row in found["results"]}
+    registry = ck.Registry.init(tmp_path / "parts")
+    sets = train(run_of(data, "warm", "cifar100", **changes), registry)
+    old, new = (embedded(registry, f"releases/{one}", sets[1].test) for one in ("r1", "r2"))
+    labels = torch.from_numpy(sets[1].test.labels)
+    for name, queries, gallery in (
+        ("retrieval-old", old, old),
+        ("retrieval-own", new, new),
+        ("retrieval", new, old),
+    ):
+        nearest = (queries @ gallery.T).fill_diagonal_(-2).argmax(1)
+        assert values[name] == pytest.approx(float((labels[nearest] == labels).double().mean()), abs=0.03)
+
+
+def embedded(registry: ck.Registry, release: str, images: ck.data.Split) -> torch.Tensor:
+    """Return the means of the features over their positions, of unit length."""
+    network = registry.recombine(f"{release}.extractor", f"{release}.head")
+    with torch.no_grad():
+        maps = [network.extractor(batch) for batch in network.normalised_batches(images, 16, None)]  # type: ignore[misc]
+    return F.normalize(torch.cat(maps).double().mean((2, 3)))
 
 
 def test_every_arm_is_known_by_its_words() -> None:
