@@ -18,6 +18,7 @@ test images of all 100 classes, each a query against all others, new queries aga
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ import compatkit as ck
 from compatkit.errors import TrainingError
 from compatkit.hooks import Register
 from compatkit.metrics import Table
-from compatkit.studies import Measure, Outcome, Reported, Run, Study
+from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
+
+from ._chain import chain, means
 
 ARMS = (
     "independent",
@@ -183,6 +186,17 @@ def run(run: Run) -> Outcome:
     return Outcome(values=values_of(rows) | found, kept={"cells": rows})
 
 
+def draw(results: Results) -> Mapping[str, bytes]:
+    """Draw every extractor under every head."""
+    arms = {
+        arm: means([kept["cells"] for kept in results.kept(arm)], STORED)
+        for arm in results.arms
+        if results.kept(arm)
+    }
+    title = "accuracy on test images of the extractor's domain, stored statistics, mean over seeds"
+    return {"chain": chain(arms, title)}
+
+
 def _reported(arm: str, metric: str, value: float, what: str) -> Reported:
     where = "Ramanujan et al. 2022 (FCT), CIFAR-100, 50 to 100 classes, ResNet-50, retrieval top-1"
     return Reported(arm, metric, value, f"{where}: {what}", "%")
@@ -270,6 +284,7 @@ STUDY = Study(
         ),
     ),
     run=run,
+    draw=draw,
     data=("mnist", "usps", "cifar10", "cifar100"),
 )
 

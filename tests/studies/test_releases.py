@@ -15,6 +15,7 @@ import compatkit as ck
 from compatkit.studies import Run, carry_out, find
 from compatkit.studies.runs import Shelf
 from compatkit.studies.settings import settings_of
+from compatkit_studies._chain import chain, means
 from compatkit_studies.releases import ARMS, first_classes, releases, train, values_of
 
 TINY: dict[str, Any] = {
@@ -135,3 +136,24 @@ def test_measures_are_those_of_the_right_cells() -> None:
             "chance": 0.1,
         }
     )
+
+
+def test_the_chain_is_the_mean_over_seeds_under_one_policy() -> None:
+    def cell(extractor: str, head: str, accuracy: float, policy: str = "running") -> dict[str, Any]:
+        return {"extractor": extractor, "head": head, "policy": policy, "accuracy": accuracy}
+
+    seeds = [
+        [cell("r1", "r1", 0.9), cell("r1", "r2", 0.2), cell("r2", "r1", 0.5), cell("r2", "r2", 1.0)],
+        [cell("r1", "r1", 0.7), cell("r1", "r1", 0.0, "reestimate")],
+    ]
+    found = means(seeds, "running")
+    assert found == pytest.approx(
+        {("r1", "r1"): 0.8, ("r1", "r2"): 0.2, ("r2", "r1"): 0.5, ("r2", "r2"): 1.0}
+    )
+    assert width_of(chain({"bct": found}, "one")) < width_of(chain(dict.fromkeys("abcdef", found), "six"))
+
+
+def width_of(picture: bytes) -> int:
+    """Return the width that a PNG says it has."""
+    assert picture.startswith(b"\x89PNG")
+    return int.from_bytes(picture[16:20], "big")

@@ -1,0 +1,62 @@
+"""Every release's extractor under every release's head, a panel an arm: what still works, after how many releases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from compatkit.pictures import png
+
+Rows = Sequence[Mapping[str, Any]]
+"""Cells of one run: ``extractor``, ``head``, ``policy`` and ``accuracy``."""
+ACROSS = 5
+"""Panels beside each other."""
+DARK = 0.6
+"""Accuracy above which figures are written in white."""
+
+
+def means(runs: Sequence[Rows], policy: str) -> dict[tuple[str, str], float]:
+    """Return the mean accuracy over runs by extractor and head.
+
+    Args:
+        runs: One a seed.
+        policy: Of normalisation.
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    for one in (cell for rows in runs for cell in rows if cell["policy"] == policy):
+        found.setdefault((one["extractor"], one["head"]), []).append(one["accuracy"])
+    return {pair: mean(values) for pair, values in found.items()}
+
+
+def chain(arms: Mapping[str, Mapping[tuple[str, str], float]], title: str) -> bytes:
+    """Return a picture as PNG: extractors from the top, heads from the left, in the order of their release.
+
+    Args:
+        arms: Accuracies by arm, and by extractor and head; from ``means``.
+        title: Of the picture.
+    """
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    across = min(ACROSS, len(arms))
+    down = -(-len(arms) // across)
+    figure = Figure(figsize=(0.8 + 2.1 * across, 0.7 + 2.3 * down), dpi=130, layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False).flatten()
+    for axes, (arm, cells) in zip(panels, arms.items(), strict=False):
+        names = sorted({name for pair in cells for name in pair})
+        values = np.array([[cells[row, column] for column in names] for row in names])
+        axes.imshow(values, cmap="Blues", vmin=0, vmax=1.1)
+        for (row, column), value in np.ndenumerate(values):
+            ink = "white" if value > DARK else "black"
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=ink)
+        axes.set_xticks(range(len(names)), [name[1:] for name in names])
+        axes.set_yticks(range(len(names)), [name[1:] for name in names])
+        axes.tick_params(length=0, labelsize=8)
+        axes.set_title(arm, fontsize=9)
+    for axes in panels[len(arms) :]:
+        axes.set_axis_off()
+    figure.suptitle(title, fontsize=10)
+    figure.supxlabel("head of release", fontsize=9)
+    figure.supylabel("extractor of release", fontsize=9)
+    return png(figure)
