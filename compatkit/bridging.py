@@ -193,6 +193,17 @@ def own_extractor(store: Store, head: LoadedPart) -> LoadedPart:
         IncompatibleError: The head names none, or it is not in this registry.
     """
     why = "its manifest names none"
+    if any(one.relation == ADAPTS for one in head.manifest.parents):
+        before = [one.component for one in head.manifest.parents if one.relation == "initialised_from"]
+        raise IncompatibleError(
+            f"{head.reference} was refitted by a bridge, and trained with no extractor. Take the head that it "
+            f"was ({', '.join(before)})."
+        )
+    if head.manifest.kind == "auxiliary_head":
+        raise IncompatibleError(
+            f"{head.reference} is a shared head, which was trained with several extractors and has none of its own to "
+            "fit to. Take a head."
+        )
     if head.trained_with is not None:
         beside = f"{head.reference.split('@')[0].removesuffix('.head')}.extractor"
         for name in sorted(store.names(), key=lambda one: (one != beside, one)):

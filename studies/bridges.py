@@ -172,10 +172,13 @@ def _accuracy(step: Any) -> float:
 
 
 def _climb(run: Run, registry: ck.Registry, source: ck.DataSet, target: ck.DataSet, count: int) -> ck.Bridge:
-    """Climb with so many images; the head's own domain lends as many where features are paired on it."""
+    """Climb with so many images; the head's own domain lends as many where features are paired on it.
+
+    Where both networks are of one domain there is nothing to lend: its images are the extractor's.
+    """
     some = min(count + HELD_OUT, len(source.train))
     beside = target.train.subset(min(count, len(target.train)), seed=run.seed)
-    on = run.settings["on"]
+    on = "src" if run.arm.startswith("same-") else run.settings["on"]
     return registry.bridge(
         "parts/src.extractor",
         "parts/dst.head",

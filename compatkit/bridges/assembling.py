@@ -11,6 +11,7 @@ import attrs
 from compatkit.bridges.answering import measurable
 from compatkit.bridges.choosing import choose, reason
 from compatkit.bridges.climbing import Climb, Progress
+from compatkit.bridges.dividing import repeated
 from compatkit.bridges.ground import Ground, ground
 from compatkit.bridges.judging import largest
 from compatkit.bridges.keeping import HEAD, outcome, put_together
@@ -26,6 +27,8 @@ from compatkit.registry.manifest import Parent
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 from compatkit.verdict import Report
+
+SEEDS = 2**63
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -55,6 +58,8 @@ class Wish:
             value = getattr(self, name)
             if value is not None and not value.labelled:
                 raise UsageError(f"{name}= are images with their classes; {value.name} has none.")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS:
+            raise UsageError(f"seed= is a whole number from 0 to below 2**63, got {self.seed!r:.40}.")
         known = isinstance(self.until, int | float) and not isinstance(self.until, bool)
         if self.until is not None and not (known and 0 <= self.until <= 1):
             raise UsageError(f"until= is an agreement from 0 to 1, or None, got {self.until!r:.40}.")
@@ -79,7 +84,7 @@ def bridge(store: Store, extractor: LoadedPart, head: LoadedPart, report: Report
     left = tuple(rungs[len(steps) :])
     made = put_together(chosen, report)
     facts = _facts(wish, base, climb)
-    notes = [one for one in (reason(chosen, steps), *climb.notes(steps)) if one]
+    notes = [one for one in (reason(chosen, steps), repeated(wish.data), *climb.notes(steps)) if one]
     if left:
         notes.append(
             f"Not climbed, as {steps[-1].rung} fits and agrees on {wish.until} at least: {', '.join(left)}."
@@ -103,6 +108,8 @@ def between(
 ) -> dict[tuple[str, str], Bridge]:
     """Return a bridge for every pair; see ``Registry.bridges_between``."""
     rungs = _rungs_between(rung)
+    if not isinstance(data, Mapping):
+        raise UsageError(f"data= expects images by the extractors' names, got a {type(data).__name__}.")
     pairs = [(left, right) for left in extractors for right in heads]
     found: dict[tuple[str, str], Bridge] = {}
     for number, (left, right) in enumerate(pairs):
@@ -123,7 +130,11 @@ def between(
                 raise IncompatibleError("they cannot be wired")
             made = bridge(store, mine, theirs, report, wish)
             found[mine.reference, theirs.reference] = attrs.evolve(made, notes=(*made.notes, *note))
-        except IncompatibleError as error:
+        except (IncompatibleError, DataError) as error:
+            if (
+                isinstance(error, DataError) and error.subject is None
+            ):  # of the images, not of one of the parts
+                raise
             warnings.warn(
                 f"{mine.reference} with {theirs.reference} has no bridge by {rung}: {error}", stacklevel=4
             )
@@ -155,15 +166,13 @@ def _rungs_between(rung: str) -> list[str]:
         UsageError: The rung puts no adapter between the parts, or is none.
     """
     if rung not in (*ADAPTERS, BEST):
-        chosen_rungs([rung], True)
+        chosen_rungs([rung], True)  # a name that is none
         raise UsageError(
             f"The rung {rung} puts no adapter between the parts; those that do without labels are "
             f"{', '.join(ADAPTERS)}, or {BEST} for the one in closed form that agrees most.",
             subject=rung,
         )
-    return (
-        ["direct", "statistics", *(one for one in ADAPTERS if one not in TAUGHT)] if rung == BEST else [rung]
-    )
+    return ["statistics", *(one for one in ADAPTERS if one not in TAUGHT)] if rung == BEST else [rung]
 
 
 def _recorded(step: Step, base: Ground) -> Step:

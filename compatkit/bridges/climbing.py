@@ -154,7 +154,7 @@ class Climb:
             rung,
             agreement(held_answers(made), self.wanted),
             None if left is None else 1 - left,
-            self._images(rung),
+            0 if rung == "statistics" and not made.estimates else self._images(rung),
             len(self.ground.fit) if made.estimates else 0,
             len(self._labelled.targets) if rung in LABELLED and self._labelled is not None else 0,
             seconds,

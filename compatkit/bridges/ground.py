@@ -202,14 +202,14 @@ def ground(
         raise UsageError(f"on= says where features are paired: 'src', 'dst' or 'mix', not {on!r:.40}.")
     if (head_data is None) != (on == "src"):
         raise UsageError(
-            f"on={on!r} pairs features on images of the head's domain; pass head_data=."
+            f"on={on!r} pairs features on images of the head's domain; pass head_data= (--head-data)."
             if head_data is None
             else "head_data= are images to pair features on; pass on='dst' or on='mix' with it."
         )
     if isinstance(images, bool) or not isinstance(images, int) or images < 2:
         raise UsageError(f"images= is a whole number from 2, got {images!r:.40}.")
     fit, held = divided(data, images, seed)
-    pairs = pairing(fit, head_data, images, on, seed)
+    pairs = pairing(fit, head_data, images, on, seed, held)
     places = _places(extractor, head)
     before = [standing(one, build_adapter(one.blueprint), extractor) for one in places[:-1]]
     return Ground(extractor, head, own, places[-1], before, fit, pairs, held, seed)

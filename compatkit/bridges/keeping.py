@@ -15,7 +15,7 @@ from compatkit.bridges.results import Bridge, Step
 from compatkit.compatibility import check
 from compatkit.components import load, pinned, registered
 from compatkit.contract import Port, Protocol, Statistical
-from compatkit.errors import UsageError
+from compatkit.errors import NotFound, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.recombination import Recombination
@@ -62,6 +62,11 @@ def publish(
     store: Store, name: str, found: Bridge, rung: str | None, about: About | None
 ) -> dict[str, Reference]:
     """Keep a bridge; see ``Registry.publish_bridge``."""
+    if not isinstance(found, Bridge):
+        raise UsageError(
+            f"publish_bridge expects what Registry.bridge returns, got a {type(found).__name__}."
+        )
+    check_names(store, name)
     step = found.step(found.chosen if rung is None else rung)
     made, kept = candidate_of(step), dict[str, Reference]()
     head, adapters = made.ground.head, list(made.adapters)
@@ -75,6 +80,24 @@ def publish(
     judged = {"bridge": _judgement(step, found.facts, made.ground.head)}
     kept["recombination"] = publish_recombination(store, name, whole, about=about, training=judged)
     return kept
+
+
+def check_names(store: Store, name: str) -> None:
+    """Refuse a name under which a refitted head would take the place of one that was trained.
+
+    Raises:
+        UsageError: ``<name>.head`` is no head that a bridge refitted.
+    """
+    try:
+        there = store.resolve(f"{name}.head")
+    except NotFound:
+        return
+    if not any(one.relation == ADAPTS for one in store.manifest(there).parents):
+        raise UsageError(
+            f"{there.name} is a head that was trained; a bridge published as {name} would put a refitted head in its "
+            "place. Publish the bridge under another name.",
+            subject=name,
+        )
 
 
 def outcome(step: Step) -> dict[str, Any]:

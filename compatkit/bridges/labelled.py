@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from compatkit.bridges.answering import classes_of
+from compatkit.bridges.dividing import drawn, prints
 from compatkit.bridges.ground import Ground
 from compatkit.bridges.passes import Passes
 from compatkit.bridges.training import Labelled
@@ -22,7 +23,7 @@ def parted(ground: Ground, labels: Split) -> tuple[Labelled, tuple[Passes, Split
     """Return labelled images to train on, and others to see what it gave.
 
     An image that agreement is measured on is never trained on, also where it is among the labelled ones: such images
-    are the first that are kept apart.
+    are the first that are kept apart. Of equal images one is used.
 
     Raises:
         DataError: There are too few, or classes that the head does not know.
@@ -37,20 +38,20 @@ def parted(ground: Ground, labels: Split) -> tuple[Labelled, tuple[Passes, Split
             "Leave these images out.",
             subject=missing,
         )
-    if len(labels) < LEAST:
+    order = drawn(labels, ground.seed)
+    if (count := len(order)) < LEAST:
+        different = "" if count == len(labels) else f", {count} of them different"
         raise DataError(
-            f"{labels.name} has {len(labels)} labelled images; training a bridge takes {LEAST} at least."
+            f"{labels.name} has {len(labels)} labelled images{different}; training a bridge takes {LEAST} at least."
         )
-    order = np.random.default_rng(ground.seed).permutation(len(labels))
-    known = {one.tobytes() for one in ground.held.images}
-    held = np.array([labels.images[place].tobytes() in known for place in order])
+    known, found = set(prints(ground.held)), prints(labels)
+    held = np.array([found[place] in known for place in order])
     order = np.concatenate([order[held], order[~held]])
-    apart = max(len(labels) // CHECKED, int(held.sum()))
-    if len(labels) - apart < LEFT:
+    apart = max(count // CHECKED, int(held.sum()))
+    if count - apart < LEFT:
         raise DataError(
-            f"{int(held.sum())} of the {len(labels)} labelled images of {labels.name} are among those held out to "
-            f"choose by, which leaves {len(labels) - apart} to train on; it takes {LEFT} at least. Pass more labelled "
-            "images, or others."
+            f"{int(held.sum())} of the {count} labelled images of {labels.name} are among those held out to choose by, "
+            f"which leaves {count - apart} to train on; it takes {LEFT} at least. Pass more labelled images, or others."
         )
     used, checks = labels.take(order[apart:]), labels.take(order[:apart])
     targets = torch.tensor([outputs[int(one)] for one in used.labels])

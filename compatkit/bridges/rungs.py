@@ -36,7 +36,7 @@ TAUGHT = frozenset({"stitch"})
 ADAPTERS = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "stitch")
 """Rungs without labels that put an adapter between the parts and leave both as they are."""
 BEST = "best"
-"""For a matrix: as it is, with statistics, and those adapters; the one that agrees most."""
+"""For a matrix: statistics alone, and those adapters in closed form; the one that agrees most."""
 On = Literal["src", "dst", "mix"]
 
 
@@ -52,16 +52,18 @@ def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
     """
     if names is None:
         return [one for one in RUNGS if one not in ON_REQUEST and (labelled or one not in LABELLED)]
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise UsageError(f"rungs= expects a list of names, got {names!r:.80}.")
     for name in names:
-        if name not in RUNGS:
-            near = difflib.get_close_matches(name, RUNGS, 1)
+        if not isinstance(name, str) or name not in RUNGS:
+            near = difflib.get_close_matches(str(name), RUNGS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise UsageError(
                 f"No rung is called {name!r:.80}; known are {', '.join(RUNGS)}.{hint}", subject=name
             )
         if name in LABELLED and not labelled:
             raise UsageError(
-                f"The rung {name} is trained with labels; pass labels=, images with their classes."
+                f"The rung {name} is trained with labels; pass labels= (--labels), images with their classes."
             )
     if not names:
         raise UsageError(f"There is no rung to climb; known are {', '.join(RUNGS)}.")

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 WORDS = {
     "fit": "the bridge fits",
-    "doubtful": "doubtful: it is not known whether the bridge fits; measure it with labels (--test)",
+    "doubtful": "doubtful: agreement does not tell whether the bridge fits; measure it with labels (--test)",
     "no fit": "no fit: the bridge says other things than the head's own network",
 }
+MEASURED = "doubtful: agreement does not tell whether the bridge fits; see its accuracy"
 BY_LABELS = {
     "fit": "the bridge fits, by labels",
     "doubtful": "doubtful: too few labelled images were kept apart to know; pass more with --labels",
@@ -72,7 +73,13 @@ BY_LABELS = {
 @click.option(
     "--images", type=click.IntRange(2), default=1000, show_default=True, help="Images to fit on at most."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders and draws.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Of orders and draws.",
+)
 @click.option("--png", type=click.Path(), metavar="FILE", help="Draw the ladder: agreement against seconds.")
 @click.option("--publish", metavar="NAME", help="Keep the bridge under NAME, unless it does not fit.")
 @signature_options
@@ -101,12 +108,15 @@ def bridge_command(
     machine: bool,
 ) -> None:
     """Climb, choose, print, and publish where a name is given; exit code 1 where nothing fits."""
+    from compatkit.bridges.keeping import check_names
+
     check_outputs({"--png": png})
+    held = registry(context)
     if publish is not None:
         check_target(context, publish, "recombination")
         check_target(context, f"{publish}.adapter", "adapter")
         check_target(context, f"{publish}.head", "head")
-    held = registry(context)
+        check_names(held.store, publish)
     data, tests = images_and_tests(name, test, data_root, download)
     if test is None:
         tests = tests_for(held.manifest(head), head, tests)
@@ -142,7 +152,8 @@ def _tell(context: click.Context, found: Bridge, kept: dict[str, str], publish: 
     columns([head, *(_row(one, found.chosen) for one in found.steps)], right=range(1, 8))
     click.echo()
     agreement, said = found.agreement, BY_LABELS if found.judged_by == "labels" else WORDS
-    click.echo(f"{said[found.says]}: {found.chosen}")
+    measured = found.says == "doubtful" and found.step(found.chosen).accuracy is not None
+    click.echo(f"{MEASURED if measured else said[found.says]}: {found.chosen}")
     paragraph(
         f"It says what the head's own network says on {_share(agreement)} of {agreement.count:,} images that nothing "
         f"was fitted to ({agreement.low:.3f} to {agreement.high:.3f})."

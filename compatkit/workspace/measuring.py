@@ -66,19 +66,22 @@ class Measuring(Finding):
             adapters: ``Recombination.inserted`` by the pinned references of extractor and head, for pairs that are
                 to be measured with adapters between; kept under a key of their own, never as evidence of the pair.
             bridges: From ``bridges_between``: their adapters, and what each rung gave among the findings of the cell.
+                Under ``"batch"`` or ``"reestimate"``, where the head has batch normalisation.
             progress: Called with done, total and what is being done.
             record: Keep the figures in the registry as evidence, for ``check`` to read.
 
         Raises:
             NotFound: A pattern matches nothing, or nothing fits the filters.
-            UsageError: A setting or a filter is not usable as given; a reference that is no pattern is of another kind.
+            UsageError: A setting, a filter or a bridge is not usable as given; a reference that is no pattern is of
+                another kind.
             DataError: An extractor has no test set among ``data``, or more than one.
         """
+        from compatkit.bridges.celled import inserted
         from compatkit.evaluation.conditions import Conditions
         from compatkit.matrices.filling import Request, answer, check_fill
         from compatkit.matrices.where import parse
 
-        stand = {pair: one.recombination.inserted for pair, one in (bridges or {}).items()}
+        stand = inserted({} if bridges is None else bridges, normalisation)
         between = {pair: steps for pair, steps in {**(adapters or {}), **stand}.items() if steps}
         request = Request(
             extractors=extractors,

@@ -13,6 +13,7 @@ from small import data_set
 
 import compatkit as ck
 from compatkit.cli import main
+from compatkit.contract import Statistical
 from compatkit.errors import DataError, IncompatibleError, UsageError
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.registry.names import Version
@@ -269,7 +270,8 @@ def test_features_enter_directly_only_where_no_adapter_is_needed(made: ck.Regist
     ]
     between = made.bridges_between(*pair, {"zoo/again.extractor": images}, "best")
     (best,) = between.values()
-    assert best.step("direct").agreement is None and best.step("ridge").agreement is not None
+    assert [one.rung for one in best.steps][:2] == ["statistics", "permutation"]
+    assert best.step("ridge").agreement is not None
 
 
 def test_direct_is_judged_on_the_features_that_it_stands_on(made: ck.Registry, images: ck.Split) -> None:
@@ -350,3 +352,88 @@ def test_a_bridge_trained_with_labels_is_judged_by_labels_and_kept(
     names = registry.publish_bridge("pairs/taught", found)
     stated = registry.manifest(names["recombination"]).training["bridge"]
     assert stated["says"] == found.says and stated["checked"]["share"] == step.checked.figure.accuracy
+
+
+def test_a_matrix_holds_bridges_that_leave_the_parts_as_they_are(
+    registry: ck.Registry, images: ck.Split
+) -> None:
+    pair = "zoo/two.extractor", "zoo/one.head"
+    (found,) = registry.bridges_between(*pair, {pair[0]: images}, "ridge").values()
+    bridges, data = {(found.extractor, found.head): found}, {"zoo/*": images}
+    matrix = registry.matrix(*pair, data, bridges=bridges, normalisation="reestimate")
+    assert matrix.settings["bridge"] == ["ridge in 1 cell"]
+    with pytest.raises(UsageError, match="'running' would put stored ones in their place"):
+        registry.matrix(*pair, data, bridges=bridges, normalisation="running")
+    with pytest.raises(
+        UsageError, match=r"holds \('zoo/two.extractor', 'zoo/one.head'\) where .*two.extractor@1.0.0'"
+    ):
+        registry.matrix(*pair, data, bridges={pair: found})
+    with pytest.raises(UsageError, match="as bridges_between returns them; got a list"):
+        registry.matrix(*pair, data, bridges=[found])  # type: ignore[arg-type]
+    convs = "zoo/convs.extractor", "zoo/again.head"
+    refitted = registry.bridge(*convs, images, rungs=["absorbed"], until=None)
+    with pytest.raises(UsageError, match=r"by absorbed changes the head's weights.*load_recombination"):
+        registry.matrix(*convs, data, bridges={(refitted.extractor, refitted.head): refitted})
+    stored = registry.bridge(*pair, images, rungs=["direct"], until=None)
+    with pytest.raises(UsageError, match=r"by direct keeps the head's stored statistics"):
+        registry.matrix(*pair, data, bridges={(stored.extractor, stored.head): stored})
+
+
+def test_a_part_whose_features_say_nothing_costs_a_matrix_its_own_cells_only(
+    registry: ck.Registry, images: ck.Split
+) -> None:
+    manifest = registry.manifest("zoo/two.extractor")
+    contract = attrs.evolve(manifest.contract, statistical=Statistical())
+    state = {
+        name: torch.zeros_like(one) for name, one in registry.build("zoo/two.extractor").state_dict().items()
+    }
+    registry.register("zoo/dead.extractor", attrs.evolve(manifest, contract=contract), state)
+    names = ["zoo/dead.extractor", "zoo/two.extractor"]
+    with pytest.warns(
+        UserWarning, match=r"dead.extractor@1.0.0 with .* has no bridge by ridge: The features of"
+    ):
+        found = registry.bridges_between(names, "zoo/one.head", dict.fromkeys(names, images), "ridge")
+    assert [one.split("@")[0] for one, _ in found] == ["zoo/two.extractor"]
+    with pytest.raises(DataError, match="12 images; a bridge needs 20"):
+        registry.bridges_between(names, "zoo/one.head", dict.fromkeys(names, images.subset(12)), "ridge")
+
+
+def test_a_bridge_never_takes_the_name_of_a_head_that_was_trained(
+    registry: ck.Registry, images: ck.Split
+) -> None:
+    found = registry.bridge("zoo/convs.extractor", "zoo/again.head", images, rungs=["absorbed"], until=None)
+    before = registry.names()
+    with pytest.raises(UsageError, match=r"zoo/again.head is a head that was trained.*under another name"):
+        registry.publish_bridge("zoo/again", found)
+    assert registry.names() == before
+    kept = registry.publish_bridge("pairs/one", found)
+    assert registry.publish_bridge("pairs/one", found) == kept
+    with pytest.raises(
+        IncompatibleError, match=r"was refitted by a bridge.*Take the head that it was \(sha256:"
+    ):
+        registry.bridge("zoo/again.extractor", kept["head"], images)
+    with pytest.raises(UsageError, match=r"expects what Registry.bridge returns, got a str"):
+        registry.publish_bridge("pairs/one", "ridge")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seed": -1}, "seed= is a whole number"),
+        ({"seed": 2**64}, "seed= is a whole number"),
+        ({"seed": "a"}, "seed= is a whole number"),
+        ({"rungs": "ridge"}, "rungs= expects a list of names, got 'ridge'"),
+        ({"rungs": 5}, "rungs= expects a list of names, got 5"),
+        ({"rungs": [None]}, "No rung is called None"),
+    ],
+)
+def test_settings_of_a_bridge_are_checked(
+    made: ck.Registry, images: ck.Split, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        made.bridge("zoo/two.extractor", "zoo/one.head", images, **settings)
+
+
+def test_images_of_a_matrix_are_given_by_extractor(made: ck.Registry, images: ck.Split) -> None:
+    with pytest.raises(UsageError, match="data= expects images by the extractors' names, got a Split"):
+        made.bridges_between("zoo/two.extractor", "zoo/one.head", images, "ridge")  # type: ignore[arg-type]
