@@ -248,8 +248,8 @@ STUDY = Study(
         Measure(name="own-3", title="third release, own", drawn=False),
         Measure(name="own-4", title="fourth release, own", drawn=False),
         Measure(name="retrieval-old", title="retrieval, old queries, old gallery", drawn=False),
-        Measure(name="retrieval-own", title="retrieval, new queries, new gallery", drawn=False),
-        Measure(name="retrieval", title="retrieval, new queries, old gallery", drawn=False),
+        Measure(name="retrieval-own", title="retrieval, new queries, new gallery"),
+        Measure(name="retrieval", title="retrieval, new queries, old gallery"),
         Measure(name="chance", title="chance", better="none", drawn=False),
     ),
     sizes={
