@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import mean
+from textwrap import wrap
 from typing import Any
 
 from compatkit.pictures import png
@@ -12,6 +13,8 @@ Rows = Sequence[Mapping[str, Any]]
 """Cells of one run: ``extractor``, ``head``, ``policy`` and ``accuracy``."""
 ACROSS = 5
 """Panels beside each other."""
+LETTERS = 12
+"""Of the title, in an inch."""
 DARK = 0.6
 """Accuracy above which figures are written in white."""
 
@@ -56,7 +59,7 @@ def chain(arms: Mapping[str, Mapping[tuple[str, str], float]], title: str) -> by
         axes.set_title(arm, fontsize=9)
     for axes in panels[len(arms) :]:
         axes.set_axis_off()
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle("\n".join(wrap(title, int(LETTERS * figure.get_figwidth()))), fontsize=10)
     figure.supxlabel("head of release", fontsize=9)
     figure.supylabel("extractor of release", fontsize=9)
     return png(figure)
