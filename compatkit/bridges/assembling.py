@@ -131,9 +131,8 @@ def between(
             made = bridge(store, mine, theirs, report, wish)
             found[mine.reference, theirs.reference] = attrs.evolve(made, notes=(*made.notes, *note))
         except (IncompatibleError, DataError) as error:
-            if (
-                isinstance(error, DataError) and error.subject is None
-            ):  # of the images, not of one of the parts
+            of_images = isinstance(error, DataError) and error.subject is None
+            if of_images:
                 raise
             warnings.warn(
                 f"{mine.reference} with {theirs.reference} has no bridge by {rung}: {error}", stacklevel=4
