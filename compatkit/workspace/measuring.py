@@ -76,12 +76,11 @@ class Measuring(Finding):
                 another kind.
             DataError: An extractor has no test set among ``data``, or more than one.
         """
-        from compatkit.bridges.celled import inserted
         from compatkit.evaluation.conditions import Conditions
         from compatkit.matrices.filling import Request, answer, check_fill
         from compatkit.matrices.where import parse
 
-        stand = inserted({} if bridges is None else bridges, normalisation)
+        stand = {} if bridges is None else _standing(bridges, normalisation)
         between = {pair: steps for pair, steps in {**(adapters or {}), **stand}.items() if steps}
         request = Request(
             extractors=extractors,
@@ -206,3 +205,10 @@ class Measuring(Finding):
 
     def _select(self, patterns: str | Sequence[str], kind: str) -> list[LoadedPart]:
         return [load(self.store, reference) for reference in self.select(patterns, kind)]
+
+
+def _standing(bridges: Mapping[tuple[str, str], Bridge], normalisation: str) -> Adapters:
+    """Return the adapters of bridges; a matrix without any is asked for without torch."""
+    from compatkit.bridges.celled import inserted
+
+    return inserted(bridges, normalisation)
