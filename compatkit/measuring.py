@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from compatkit.contract import Data
 from compatkit.data.dataset import DataSet, Split
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import DataError, UnknownName, UsageError
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.normalisation import batches, evaluation_mode
@@ -24,6 +24,7 @@ from compatkit.metrics import (
     Metric,
     Observation,
     Subject,
+    Table,
     advance,
     conclude,
     make_metric,
@@ -60,6 +61,18 @@ class Measurement(Mapping[str, Measured]):
 
     def __len__(self) -> int:
         return len(self.results)
+
+    def table(self, name: str) -> Table:
+        """Return a result that is a table: ``measure(...).table("retrieval").at(layer="fc", ...)``.
+
+        Raises:
+            UnknownName: No result has this name, or one that is a single figure.
+        """
+        if isinstance(found := self.results.get(name), Table):
+            return found
+        tables = [known for known, one in self.results.items() if isinstance(one, Table)]
+        what = "is a single figure, not a table" if found is not None else "is no result"
+        raise UnknownName(f"{name!r} {what}; tables here: {', '.join(tables) or 'none'}.")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

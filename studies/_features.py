@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import compatkit as ck
-from compatkit.metrics import Table, make_metric
+from compatkit.metrics import make_metric
 from compatkit.pictures import beside
 
 Picture = Sequence[Sequence[int]]
@@ -29,8 +29,8 @@ def energies(fit: ck.Fit, split: ck.Split, layer: str, top: int, *, subspace: st
     """
     (state,) = fit.tasks.values()
     measured = ck.measure(state, split, [make_metric("singular_features", top=top)], layers=[layer])
-    table = measured["singular_features/energy"]
-    cells = [one for (*_, which), one in table if which == subspace] if isinstance(table, Table) else []
+    table = measured.table("singular_features/energy")
+    cells = [one for (*_, which), one in table if which == subspace]
     return [one.value for one in cells if one.value is not None]
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import compatkit as ck
 from compatkit.hooks import Register
-from compatkit.metrics import Measured, Table
 from compatkit.pictures import COLOURS, MARKS, png
 from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
@@ -43,7 +42,7 @@ LOOKS = {
 """Measures by their cell in the metric's table."""
 
 
-def correlated(fit: ck.Fit, tasks: Sequence[ck.Task], layer: str, seed: int) -> list[Mapping[str, Measured]]:
+def correlated(fit: ck.Fit, tasks: Sequence[ck.Task], layer: str, seed: int) -> list[ck.Measurement]:
     """Return the cross-correlation of both extractors on the test images of each task.
 
     Args:
@@ -64,30 +63,24 @@ def correlated(fit: ck.Fit, tasks: Sequence[ck.Task], layer: str, seed: int) -> 
         ]
         for task in tasks:
             one, other = models
-            found.append(
-                ck.measure(one, task.data.test, [metric], layers=[layer], other=other, seed=seed).results
-            )
+            found.append(ck.measure(one, task.data.test, [metric], layers=[layer], other=other, seed=seed))
     return found
 
 
-def values_and_channels(
-    found: Sequence[Mapping[str, Measured]], layer: str
-) -> tuple[dict[str, Any], list[Any]]:
+def values_and_channels(found: Sequence[ck.Measurement], layer: str) -> tuple[dict[str, Any], list[Any]]:
     """Return the measures, means over sets of images, and the correlations of channels by set and pairing."""
     values: dict[str, Any] = {}
     for name, (pairing, sign) in LOOKS.items():
-        cells = [
-            _table(one, "cross_correlation").at(layer=layer, pairing=pairing, sign=sign) for one in found
-        ]
+        cells = [one.table("cross_correlation").at(layer=layer, pairing=pairing, sign=sign) for one in found]
         known = [cell.value for cell in cells if cell.value is not None]
         values[name] = mean(known) if len(known) == len(cells) else None
-    constant = [one.value for each in found for one in _table(each, "cross_correlation/constant").cells]
+    constant = [one.value for each in found for one in each.table("cross_correlation/constant").cells]
     values["constant"] = float(max(one for one in constant if one is not None))
     channels = [
         {
             pairing: sorted((float(one) for one in row), reverse=True)
             for pairing, row in zip(
-                ("direct", "matched"), _table(one, "cross_correlation/channels").values[0], strict=True
+                ("direct", "matched"), one.table("cross_correlation/channels").values[0], strict=True
             )
         }
         for one in found
@@ -168,13 +161,6 @@ def _panels(count: int, wide: float = 2.2) -> tuple[Any, Any]:
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
     return figure, panels
-
-
-def _table(found: Mapping[str, Measured], name: str) -> Table:
-    table = found[name]
-    if not isinstance(table, Table):
-        raise TypeError(f"{name} is a table, got {type(table).__name__}.")
-    return table
 
 
 def _reported(arm: str, metric: str, value: float) -> Reported:

@@ -28,7 +28,6 @@ import numpy as np
 import compatkit as ck
 from compatkit.errors import TrainingError
 from compatkit.hooks import Register
-from compatkit.metrics import Table
 from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._chain import chain, means
@@ -167,8 +166,8 @@ def retrieved(registry: ck.Registry, images: ck.data.Split) -> dict[str, float |
     old, new = (
         registry.recombine(f"{PREFIX}/{one}.extractor", f"{PREFIX}/{one}.head") for one in ("r1", "r2")
     )
-    found = ck.measure(new, images, ["retrieval"], layers=[EMBEDDING], other=old)["retrieval"]
-    cells = {(one, other): cell.value for (_, one, other), cell in found} if isinstance(found, Table) else {}
+    found = ck.measure(new, images, ["retrieval"], layers=[EMBEDDING], other=old).table("retrieval")
+    cells = {(one, other): cell.value for (_, one, other), cell in found}
     return {
         "retrieval-old": cells["other", "other"],
         "retrieval-own": cells["this", "this"],

@@ -13,7 +13,6 @@ import numpy as np
 import compatkit as ck
 from compatkit.errors import TrainingError
 from compatkit.hooks import Register
-from compatkit.metrics import Table
 from compatkit.pictures import information_plane
 from compatkit.studies import Measure, Outcome, Results, Run, Study
 
@@ -35,8 +34,8 @@ def plane(fit: ck.Fit, split: ck.Split) -> Plane:
     """
     (state,) = fit.tasks.values()
     measured = ck.measure(state, split, ["mutual_information_plane"], layers=LAYERS, batch_size=4096)
-    table = measured["mutual_information_plane/information"]
-    if not isinstance(table, Table) or np.isnan(table.values).any():
+    table = measured.table("mutual_information_plane/information")
+    if np.isnan(table.values).any():
         raise TrainingError(f"The information of a layer of {state.name} cannot be told: {table!r:.300}.")
     return table.values.tolist()
 

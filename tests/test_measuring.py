@@ -184,10 +184,17 @@ def test_a_recombination_names_layers_of_both_parts(tmp_path: Any) -> None:
 
 def test_weights_need_no_images() -> None:
     one, other = network(), network(1)
-    found = ck.measure(one, None, [Distance()], layers=["fc"], other=other)["distance"]
-    assert isinstance(found, Table)
+    found = ck.measure(one, None, [Distance()], layers=["fc"], other=other).table("distance")
     assert found.at(layer="fc").value == float((one.fc.weight - other.fc.weight).detach().abs().max())
     assert found.to_json()["cells"] == [attrs.asdict(found.cells[0])]
+
+
+def test_a_table_is_asked_for_by_its_name() -> None:
+    found = ck.measure(network(), TENSORS, ["accuracy"])
+    with pytest.raises(UnknownName, match=r"'accuracy' is a single figure, not a table; tables here: none\."):
+        found.table("accuracy")
+    with pytest.raises(UnknownName, match="'accurate' is no result"):
+        found.table("accurate")
 
 
 @attrs.define

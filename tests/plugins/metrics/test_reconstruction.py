@@ -37,9 +37,7 @@ def tables(network: nn.Module, images: Tensor = IMAGES, **settings: Any) -> tupl
     batch_size = settings.pop("batch_size", 2)
     labels = torch.zeros(len(images), dtype=torch.int64)
     found = ck.measure(network, (images, labels), [Reconstruction(**settings)], batch_size=batch_size)
-    summary, each = found["reconstruction/summary"], found["reconstruction/images"]
-    assert isinstance(summary, Table) and isinstance(each, Table)
-    return summary, each
+    return found.table("reconstruction/summary"), found.table("reconstruction/images")
 
 
 @pytest.mark.parametrize("bias", [None, torch.tensor([5.0, -7.0])])
