@@ -22,11 +22,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from compatkit import hookimpl
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
 
 from ._moments import Pair, drawn_keys, rows_of
+from ._partners import partner
 
 compatkit_api = 1
 PAPER = {
@@ -90,12 +91,7 @@ class CrossCorrelation:
         """
         keys, found = drawn_keys(positions, self.seed), dict(state)
         for name, given in outputs.items():
-            if name not in other_outputs:
-                raise DataError(
-                    f"cross_correlation: the other network gave nothing under the name {name!r}; it gave "
-                    f"{', '.join(other_outputs)}. A layer is compared with the one of its name, called as often."
-                )
-            left, right = rows_of(name, given, other_outputs[name])
+            left, right = rows_of(name, given, partner("cross_correlation", name, other_outputs))
             pair = Pair.of(left.float(), right.float(), keys.to(left.device), self._most)
             found[name] = state[name].merged(pair, self._most) if name in state else pair
         return found

@@ -29,6 +29,8 @@ from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
 
+from ._partners import partner
+
 compatkit_api = 1
 QUERIES = 512
 ROUNDING = 1e-12
@@ -143,12 +145,7 @@ class Retrieval:
         """
         found = {}
         for name, given in outputs.items():
-            if name not in other_outputs:
-                raise DataError(
-                    f"retrieval: the other network gave nothing under the name {name!r}; it gave "
-                    f"{', '.join(other_outputs)}. A layer is compared with the one of its name, called as often."
-                )
-            both = _vectors(name, given), _vectors(name, other_outputs[name])
+            both = _vectors(name, given), _vectors(name, partner("retrieval", name, other_outputs))
             found[name] = (*state.features.get(name, ()), both)
         return Seen((*state.labels, labels), found)
 
