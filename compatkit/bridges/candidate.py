@@ -62,9 +62,14 @@ class Candidate:
             return torch.cat([network(batch).float() for batch in features.first()])
 
     @property
+    def stored(self) -> bool:
+        """Whether it keeps the statistics that the head has."""
+        return self.method.get("statistics") == "stored"
+
+    @property
     def estimates(self) -> bool:
         """Whether it runs with statistics that were estimated on the images of the fit."""
-        return bool(norm_layers(self.head)) and self.method.get("statistics") != "stored"
+        return bool(norm_layers(self.head)) and not self.stored
 
     def statistics(self) -> Estimate | None:
         """Return the statistics that it runs with; None where they are all stored ones, or there are none."""

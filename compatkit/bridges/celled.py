@@ -39,7 +39,7 @@ def inserted(
 
 def _check(one: Bridge, normalisation: str) -> None:
     made = candidate_of(one.step(one.chosen))
-    if made.refitted or made.method.get("statistics") == "stored":
+    if made.refitted or made.stored:
         what = "changes the head's weights" if made.refitted else "keeps the head's stored statistics"
         raise UsageError(
             f"The bridge of {one.extractor} and {one.head} by {one.chosen} {what}; a cell of a matrix has the parts as "

@@ -135,7 +135,7 @@ class Climb:
         seconds = time.perf_counter() - began + self.ground.lent()
         self._check_features(rung)
         if rung == "infomax" and (note := self._fell(made, before)):
-            return Step(rung, images=self._images(rung), seconds=seconds, note=note)
+            return Step(rung, images=self._images(rung, made), seconds=seconds, note=note)
         return self._measured(rung, made, seconds)
 
     def _check_features(self, rung: str) -> None:
@@ -154,7 +154,7 @@ class Climb:
             rung,
             agreement(held_answers(made), self.wanted),
             None if left is None else 1 - left,
-            0 if rung == "statistics" and not made.estimates else self._images(rung),
+            self._images(rung, made),
             len(self.ground.fit) if made.estimates else 0,
             len(self._labelled.targets) if rung in LABELLED and self._labelled is not None else 0,
             seconds,
@@ -164,9 +164,9 @@ class Climb:
             candidate=made,
         )
 
-    def _images(self, rung: str) -> int:
+    def _images(self, rung: str, made: Candidate) -> int:
         """Return how many images without labels a rung uses; statistics are estimated on those of the fit."""
-        if rung == "direct":
+        if rung in UNFITTED and not made.estimates:
             return 0
         return len(self.ground.fit if rung in ("statistics", "stitch", "infomax") else self.ground.pairs)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from hashlib import blake2b
 
 import attrs
 import numpy as np
@@ -21,11 +20,6 @@ FEWEST = 2
 """Images of the head's domain that features are paired on."""
 
 
-def prints(data: Split) -> list[bytes]:
-    """Return a digest of each image's bytes."""
-    return [blake2b(one.tobytes(), digest_size=16).digest() for one in data.images]
-
-
 def drawn(data: Split, seed: int, without: Container[bytes] = ()) -> NDArray[np.int64]:
     """Return an order of a data set's images in which equal ones occur once.
 
@@ -36,7 +30,7 @@ def drawn(data: Split, seed: int, without: Container[bytes] = ()) -> NDArray[np.
         seed: Of the order.
         without: Digests of images that are left out.
     """
-    found, first, known = prints(data), dict[bytes, int](), list[int]()
+    found, first, known = data.image_digests, dict[bytes, int](), list[int]()
     for place in np.random.default_rng(seed).permutation(len(data)).tolist():
         if found[place] not in without and first.setdefault(found[place], place) == place:
             known.append(place)
@@ -45,12 +39,18 @@ def drawn(data: Split, seed: int, without: Container[bytes] = ()) -> NDArray[np.
 
 def repeated(data: Split) -> str:
     """Return a sentence on images that occur more than once; empty where none does."""
-    count = len(data) - len(set(prints(data)))
+    count = len(data) - len(set(data.image_digests))
     return (
         f"{count:,} of the {len(data):,} images of {data.name} are copies of others and are left out."
         if count
         else ""
     )
+
+
+def counted(data: Split, order: NDArray[np.int64], what: str = "images") -> str:
+    """Return how many images there are, and how many different ones were drawn, in words."""
+    different = "" if len(order) == len(data) else f", {len(order)} of them different"
+    return f"{len(data)} {what}{different}"
 
 
 def divided(data: Split, images: int, seed: int) -> tuple[Split, Split]:
@@ -61,10 +61,8 @@ def divided(data: Split, images: int, seed: int) -> tuple[Split, Split]:
     """
     order = drawn(data, seed)
     if len(order) < LEAST:
-        different = "" if len(order) == len(data) else f", {len(order)} of them different"
         raise DataError(
-            f"{data.name} has {len(data)} images{different}; a bridge needs {LEAST} at least, half of them to choose "
-            "by."
+            f"{data.name} has {counted(data, order)}; a bridge needs {LEAST} at least, half of them to choose by."
         )
     plain, held = data.unlabelled(), min(HELD_OUT, len(order) // 2)
     return plain.take(order[held : held + images]), plain.take(order[:held])
@@ -86,7 +84,7 @@ def pairing(fit: Split, other: Split | None, images: int, on: On, seed: int, hel
     """
     if other is None:
         return fit
-    plain, order = other.unlabelled(), drawn(other, seed, set(prints(held)))
+    plain, order = other.unlabelled(), drawn(other, seed, set(held.image_digests))
     if len(order) < FEWEST:
         raise DataError(
             f"{other.name} has {len(other)} images, {len(order)} of them different and not among those of {fit.name} "

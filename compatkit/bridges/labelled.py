@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from compatkit.bridges.answering import classes_of
-from compatkit.bridges.dividing import drawn, prints
+from compatkit.bridges.dividing import counted, drawn
 from compatkit.bridges.ground import Ground
 from compatkit.bridges.passes import Passes
 from compatkit.bridges.training import Labelled
@@ -40,11 +40,9 @@ def parted(ground: Ground, labels: Split) -> tuple[Labelled, tuple[Passes, Split
         )
     order = drawn(labels, ground.seed)
     if (count := len(order)) < LEAST:
-        different = "" if count == len(labels) else f", {count} of them different"
-        raise DataError(
-            f"{labels.name} has {len(labels)} labelled images{different}; training a bridge takes {LEAST} at least."
-        )
-    known, found = set(prints(ground.held)), prints(labels)
+        told = counted(labels, order, "labelled images")
+        raise DataError(f"{labels.name} has {told}; training a bridge takes {LEAST} at least.")
+    known, found = set(ground.held.image_digests), labels.image_digests
     held = np.array([found[place] in known for place in order])
     order = np.concatenate([order[held], order[~held]])
     apart = max(count // CHECKED, int(held.sum()))

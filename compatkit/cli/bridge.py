@@ -10,7 +10,7 @@ from compatkit.cli.images import images_and_tests, load_data_set, tests_for
 from compatkit.cli.keeping import check_target
 from compatkit.cli.options import data_options, given, json_option, registry_option, signature_options
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
-from compatkit.cli.roots import check_outputs, registry
+from compatkit.cli.roots import check_outputs, registry, store
 
 if TYPE_CHECKING:
     from compatkit.bridges.results import Bridge, Step
@@ -111,12 +111,12 @@ def bridge_command(
     from compatkit.bridges.keeping import check_names
 
     check_outputs({"--png": png})
-    held = registry(context)
     if publish is not None:
         check_target(context, publish, "recombination")
         check_target(context, f"{publish}.adapter", "adapter")
         check_target(context, f"{publish}.head", "head")
-        check_names(held.store, publish)
+        check_names(store(context), publish)
+    held = registry(context)
     data, tests = images_and_tests(name, test, data_root, download)
     if test is None:
         tests = tests_for(held.manifest(head), head, tests)

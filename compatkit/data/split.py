@@ -89,6 +89,15 @@ class Split:
         return self._known["digest"]
 
     @property
+    def image_digests(self) -> list[bytes]:
+        """A digest of each image's bytes, made once: equal images have equal ones."""
+        if "images" not in self._known:
+            self._known["images"] = [
+                hashlib.blake2b(one.tobytes(), digest_size=16).digest() for one in self.images
+            ]
+        return self._known["images"]
+
+    @property
     def labelled(self) -> bool:
         """Whether the labels say anything: False of what ``unlabelled`` returns."""
         return self.classes != NO_CLASSES

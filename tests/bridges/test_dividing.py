@@ -8,7 +8,7 @@ import pytest
 import torch
 from bridged import between, climb, images, part
 
-from compatkit.bridges.dividing import drawn, prints, repeated
+from compatkit.bridges.dividing import drawn, repeated
 from compatkit.bridges.labelled import parted
 from compatkit.data.split import Split
 from compatkit.errors import DataError
@@ -25,7 +25,7 @@ def many(data: Split, times: int) -> Split:
 
 def both(*splits: Split) -> set[bytes]:
     """Return the images that all of these hold."""
-    return set.intersection(*(set(prints(one)) for one in splits))
+    return set.intersection(*(set(one.image_digests) for one in splits))
 
 
 @pytest.mark.parametrize("on", ["dst", "mix"])
@@ -69,5 +69,5 @@ def test_copies_of_labelled_images_are_not_trained_on_and_checked_by() -> None:
 def test_without_copies_the_order_is_that_of_the_seed() -> None:
     data = images(40)
     assert drawn(data, 3).tolist() == np.random.default_rng(3).permutation(40).tolist()
-    some = set(prints(data)[:10])
+    some = set(data.image_digests[:10])
     assert sorted(drawn(data, 3, some)) == list(range(10, 40))
