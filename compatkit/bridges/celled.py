@@ -47,10 +47,23 @@ def _check(one: Bridge, normalisation: str) -> None:
             "gives.",
             subject=one.chosen,
         )
-    if made.estimates and normalisation not in ANEW:
+    if made.estimates:
+        check_policy(f"The bridge of {one.extractor} and {one.head} by {one.chosen}", normalisation)
+
+
+def check_policy(bridge: str, normalisation: str) -> None:
+    """Refuse a policy that would replace the statistics of a bridge.
+
+    Args:
+        bridge: One behind which statistics of batch normalisation are estimated, in words.
+        normalisation: Policy of the matrix.
+
+    Raises:
+        UsageError: It takes stored ones.
+    """
+    if normalisation not in ANEW:
         raise UsageError(
-            f"The bridge of {one.extractor} and {one.head} by {one.chosen} has statistics of batch normalisation that "
-            f"were estimated behind it; {normalisation!r} would put stored ones in their place. Take normalisation "
-            f"{' or '.join(map(repr, ANEW))}.",
+            f"{bridge} has statistics of batch normalisation of its own, estimated behind it; {normalisation!r} would "
+            f"put stored ones in their place. Take normalisation {' or '.join(map(repr, ANEW))}.",
             subject=normalisation,
         )

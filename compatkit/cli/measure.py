@@ -141,8 +141,10 @@ def matrix_command(
     if conditions["fill"] != "none" or names or recipe:
         sides, where = Sides(held.store), parse(conditions["where"])
         lefts = [one.reference for one in sides.choose(extractors, "extractor", where)]
-        # chosen before any image is read, as the matrix will choose them
-        rights = sides.choose(heads, "head", where) if rung is not None else []
+        rights: Sequence[Component] = []
+        if rung is not None:  # chosen and checked before any image is read, as the matrix will choose them
+            rights = sides.choose(heads, "head", where)
+            _check_policy(rights, conditions["normalisation"])
         sets = data_sets(held, lefts, recipe=recipe, names=names, root=data_root, download=download)
         data = {name: one.test for name, one in sets.items()}
         if rung is not None:
@@ -165,6 +167,15 @@ def matrix_command(
     _tell_cells(matrix)
     for path in filter(None, paths.values()):
         click.echo(f"wrote {clean(path)}")
+
+
+def _check_policy(heads: Sequence[Component], normalisation: str) -> None:
+    """Refuse, before anything is fitted, a policy that would replace the statistics of every bridge to a head."""
+    from compatkit.bridges.celled import check_policy
+
+    for one in heads:
+        if one.manifest.kind == "head" and one.manifest.contract.protocol.normalisation == "batch":
+            check_policy(f"A bridge to {one.reference}", normalisation)
 
 
 def _bridges(
