@@ -112,6 +112,11 @@ def described(adapter: Blueprint) -> str:
         return f"{adapter.model}, with arguments that it does not take"
 
 
+def needed(adapter: Blueprint) -> str:
+    """Return what an adapter that is not there yet would do, and what it is fitted on if it has weights."""
+    return described(adapter) + (", fitted on unlabelled images" if adapter.model in FITTED else "")
+
+
 def _described(adapter: Blueprint) -> str:
     given = adapter.kwargs
     if adapter.model == "cast":
@@ -130,7 +135,7 @@ def _described(adapter: Blueprint) -> str:
         kernel = given.get("kernel", 1)
         how = "linear layer" if given["layout"] in ("NC", "NLC") else f"{kernel}x{kernel} convolution"
         before, behind = given["channels"]
-        return f"project: {how} from {before} to {behind} channels, fitted on unlabelled images"
+        return f"project: {how} from {before} to {behind} channels"
     return adapter.model
 
 

@@ -277,10 +277,10 @@ def _check_wanted(
     """Refuse what a metric could not look at."""
     if wanted & {"inputs", "outputs", "other_inputs", "other_outputs", "layers"} and not subject.layers:
         raise UsageError(
-            "These metrics look at layers; name some, by path or glob: layers=['layer1.*', 'fc']. The network's "
-            f"layers are {listed(known)}."
+            "These metrics look at layers; name some, by path or glob: layers=['layer1.*', 'fc'] (--layer). The "
+            f"network's layers are {listed(known)}."
         )
     if any(name.startswith("other") for name in wanted) and subject.other is None:
-        raise UsageError("These metrics compare two networks; give the other one: other=...")
+        raise UsageError("These metrics compare two networks; give the other one: other=... (--against)")
     if data is None and wanted & set(OBSERVED):
         raise UsageError(f"These metrics look at {', '.join(sorted(wanted))} of images; give data.")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from compatkit.adaptation import FITTED, after, described
+from compatkit.adaptation import FITTED, after, described, needed
 from compatkit.adapters.seam import build_adapter
 from compatkit.bridging import Place, fit_projection, own_extractor, standing
 from compatkit.components import load, pinned
@@ -145,8 +145,8 @@ def _allow(
     """Refuse adapters that were not asked for, or that cannot be had."""
     if not planned:
         return
-    texts = "; ".join(map(described, planned))
-    fitted = [described(one) for one in planned if one.model in FITTED]
+    texts = "; ".join(map(needed, planned))
+    fitted = [needed(one) for one in planned if one.model in FITTED]
     place = f"the adapter {before}" if before is not None else "the head"
     if not adapt:
         more = " and data= (a Split of unlabelled images)" if fitted else ""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import attrs
 
-from compatkit.adaptation import behind, cast, described, drop_tokens, permute, pool, project, resize
+from compatkit.adaptation import behind, cast, drop_tokens, needed, permute, pool, project, resize
 from compatkit.contract import Blueprint, Port
 from compatkit.ports import AtSize, Sides, agree, by, grid, grid_at, regular, resolved, shown, spatial_at
 from compatkit.verdict import Finding, Severity
@@ -43,7 +43,7 @@ class Difference(NamedTuple):
 
     def finding(self, whose: str) -> Finding:
         """Return it in full."""
-        remedy = self.remedy if self.adapter is None else described(self.adapter)
+        remedy = self.remedy if self.adapter is None else needed(self.adapter)
         return Finding(self.code, "structural", self.severity, self.expected, self.came, whose, remedy)
 
 

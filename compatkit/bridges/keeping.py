@@ -136,6 +136,8 @@ def _recombined(
 def _judgement(step: Step, facts: Mapping[str, Any], head: LoadedPart) -> dict[str, Any]:
     """Return what is recorded of a whole bridge: by which rung, how well it does, and on what that rests."""
     found = {"rung": step.rung, **outcome(step), "says": step.meaning, "seed": facts["seed"]}
+    if step.labels:
+        found["labels"] = step.labels
     if step.checked is not None:
         figure = step.checked.figure
         found["checked"] = {

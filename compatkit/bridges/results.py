@@ -164,7 +164,15 @@ class Bridge:
     def ladder(self) -> tuple[Rung, ...]:
         """Return what each rung gave that was not left out, as a cell of a matrix holds it."""
         return tuple(
-            Rung(one.rung, one.seconds, one.images, one.agreement, one.accuracy, one.rung == self.chosen)
+            Rung(
+                one.rung,
+                one.seconds,
+                one.images,
+                one.agreement,
+                one.accuracy,
+                one.rung == self.chosen,
+                one.labels,
+            )
             for one in self.steps
             if one.agreement is not None
         )

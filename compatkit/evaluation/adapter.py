@@ -61,8 +61,9 @@ class Adapter:
         text = described(self.blueprint)
         if self.training:
             data = self.training["data"]
-            text = f"{text.removesuffix(', fitted on unlabelled images')} by {self.training['method']}, fitted on "
-            text += f"{data['images']} images of {data['name']}"
+            text += f" by {self.training['method']}, fitted on {data['images']} images of {data['name']}"
+            if "labels" in self.training:
+                text += f", trained with {self.training['labels']} labelled ones"
             if "residual" in self.training:
                 text += f" ({self.training['residual']:.1%} of the variance left)"
         return f"{text} [{self.reference}]" if self.reference else text

@@ -58,6 +58,7 @@ class Rung:
         agreement: Share of held-out images of which it says what the head's own network says.
         accuracy: On test images, where there were any.
         chosen: Whether the figures of the cell are of this rung.
+        labels: Labelled images that it was trained with.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Rung:
     agreement: Figure
     accuracy: Figure | None = None
     chosen: bool = False
+    labels: int = 0
 
 
 @attrs.frozen

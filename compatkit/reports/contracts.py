@@ -137,10 +137,11 @@ def _bridged(training: Mapping[str, object]) -> dict[str, str]:
     rows: dict[str, str] = {}
     if isinstance(rung, str) and (isinstance(residual, float) or isinstance(agreement, float)):
         data, seconds = facts.get("paired_on", facts.get("data")), facts.get("seconds")
-        images = data.get("images") if isinstance(data, Mapping) else None
+        images, labels = data.get("images") if isinstance(data, Mapping) else None, facts.get("labels")
         told = [
             rung,
             f"on {images:,} images" if isinstance(images, int) else "",
+            f"with {labels:,} labels" if isinstance(labels, int) else "",
             f"in {seconds:.2f} s" if isinstance(seconds, int | float) else "",
             f"{residual:.1%} of the variance left" if isinstance(residual, float) else "",
         ]
@@ -150,6 +151,8 @@ def _bridged(training: Mapping[str, object]) -> dict[str, str]:
         told = f"{agreement:.3f} with the head's own network"
         told += f" on {held:,} images held out" if isinstance(held, int) else ""
         rows["agreement"] = f"{told}: {says}" if isinstance(says, str) else told
+    if isinstance(checked := facts.get("checked"), Mapping):
+        rows["checked by labels"] = f"{checked['share']:.3f} of {checked['images']:,} images right"
     return rows
 
 

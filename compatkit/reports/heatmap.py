@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import attrs
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 DPI = 160
 LINE = 0.18  # Inches from one line of settings to the next.
+LETTERS_AN_INCH = 14  # Of a line of settings.
+KEPT = "\u00a0"  # A space at which no line ends: a setting stays in one piece.
 ASKED = ("fill", "cells", "where")
 """Settings of a matrix that say what was asked for, and not how it was measured."""
 EMPTY = "#eceef1"
@@ -85,9 +88,9 @@ def _figure(matrix: Matrix) -> Figure:
     grid = (columns + BOUND_AT + BOUND_WIDTH) * scale.width
     body = max(grid, 6.2 - left)  # Title and legend need room even above a single cell.
     legend = _legend_lines(matrix, (left + body) / 1.5)
-    told = _settings_lines(matrix)
-    top, bottom = 0.77 + LINE * len(told) + above, 0.4 + 0.24 * len(legend)
     width = left + body + (0.55 if scale.slanted else 0.3)
+    told = _settings_lines(matrix, max(40, int((width - 0.6) * LETTERS_AN_INCH)))
+    top, bottom = 0.77 + LINE * len(told) + above, 0.4 + 0.24 * len(legend)
     height = top + rows * scale.height + bottom
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
     axes = figure.add_axes((left / width, bottom / height, grid / width, rows * scale.height / height))
@@ -192,17 +195,18 @@ def _draw_names(axes: Axes, rows: list[str], columns: list[str], scale: Scale) -
     axes.plot([len(columns) + BOUND_AT / 2] * 2, [0, max(1, len(rows))], color="#c9d0d9", linewidth=1)
 
 
-def _settings_lines(matrix: Matrix) -> list[str]:
-    """Return how it was measured, and below it what was asked for and how many cells are what."""
+def _settings_lines(matrix: Matrix, letters: int) -> list[str]:
+    """Return how it was measured, and below it what was asked for and how many cells are what, broken into lines."""
     asked = {name: value for name, value in matrix.settings.items() if name in ASKED}
     rest = {name: value for name, value in matrix.settings.items() if name not in ASKED}
-    return [settings_line(rest), *([settings_line(asked)] if asked else [])]
+    joined = (settings_line(some).replace(" ", KEPT).replace(f",{KEPT}", ", ") for some in (rest, asked))
+    return [line.replace(KEPT, " ") for text in joined for line in wrap(text, letters)]
 
 
 def _draw_title(figure: Figure, told: list[str], width: float, height: float) -> None:
     text_at(figure, 0.3 / width, 1 - 0.32 / height, "Compatibility matrix", 14, INK, ha="left", weight="bold")
     what = "accuracy on the common classes; rows are extractors, columns are heads"
-    for number, line in enumerate([what, *(clip(one, max(40, int(width * 13))) for one in told)]):
+    for number, line in enumerate([what, *told]):
         text_at(
             figure, 0.3 / width, 1 - (0.56 + LINE * number) / height, printable(line), 8.5, QUIET, ha="left"
         )

@@ -85,7 +85,7 @@ def picture(rungs: Sequence[Rung]) -> Picture:
             high=down(one.agreement.high),
             accuracy=None if one.accuracy is None else down(one.accuracy.accuracy),
             line=line,
-            name=f"{visible(one.name)}, {one.images:,} images",
+            name=f"{visible(one.name)}, {_used(one)}",
             told=_told(one),
             chosen=one.chosen,
         )
@@ -147,9 +147,14 @@ def _told(one: Rung) -> str:
     right = "" if one.accuracy is None else f", accuracy {_between(one.accuracy)}"
     chosen = ", chosen" if one.chosen else ""
     return (
-        f"{visible(one.name)}{chosen}: agreement {_between(one.agreement)}{right}, {one.images:,} images, "
+        f"{visible(one.name)}{chosen}: agreement {_between(one.agreement)}{right}, {_used(one)}, "
         f"{max(0.0, one.seconds):.2f} s"
     )
+
+
+def _used(one: Rung) -> str:
+    labels = f", {one.labels:,} labels" if one.labels else ""
+    return f"{one.images:,} images{labels}"
 
 
 def _between(figure: Figure) -> str:

@@ -12,6 +12,7 @@ import torch
 from small import data_set
 
 import compatkit as ck
+from compatkit.bridges.rungs import ADAPTERS
 from compatkit.cli import main
 from compatkit.contract import Statistical
 from compatkit.errors import DataError, IncompatibleError, UsageError
@@ -352,6 +353,11 @@ def test_a_bridge_trained_with_labels_is_judged_by_labels_and_kept(
     names = registry.publish_bridge("pairs/taught", found)
     stated = registry.manifest(names["recombination"]).training["bridge"]
     assert stated["says"] == found.says and stated["checked"]["share"] == step.checked.figure.accuracy
+    assert stated["labels"] == 60
+    told = {one.name: one.labels for one in found.ladder()}
+    assert told["finetune"] == 60 and not any(count for rung, count in told.items() if rung in ADAPTERS)
+    adapter = registry.manifest(names["adapter"])
+    assert "unlabelled" not in adapter.about.title and adapter.training["labels"] == 60
 
 
 def test_a_matrix_holds_bridges_that_leave_the_parts_as_they_are(

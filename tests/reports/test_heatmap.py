@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from compatkit.reports import heatmap
 from compatkit.reports.heatmap import render
 from compatkit.reports.ink import shade
 from compatkit.reports.matrix import Matrix
@@ -66,3 +67,9 @@ def test_drawing_touches_no_global_state():
 
 def test_the_same_matrix_gives_the_same_bytes():
     assert render(examples.digits()) == render(examples.digits())
+
+
+def test_settings_are_broken_between_and_never_cut():
+    settings = {"bridge": ["ridge in 2 cells"], "batch_size": 256, "precision": "float32", "fill": "missing"}
+    lines = heatmap._settings_lines(Matrix([], [], [], settings), 40)
+    assert lines == ["bridge ridge in 2 cells, batch size 256,", "precision float32", "fill missing"]
