@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from compatkit.adaptation import described, with_kernel
+from compatkit.adaptation import needed, with_kernel
 from compatkit.alignment.affine import Affine
 from compatkit.alignment.permutation import permutation
 from compatkit.alignment.positions import PATCH
@@ -27,7 +27,7 @@ def direct(ground: Ground) -> Candidate:
     """
     _same_widths(ground, "Features go into the head as they are")
     if ground.needed:
-        told = "; ".join(map(described, ground.needed))
+        told = "; ".join(map(needed, ground.needed))
         raise IncompatibleError(
             f"Features go into the head as they are; these need an adapter first: {told}."
         )
