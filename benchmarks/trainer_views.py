@@ -1,4 +1,4 @@
-"""Rotation prediction with one extractor pass for all four views against a pass for each.
+"""Rotation prediction, each view normalised by itself, with one extractor pass for all views against a pass for each.
 
 Whole steps of the trainer on resident 32x32 images with crop and flip: target loss, rotation prediction, both
 optimisers. On a CPU this is for information; the gates are for a GPU (``gpu.py``): four passes take at least 1.5 times
@@ -57,7 +57,10 @@ def steps(
         execution=mode,
         progress=False,
     )
-    loop, numbers = stack.enter_context(begun(trainer, [task], ["rotation_prediction"])).loop, count()
+    loop, numbers = (
+        stack.enter_context(begun(trainer, [task], [ck.use("rotation_prediction", views="per_view")])).loop,
+        count(),
+    )
     if loop.execution.mode != mode:
         raise RuntimeError(f"{mode} is not possible here: {loop.execution.reason}")
     setup = loop.setup

@@ -7,8 +7,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compatkit.contract import Anchor, Data, Protocol
+from compatkit.errors import DataError
 from compatkit.evaluation.cells import Cell, Grade
-from compatkit.labels import names
+from compatkit.labels import Labels, names, shared_classes
 from compatkit.verdict import EQUAL_SHAPES, Codes, Finding, Promise, Report, Severity
 
 if TYPE_CHECKING:
@@ -75,8 +76,14 @@ def input_codes(given: object, trained: object) -> Codes:
     return _INPUT if given != trained else ()
 
 
-def protocol_findings(left: Protocol, right: Protocol) -> Iterator[Finding]:
-    """Yield whose statistics batch normalisation needs, and every anchor that both were trained against."""
+def protocol_findings(left: Protocol, right: Protocol, labels: tuple[Labels, Labels]) -> Iterator[Finding]:
+    """Yield whose statistics batch normalisation needs, and every anchor that both were trained against.
+
+    Args:
+        left: Of the extractor.
+        right: Of the head.
+        labels: Classes of both, in the order of their outputs.
+    """
     sides = [name for name, one in (("extractor", left), ("head", right)) if one.normalisation == "batch"]
     if sides:
         yield Finding(
@@ -92,7 +99,7 @@ def protocol_findings(left: Protocol, right: Protocol) -> Iterator[Finding]:
     known = {(one.kind, one.digest) for one in left.anchors}
     for one in right.anchors:
         if (one.kind, one.digest) in known:
-            yield _anchor(one)
+            yield _anchor(one, labels)
 
 
 def protocol_codes(left: Anchored, right: Anchored) -> Codes:
@@ -149,16 +156,29 @@ def empirical_findings(answers: Report, cells: Sequence[Cell]) -> Iterator[Findi
         )
 
 
-def _anchor(shared: Anchor) -> Finding:
+def _rows(left: Labels, right: Labels) -> str:
+    """Say how many classes that both tasks have stand at one row of both class layers; nothing where none is known."""
+    try:
+        pairs = shared_classes(left, right)
+    except DataError:  # classes of one name: `check(data=...)` tells
+        return ""
+    same = sum(mine == theirs for mine, theirs in pairs)
+    return (
+        f"; {same} of {len(pairs)} common classes stand at the same row of both class layers" if pairs else ""
+    )
+
+
+def _anchor(shared: Anchor, labels: tuple[Labels, Labels]) -> Finding:
     if shared.kind == "initial_weights":
         return Finding(
             "initial-weights-shared",
             "protocol",
             "informs",
             f"initial weights {_short(shared.digest)}",
-            "the same",
+            f"the same{_rows(*labels)}",
             "head and extractor",
-            "alone never a promise: training moves the networks apart again; measure the pair",
+            "alone never a promise: training moves the networks apart again, and class layers that started equal help "
+            "classes at the same row alone; measure the pair",
         )
     classes = f" ({names(shared.classes)})" if shared.classes else ""
     return Finding(

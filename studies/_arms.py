@@ -18,16 +18,17 @@ def regularizers(arm: str, settings: Mapping[str, Any], **reverse: Any) -> list[
     """Return the plugins of an arm.
 
     Args:
-        arm: ``std`` none; ``pre`` greedy layer-wise autoencoders before training; ``ort`` SRIP; ``rr`` the full
-            reverse pass, ``rr-local`` each layer alone, ``rr-first`` the full one that compares images alone,
-            ``rr-sampled`` an unbiased estimate of the full one (the paper has none).
+        arm: ``std`` none; ``pre`` greedy layer-wise autoencoders before training, and so ``pre-supervised``, where
+            the study's ``pre`` takes no step on labels; ``ort`` SRIP; ``rr`` the full reverse pass, ``rr-local`` each
+            layer alone, ``rr-first`` the full one that compares images alone, ``rr-sampled`` an unbiased estimate of
+            the full one (the paper has none).
         settings: ``ort`` is the weight of SRIP, ``rr`` of the reverse pass, ``pre_steps`` and ``pre_lr`` those of every
             layer's autoencoder.
         **reverse: Further settings of the reverse pass.
     """
     if arm == "ort":
         return [ck.use("orthogonality", weight=settings["ort"])]
-    if arm == "pre":
+    if arm in ("pre", "pre-supervised"):
         batch = {"batch_size": settings["batch_size"]}
         return [ck.use("layerwise_autoencoder", steps=settings["pre_steps"], lr=settings["pre_lr"], **batch)]
     if arm == "rr-sampled":

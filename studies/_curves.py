@@ -78,6 +78,40 @@ def along_arms(
     return _drawn({"": lines}, shown, title, "accuracy on test images", across or {}, bottom=0.0, at=places)
 
 
+def panels(drawn: Mapping[str, Mapping[str, Rows]], steps: Sequence[int], title: str) -> bytes:
+    """Return a picture of panels beside each other as PNG, a line an arm, each from 0 up on a scale of its own.
+
+    Args:
+        drawn: Values by panel and arm; arms of equal name have equal colours, those of the first panel name them.
+        steps: Where the values stand.
+        title: Below each panel.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.4 * len(drawn), 3.9), dpi=130, layout="constrained")
+    numbers = {
+        arm: number for number, arm in enumerate(dict.fromkeys(arm for one in drawn.values() for arm in one))
+    }
+    for place, (name, lines) in enumerate(drawn.items(), 1):
+        axes = figure.add_subplot(1, len(drawn), place)
+        for arm, rows in lines.items():
+            _line(axes, rows, [float(step) for step in steps], numbers[arm], arm)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(title)
+        axes.set_title(name, fontsize=9)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        if place == 1:
+            figure.legend(
+                *axes.get_legend_handles_labels(),
+                fontsize=8,
+                frameon=False,
+                loc="outside upper left",
+                ncols=8,
+            )
+    return png(figure)
+
+
 def _drawn(
     panels: Mapping[str, Mapping[str, Rows]],
     ticks: Sequence[str],

@@ -23,8 +23,6 @@ REFERENCE = (
     "Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components by Learning Compatible "
     "Representations"
 )
-METHODS = {"iiw": "identical_init", "rp": "rotation_prediction", "dcc": "dcc"}
-"""Plugins by the paper's words: identical initial weights, rotation prediction, discriminating common classes."""
 COMBINATIONS = ("none", "iiw", "rp", "dcc", "iiw+rp", "iiw+dcc", "rp+dcc", "iiw+rp+dcc")
 BOUND = "upper-bound"
 """Networks trained apart, each with a rotation head of its own: their accuracy on their own tasks is the bound."""
@@ -48,9 +46,20 @@ SMALL: dict[str, Any] = {
     "batch_size": 64,
     "test_batch": 256,
     "half_turn": "rotate",
+    "views": "mixed",
+    "rp_weight": 1.0,
+    "classes": "rolled",
+    "class_layer": "identical",
 }
 """``test_batch``: images whose statistics batch normalisation takes in the evaluation; ``half_turn``: what rotation
-prediction shows for 180 degrees, ``"flip"`` is the image upside down (a half turn makes a 9 of a 6)."""
+prediction shows for 180 degrees, ``"flip"`` is the image upside down (a half turn makes a 9 of a 6); ``views`` and
+``rp_weight``: what its batch normalisation takes statistics of, and its weight; ``classes``: see ``ORDERS``;
+``class_layer``: whether equal initial weights are those of class layers too, or ``"own"``."""
+ORDERS = ("own", "exchanged", "rolled")
+"""Which class of the second data set is at each row of its class layer. Equal initial class layers help where row k
+means the same in both networks: ``own`` all ten rows of our pairs do; ``exchanged`` six, as CIFAR-10 and STL-10 have
+it, whose orders exchange the second and third row, and the seventh and eighth (six of nine); ``rolled`` by a third,
+none."""
 SIZES: dict[str, dict[str, Any]] = {
     "cpu": {"pair": "digits", "image": 16, "train": 5000, **SMALL},
     "halves": {"pair": "halves", "image": 32, "train": 8000, **SMALL},
@@ -66,6 +75,10 @@ SIZES: dict[str, dict[str, Any]] = {
         "batch_size": 512,
         "test_batch": 512,
         "half_turn": "rotate",
+        "views": "mixed",
+        "rp_weight": 1.0,
+        "classes": "own",
+        "class_layer": "identical",
     },
 }
 SMALLER = "ResNet-20 and 300 steps of 64 in place of ResNet-56 and 20,000 steps of 512"
@@ -81,18 +94,38 @@ SETS = {"digits": ("mnist", "usps"), "objects": ("cifar10", "stl10")}
 
 
 def sets_of(run: Run) -> list[ck.DataSet]:
-    """Return the data sets of a run's pair, whole.
+    """Return the data sets of a run's pair, whole, the classes of the second in the order that the settings ask for.
 
     Raises:
-        UsageError: There is no such pair.
+        UsageError: There is no such pair, or order.
     """
     pair = run.settings["pair"]
     if pair not in (*SETS, "halves"):
         raise UsageError(f"The setting 'pair' is {', '.join(SETS)} or halves; got {pair!r}.", subject=pair)
     if pair == "halves":
         plain, other = run.load("cifar10").halves()
-        return [plain.renamed("plain"), other.shifted(hue=0.3, blur=0.8).renamed("shifted")]
-    return [run.load(one) for one in SETS[pair]]
+        sets = [plain.renamed("plain"), other.shifted(hue=0.3, blur=0.8).renamed("shifted")]
+    else:
+        sets = [run.load(one) for one in SETS[pair]]
+    return [sets[0], ordered(sets[1], run.settings["classes"])]
+
+
+def ordered(data: ck.DataSet, order: str) -> ck.DataSet:
+    """Return the same images with their classes at other rows of a class layer; see ``ORDERS``.
+
+    Raises:
+        UsageError: There is no such order.
+    """
+    if order not in ORDERS:
+        raise UsageError(f"The setting 'classes' is {', '.join(ORDERS)}; got {order!r}.", subject="classes")
+    names = list(data.classes)
+    if order == "rolled":
+        by = max(1, len(names) // 3)
+        names = names[by:] + names[:by]
+    elif order == "exchanged":
+        for one in (1, 6):
+            names[one : one + 2] = names[one : one + 2][::-1]
+    return data.of_classes(names)
 
 
 def tasks_of(run: Run, split: str | None = None) -> list[ck.Task]:
@@ -122,9 +155,23 @@ def task_of(run: Run, name: str, data: ck.DataSet, split: str | None = None) -> 
 
 def uses_of(run: Run, methods: str) -> list[str | ck.Use]:
     """Return the plugins of methods joined by ``+``; none of ``none``."""
-    found: list[str | ck.Use] = [METHODS[one] for one in methods.split("+") if one in METHODS]
-    turned = ck.use(METHODS["rp"], half_turn=run.settings["half_turn"])
-    return [turned if one == METHODS["rp"] else one for one in found]
+    made: dict[str, str | ck.Use] = {
+        "iiw": ck.use("identical_init", class_layer=run.settings["class_layer"]),
+        "rp": rotation(run),
+        "dcc": "dcc",
+    }
+    return [made[one] for one in methods.split("+") if one in made]
+
+
+def rotation(run: Run) -> ck.Use:
+    """Return rotation prediction as the settings say it."""
+    settings = run.settings
+    return ck.use(
+        "rotation_prediction",
+        weight=settings["rp_weight"],
+        half_turn=settings["half_turn"],
+        views=settings["views"],
+    )
 
 
 def trainer_of(run: Run) -> ck.Trainer:

@@ -40,13 +40,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def first_stage(run: Run) -> ck.Fit:
-    """Train on task A with the arm's regularizer."""
+    """Train on task A with the arm's regularizer; ``pre`` is its autoencoders alone, without a step on the labels."""
     settings = run.settings
     task = _task(run.load("sphere-rule"))
     # Each layer alone, too, takes all six, and goes through the non-linearities, as the paper's does.
     local = {"layers": list(LINEAR), "activation": True} if run.arm == "rr-local" else {}
     used = regularizers(run.arm, settings, **local)
-    return trainer(run, settings["steps"], settings["lr"], settings["batch_size"]).fit([task], used)
+    steps = 0 if run.arm == "pre" else settings["steps"]
+    return trainer(run, steps, settings["lr"], settings["batch_size"]).fit([task], used)
 
 
 def second_stage(run: Run, first: ck.Fit | None, task: str, *, short: bool = False) -> ck.Fit:

@@ -31,9 +31,11 @@ REFERENCE = "wide"
 """Whose extractor the head learns the new classes on."""
 OLD = 5
 """Classes that the extractors are trained on."""
-ARMS = ("fe-frozen", "rp-frozen", "random-head", "independent", "bound", "bound-changed")
-"""``fe-frozen``: the reference extractor stays as it is while its head learns; ``rp-frozen``: it learns too, and keeps
-to the frozen rotation head that all were trained with. Controls: ``random-head`` a head drawn anew on the extractors of
+ARMS = ("fe-frozen", "fe-frozen+rp", "rp-frozen", "random-head", "independent", "bound", "bound-changed")
+WITH_ROTATION = ("fe-frozen+rp", "rp-frozen")
+"""``fe-frozen``: the reference extractor stays as it is while its head learns; ``fe-frozen+rp``: the same, and all
+extractors were trained with a shared rotation head too; ``rp-frozen``: the reference extractor learns as well, and
+keeps to that rotation head, frozen. Controls: ``random-head`` a head drawn anew on the extractors of
 the first; ``independent`` as the first, but each extractor was trained with a head of its own. ``bound``: each network
 as it is, with a rotation head of its own, trained on all classes; ``bound-changed``: the same with the 1x1 convolution
 and the MobileNetV2's rest."""
@@ -79,7 +81,7 @@ def tasks(run: Run, data: ck.DataSet, *, changed: bool = True) -> list[ck.Task]:
 
 def rotation(run: Run) -> ck.Use:
     """Return rotation prediction; a half turn makes a 9 of a 6, so that digits are turned upside down instead."""
-    return ck.use("rotation_prediction", half_turn=run.settings["half_turn"])
+    return ck.use("rotation_prediction", half_turn=run.settings["half_turn"], views=run.settings["views"])
 
 
 def trainer(run: Run, of: str = "", **settings: Any) -> ck.Trainer:
@@ -106,7 +108,7 @@ def first(run: Run, data: ck.DataSet, registry: ck.Registry) -> str:
     Where they are independent each has a seed and a head of its own: from one seed heads would begin with the same
     weights, and the controls would be half compatible by that.
     """
-    uses = ["dcc", *([rotation(run)] if run.arm == "rp-frozen" else [])]
+    uses = ["dcc", *([rotation(run)] if run.arm in WITH_ROTATION else [])]
     given = tasks(run, data.of_classes(data.classes[:OLD]))
     if run.arm != "independent":
         registry.publish(trainer(run).fit(given, uses), prefix="of-all")
@@ -225,6 +227,7 @@ _CPU: dict[str, Any] = {
     "batch_size": 64,
     "test_batch": 256,
     "half_turn": "flip",
+    "views": "mixed",
     "tune_steps": 300,
     "tune_lr": 0.01,
     "extractor_statistics": "batch",

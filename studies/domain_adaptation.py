@@ -76,7 +76,7 @@ def run(run: Run) -> Outcome:
     source, target = domains
     digits = run.arm in DIGITS
     # A half turn makes a 9 of a 6: digits are turned upside down instead.
-    rotation = ck.use("rotation_prediction", half_turn="flip" if digits else "rotate")
+    turned = ck.use("rotation_prediction", half_turn="flip" if digits else "rotate", views=settings["views"])
     task = ck.Task(
         "source",
         source,
@@ -85,7 +85,7 @@ def run(run: Run) -> Outcome:
         size=settings["digits" if digits else "image"],
         augment=() if digits else ("crop", "flip"),
     )
-    trained = _trainer(run, ck.Schedule(every=settings["every"] or None)).fit([task], [rotation])
+    trained = _trainer(run, ck.Schedule(every=settings["every"] or None)).fit([task], [turned])
     with tempfile.TemporaryDirectory() as folder:
         registry = ck.Registry.init(Path(folder) / "parts")
         registry.publish(trained, prefix="parts")
@@ -159,7 +159,9 @@ STUDY = Study(
             "optimiser": "adam",
             "weight_decay": 1e-7,
             "frozen_statistics": "stored",
+            "views": "mixed",
             **_ADAPTING,
+            "adapt_optimiser": "adam",  # the source's own, at its last rate
         },
         "paper": {
             "backbone": "wide_resnet28_16_cifar",
@@ -175,6 +177,7 @@ STUDY = Study(
             "optimiser": "sgd",
             "weight_decay": 5e-4,
             "frozen_statistics": "batch",
+            "views": "mixed",
             **_ADAPTING,
         },
     },

@@ -30,6 +30,7 @@ from compatkit.hooks import Register
 from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._curves import along_measures
+from ._pairs import ordered, rotation
 
 ARMS = ("rp", "iiw+rp", "independent", "re-initialised")
 """``rp``: source extractor under the target's head, both trained with one frozen rotation head; ``iiw+rp``: the two
@@ -85,7 +86,7 @@ def accuracy(network: nn.Module, split: ck.Split, state: ck.TaskState, run: Run)
 
 
 def tasks_of(run: Run) -> list[ck.Task]:
-    """Return the tasks of the rotation head, of the source and of the target.
+    """Return the tasks of the rotation head, of the source and of the target, its classes as the settings order them.
 
     Raises:
         UsageError: There are more or fewer than three.
@@ -105,6 +106,8 @@ def tasks_of(run: Run) -> list[ck.Task]:
             data = run.load(known)
         augment = ("crop", "flip") if data.train.channels == "RGB" else ()
         data = data.subset(**kept)
+        if name == "target":
+            data = ordered(data, settings["classes"])
         tasks.append(
             ck.Task(
                 name, data, settings["backbone"], settings["split"], size=settings["image"], augment=augment
@@ -120,10 +123,10 @@ def train(run: Run, tasks: list[ck.Task]) -> list[ck.Fit]:
     controls would be half compatible by that.
     """
     settings, shared = run.settings, "rp" in run.arm.split("+")
-    uses = [ck.use("rotation_prediction", half_turn=settings["half_turn"])]
+    uses = [rotation(run)]
     if run.arm == "iiw+rp":
-        uses.append(ck.use("identical_init", seed=run.seed))
-    rotation, *trainers = (
+        uses.append(ck.use("identical_init", seed=run.seed, class_layer=settings["class_layer"]))
+    first, *trainers = (
         ck.Trainer(
             steps=settings["steps"],
             lr=settings["lr"],
@@ -133,7 +136,7 @@ def train(run: Run, tasks: list[ck.Task]) -> list[ck.Fit]:
         )
         for place in range(len(tasks))
     )
-    head = rotation.fit(tasks[:1], uses) if shared else None
+    head = first.fit(tasks[:1], uses) if shared else None
     return [
         trainer.fit([task], uses, frozen=head, frozen_statistics=settings["frozen_statistics"])
         for trainer, task in zip(trainers, tasks[1:], strict=True)
@@ -215,6 +218,10 @@ _CPU: dict[str, Any] = {
     "batch_size": 64,
     "test_batch": 500,
     "half_turn": "flip",  # a half turn makes a 9 of a 6
+    "views": "mixed",
+    "rp_weight": 1.0,
+    "classes": "rolled",
+    "class_layer": "identical",
     "lr": 0.01,
     "frozen_statistics": "stored",
     "tune": STEPS[-1],
@@ -254,13 +261,14 @@ STUDY = Study(
             "batch_size": 512,
             "test_batch": 512,
             "half_turn": "rotate",
+            "classes": "own",
             "frozen_statistics": "batch",
         },
     },
     scale={
-        "cpu": "a rotation head from Fashion-MNIST, MNIST to USPS at 16x16, {_UPSIDE_DOWN}, in place of "
+        "cpu": f"a rotation head from Fashion-MNIST, MNIST to USPS at 16x16, {_UPSIDE_DOWN}, in place of "
         f"CIFAR-100, ImageNet and three targets; {_SMALLER}.",
-        "back": "a rotation head from Fashion-MNIST, USPS to MNIST at 16x16, {_UPSIDE_DOWN}, in place of "
+        "back": f"a rotation head from Fashion-MNIST, USPS to MNIST at 16x16, {_UPSIDE_DOWN}, in place of "
         f"CIFAR-100, ImageNet and three targets; {_SMALLER}.",
         "halves": "a rotation head from CIFAR-100, one half of CIFAR-10 to the other, which is shifted, in place of "
         f"ImageNet and three targets; {_SMALLER}.",

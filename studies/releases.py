@@ -34,6 +34,7 @@ from ._chain import chain, means
 
 ARMS = (
     "independent",
+    "independent-longer",
     "warm",
     "distillation",
     "bct",
@@ -44,9 +45,11 @@ ARMS = (
     "bct+dcc",
     "joint-dcc",
 )
-"""``warm``: the extractor starts from the last release's; ``distillation``: features drawn to its features; ``bct``:
-its head classifies the new features; ``forward``: the new head classifies its features; ``incremental-dcc``: the first
-release's auxiliary head is frozen for all others; ``joint-dcc``: all releases at once with one that moves."""
+"""``warm``: the extractor starts from the last release's; ``independent-longer``: from weights of its own, for as many
+steps as a warm one has taken by then, twice the first's for the second release; ``distillation``: features drawn to the
+last release's; ``bct``: its head classifies the new features; ``forward``: the new head classifies its features;
+``incremental-dcc``: the first release's auxiliary head is frozen for all others; ``joint-dcc``: all releases at once
+with one that moves."""
 STORED, ESTIMATED = "running", "reestimate"
 HUNDRED = ["cifar100"]
 EMBEDDING = "global_pool"
@@ -101,6 +104,7 @@ def train(run: Run, registry: ck.Registry) -> list[ck.DataSet]:
         return sets
     dcc = ["dcc"] if {"dcc", "incremental-dcc"} & set(words) else []
     registry.publish(trainer.fit(tasks[:1], dcc), prefix=PREFIX)
+    longer = run.arm == "independent-longer"
     for number, task in enumerate(tasks[1:], 1):
         extractor, head = (f"{PREFIX}/r{number}.{kind}" for kind in ("extractor", "head"))
         uses, frozen = [ck.use(one) for one in dcc], {"heads": SHARED} if dcc else {}
@@ -113,7 +117,8 @@ def train(run: Run, registry: ck.Registry) -> list[ck.DataSet]:
             frozen |= {"extractor": extractor}
         if "warm" in words:
             task = registry.task(task.name, task.data, extractor=extractor, augment=task.augment)
-        registry.publish(trainer.fit([task], uses, frozen=registry.frozen(**frozen)), prefix=PREFIX)
+        lasting = attrs.evolve(trainer, steps=(number + 1) * trainer.steps) if longer else trainer
+        registry.publish(lasting.fit([task], uses, frozen=registry.frozen(**frozen)), prefix=PREFIX)
     return sets
 
 

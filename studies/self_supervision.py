@@ -12,18 +12,18 @@ import compatkit as ck
 from compatkit.hooks import Register
 from compatkit.studies import Outcome, Run, Study
 
-from ._pairs import DATA, MEASURES, REFERENCE, SCALE, SIZES, outcome, reported, tasks_of, trainer_of
+from ._pairs import DATA, MEASURES, REFERENCE, SCALE, SIZES, outcome, reported, rotation, tasks_of, trainer_of
 
 TASKS = ("rp", "jigsaw", "contrastive", "colourisation")
 ARMS = ("none", *TASKS, "iiw", *(f"iiw+{one}" for one in TASKS))
 
 
 def regularizers(run: Run) -> list[ck.Use]:
-    """Return the plugins of the arm, at their defaults; the contrastive task mirrors no digits."""
+    """Return the plugins of the arm, at their defaults but for the settings; the contrastive task mirrors no digits."""
     made = {
-        "iiw": ck.use("identical_init"),
-        "rp": ck.use("rotation_prediction", half_turn=run.settings["half_turn"]),
-        "jigsaw": ck.use("jigsaw"),
+        "iiw": ck.use("identical_init", class_layer=run.settings["class_layer"]),
+        "rp": rotation(run),
+        "jigsaw": ck.use("jigsaw", grid=run.settings["grid"]),
         "contrastive": ck.use("contrastive", flip=run.settings["pair"] != "digits"),
         "colourisation": ck.use("colourisation"),
     }
@@ -46,7 +46,7 @@ STUDY = Study(
     reference=f"{REFERENCE}, App. A",
     arms=ARMS,
     measures=MEASURES,
-    sizes=SIZES,
+    sizes={size: {**settings, "grid": 3} for size, settings in SIZES.items()},
     scale=SCALE,
     paper=tuple(
         reported(arm, value, "Fig. 2, Sec. 4") for arm, value in (("none", 10.6), ("iiw", 25.1), ("rp", 50.1))

@@ -3,6 +3,9 @@
 Paper: "Reviving Autoencoder Pretraining", Sec. 3, Fig. 4 and 15, B.1: mutual-information planes of six dense layers
     after training on task A, and after going on without regularizer on A or on B (labels exchanged). No numbers.
 
+The paper's Pre_A decreases the reconstruction loss alone: ``pre`` takes no step on the labels of A, so that its class
+layer is as it was drawn. ``pre-supervised`` trains on them after the autoencoders.
+
     compatkit study run 0.3 --out OUT
 """
 
@@ -95,7 +98,7 @@ STUDY = Study(
     question="Does a reverse pass make all layers know about as much of the input and of the label, where plain "
     "training gives up the input layer by layer and layer-wise pretraining the label?",
     reference=f"{REFERENCE}, Sec. 3, Fig. 4 and 15, B.1",
-    arms=("std", "ort", "pre", "rr", "rr-first", "rr-local"),
+    arms=("std", "ort", "pre", "pre-supervised", "rr", "rr-first", "rr-local"),
     measures=_measures(),
     sizes={name: {**settings, "rr": 1.0} for name, settings in SETTINGS.items()},
     scale={

@@ -4,6 +4,8 @@ Paper: "Reviving Autoencoder Pretraining", Sec. 3, Fig. 5 and 15d, B.1: six dens
     regularizer, then A or B (labels exchanged) without one, from all their weights, the class layer included.
     Bars only, no numbers.
 
+``pre`` takes no step on the labels of A, as the paper's Pre_A; ``pre-supervised`` does, after its autoencoders.
+
     compatkit study run 0.4 --out OUT
 """
 
@@ -39,7 +41,7 @@ STUDY = Study(
     question="After pretraining with a reverse pass on task A, is a network better on A, and on B with exchanged "
     "labels, than after plain training, orthogonality or layer-wise pretraining?",
     reference=f"{REFERENCE}, Sec. 3, Fig. 5 and 15d, B.1",
-    arms=("std", "ort", "pre", "rr", "rr-first", "rr-local", "rr-sampled"),
+    arms=("std", "ort", "pre", "pre-supervised", "rr", "rr-first", "rr-local", "rr-sampled"),
     measures=(
         Measure(name="a", title="accuracy on A after the first stage"),
         Measure(name="aa", title="AA: trained on A again"),

@@ -77,6 +77,8 @@ def carry_out(
             done[arm, seed] = record = _made(found, run, size)
             if record.measured:  # what was left out is asked for again
                 records.append(folder, record)
+                if run.checkpoint is not None:
+                    run.checkpoint.unlink(missing_ok=True)
             say(_line(record))
         progress(len(wanted), len(wanted), "writing")
         results = Results(

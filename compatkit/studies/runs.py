@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +122,14 @@ class Run:
             if error.subject != name:
                 raise
             return None
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """File for the state of a long run, of which an interrupted one goes on; it goes once the run is made."""
+        if self._shelf.folder is None:
+            return None
+        plan = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
+        return self._shelf.folder / f"{self.arm}-{self.seed}-{plan[:12]}.checkpoint"
 
     def digests(self) -> dict[str, str]:
         """Return the digests of what was loaded, by the splits' names."""

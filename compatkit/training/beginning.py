@@ -185,13 +185,13 @@ def _set_up(
     old = next((one for one in given.values() if isinstance(one, ReleasedExtractor)), None)
     old = None if old is None else old.placed(precision)
 
-    def reset(state: TaskState, stream: tuple[str | int, ...], other: int | None) -> None:
+    def reset(state: TaskState, stream: tuple[str | int, ...], other: int | None, class_layer: bool) -> None:
         if state.task.extractor is not None:
             raise UsageError(
                 f"Task {state.name!r} starts from the component {state.task.extractor.reference}; a regularizer of "
                 "this run would draw its weights anew. Leave it out (identical_init), or the components."
             )
-        redraw(state, seed_of(seed if other is None else other, "initial", *stream))
+        redraw(state, seed_of(seed if other is None else other, "initial", *stream), class_layer=class_layer)
 
     owners = {
         f"{name}.{side}": getattr(s, side)

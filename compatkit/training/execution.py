@@ -114,6 +114,10 @@ def hinders_compilation(loop: Loop) -> Iterator[str]:
                 "@effect('pure') if it takes tensors, gives tensors and does nothing else"
             )
             return
+    for instance, balanced in loop.setup.gradients.items():
+        if balanced:
+            yield f"the plugin {instance!r} balances its gradient against the task's in every step"
+            return
     for lane in loop.lanes.values():
         if draws(loop, lane):
             yield (

@@ -126,7 +126,12 @@ class Lane:
         recorder = self._setup.recorders.get(name)
         recording = recorder.follow(one.instance for one in losses) if recorder is not None else None
         self.objective = Objective(
-            self._setup.owners, losses, self._setup.precision, further, recording=recording
+            self._setup.owners,
+            losses,
+            self._setup.precision,
+            further,
+            recording=recording,
+            gradients=self._setup.gradients,
         )
         # Nobody hangs hooks on an objective, so that a module's call would only cost time.
         self.forward = Compiled(self.objective) if compiles else self.objective.forward

@@ -159,14 +159,14 @@ class Loop:
         """Whether steps are replayed as CUDA graphs; those of several processes that go on from one's are not."""
         return self.execution.captures and self.exchange is None
 
-    def step(self, task: TaskState, number: int) -> Measured:
-        """Take one step of one task.
+    def step(self, task: TaskState, number: int, reports: bool = False) -> Measured:
+        """Take one step of one task; ``reports`` as in ``Step``.
 
         Returns:
             Its losses by name, and as ``"accuracy"`` the predicted and the true classes, all still on the device.
         """
         lane = self.lanes[task.name]
-        step, measured = self.work(lane, number)
+        step, measured = self.work(lane, number, reports)
         if self.averages is not None:
             self.averages.follow(task.name, number)
         for call in lane.after_step:
@@ -176,11 +176,13 @@ class Loop:
                 call(step)
         return measured
 
-    def work(self, lane: Lane, number: int) -> tuple[Step, Measured]:
+    def work(self, lane: Lane, number: int, reports: bool = False) -> tuple[Step, Measured]:
         """Do all of a step but what follows it; return its last piece, and what it measured."""
         if number not in lane.span:
             lane.resolve(number, compiles=self.execution.compiles)
         steps = self.prepare(lane, number)
+        for step in steps:
+            step.reports = reports and self.execution.mode == "eager"
         self.set_rate(number, self.optimisers.values())
         if not self.captures:
             return steps[-1], self.descend(lane, steps)

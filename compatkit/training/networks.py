@@ -70,16 +70,20 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     return state
 
 
-def redraw(state: TaskState, seed: int) -> None:
+def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:
     """Draw the initial weights anew from ``seed``: the same body whatever the count of classes.
 
     The body is taken from a network with two classes, so that it does not depend on how many random
-    numbers the class layer used up; the class layer itself is drawn with the task's own count.
+    numbers the class layer used up; the class layer itself is drawn with the task's own count, or stays as it is.
     """
     own = state.extractor_blueprint, state.head_blueprint
     two = with_classes(own[0], 2), with_classes(own[1], 2)
     bodies = _network(state.task, *two, state.class_layer, seed)[1:]
-    tops = _network(state.task, *own, state.class_layer, seed)[1:]
+    tops = (
+        _network(state.task, *own, state.class_layer, seed)[1:]
+        if class_layer
+        else (state.extractor, state.head)
+    )
     for module, body, top in zip((state.extractor, state.head), bodies, tops, strict=True):
         drawn = body.state_dict()
         drawn.update({k: v for k, v in top.state_dict().items() if k.startswith(state.class_layer)})

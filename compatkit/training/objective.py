@@ -15,8 +15,10 @@ from compatkit.training.precision import Precision
 from compatkit.training.randomness import reseed
 from compatkit.training.recording import NOTHING as NO_LAYERS
 from compatkit.training.recording import Layers, Recording
+from compatkit.training.state import TaskState
 from compatkit.training.step import Step
 
+LEAST_NORM = 1e-12
 NOTHING = FurtherViews()
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Outcome = tuple[Tensor, dict[str, Tensor], Tensor | None]
@@ -35,6 +37,7 @@ class Objective(nn.Module):
         further: Views that they want besides the batch itself.
         criterion: Mean cross-entropy of logits and classes, in one of the ways to compute it.
         recording: Layers of the task that regularizers want to see, or None.
+        gradients: See ``SetUp.gradients``.
     """
 
     def __init__(
@@ -45,18 +48,25 @@ class Objective(nn.Module):
         further: FurtherViews = NOTHING,
         criterion: Criterion = F.cross_entropy,
         recording: Recording | None = None,
+        gradients: Mapping[str, bool] | None = None,
     ) -> None:
         """See the class."""
         super().__init__()
         self.owners = nn.ModuleDict({owner.replace(".", "/"): one for owner, one in owners.items()})
         self._named, self.losses, self.precision, self.further = owners, losses, precision, further
-        self.criterion, self.recording = criterion, recording
+        self.criterion, self.recording, self.gradients = criterion, recording, gradients or {}
 
     def unchecked(self, criterion: Criterion = F.cross_entropy) -> Objective:
         """Return the same without checks of what plugins give back, for what does not run it as it stands."""
         losses = tuple(attrs.evolve(one, call=one.function) for one in self.losses)
         return Objective(
-            self._named, losses, self.precision, self.further.unchecked(), criterion, self.recording
+            self._named,
+            losses,
+            self.precision,
+            self.further.unchecked(),
+            criterion,
+            self.recording,
+            self.gradients,
         )
 
     def forward(self, step: Step, seeds: Sequence[int] = ()) -> Outcome:
@@ -94,7 +104,7 @@ class Objective(nn.Module):
         seeds: Sequence[int],
     ) -> Tensor:
         """Return ``total`` with what regularizers add to it; note their terms."""
-        unseen = self.further.separate(step.batch)
+        unseen, of_task = self.further.separate(step.batch), total
         for place, bound in enumerate(self.losses, 1):
             if seeds:
                 reseed(self.precision.device, seeds[place])
@@ -105,9 +115,16 @@ class Objective(nn.Module):
                 if self.recording is not None:
                     step.layers = self.recording.of(bound.instance, calls)
                 losses = bound.call(step)
+            weight: float | Tensor = bound.weight
+            balances = self.gradients.get(bound.instance)
+            if losses and step.logits is not None and (balances or (balances is not None and step.reports)):
+                ratio = gradient_ratio(step.task, sum(losses.values()), of_task)  # type: ignore[arg-type]
+                weight = weight / ratio if balances else weight
+                said = {"factor": weight} if balances else {"gradient_ratio": weight * ratio}
+                terms |= {f"{bound.instance}/{name}": torch.as_tensor(one) for name, one in said.items()}
             for name, value in losses.items():
                 terms[f"{bound.instance}/{name}"] = value.detach()
-                total = total + bound.weight * value
+                total = total + weight * value
         step.layers = NO_LAYERS
         return total
 
@@ -133,3 +150,19 @@ class Objective(nn.Module):
         if step.task.runs_head:
             step.logits = step.task.head(step.features)
         return seen
+
+
+def gradient_ratio(task: TaskState, loss: Tensor, other: Tensor) -> Tensor:
+    """Return the norm of one loss's gradient over that of another's, both over what is trained of a task's network.
+
+    The graph stays for the backward pass. Norms below 1e-12 count as that, so that the ratio is finite and above 0.
+    """
+    network = [one for part in (task.extractor, task.head) for one in part.parameters() if one.requires_grad]
+
+    def norm(of: Tensor) -> Tensor:
+        if not of.requires_grad:
+            return torch.zeros((), device=of.device)
+        found = torch.autograd.grad(of, network, retain_graph=True, allow_unused=True)
+        return torch.stack([one.float().square().sum() for one in found if one is not None]).sum().sqrt()
+
+    return norm(loss).clamp(min=LEAST_NORM) / norm(other).clamp(min=LEAST_NORM)

@@ -116,7 +116,8 @@ class Run:
         for task in self.loop.setup.tasks.values():
             failure: BaseException | None = None
             try:
-                self.ledger.add(task.name, self.loop.step(task, number))
+                reports = number == 0 or (number + 1) % self.log_every == 0
+                self.ledger.add(task.name, self.loop.step(task, number, reports))
             except Exception as error:
                 if not ran_out(error):
                     raise

@@ -33,6 +33,7 @@ class SetUp:
         compared: Whether a regularizer of this run looks at it.
         recorders: By task, what is recorded of its layers; empty where nobody asked.
         told: By instance, what it said of its choices.
+        gradients: By instance whose gradients are compared with the task's, whether they are balanced too.
         asking: The instance that is being set up.
     """
 
@@ -40,11 +41,12 @@ class SetUp:
     precision: Precision
     tasks: dict[str, TaskState]
     frozen: Mapping[str, AuxiliaryHead]
-    reset: Callable[[TaskState, tuple[str | int, ...], int | None], None]
+    reset: Callable[[TaskState, tuple[str | int, ...], int | None, bool], None]
     auxiliary: dict[str, AuxiliaryHead] = attrs.field(factory=dict)
     owners: dict[str, nn.Module] = attrs.field(factory=dict)
     recorders: dict[str, Recorder] = attrs.field(factory=dict)
     told: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+    gradients: dict[str, bool] = attrs.field(factory=dict)
     asking: str | None = None
     released: ReleasedExtractor | None = None
     compared: bool = False
@@ -53,15 +55,18 @@ class SetUp:
         """Return a CPU generator of the plugin's own; ``key`` starts with the plugin's instance name."""
         return generator(self.seed, "plugin", *key)
 
-    def initialise(self, task: TaskState, *stream: str | int, seed: int | None = None) -> None:
+    def initialise(
+        self, task: TaskState, *stream: str | int, seed: int | None = None, class_layer: bool = True
+    ) -> None:
         """Draw the task's initial weights anew from ``stream`` instead of from a stream of its own.
 
         Args:
             task: Whose network; its modules stay the same objects.
             stream: Names the stream; the same stream and seed give the same weights in any run.
             seed: Used in place of the run's seed.
+            class_layer: Whether the class layer is drawn from it too, or stays as it is.
         """
-        self.reset(task, stream, seed)
+        self.reset(task, stream, seed, class_layer)
 
     def build(self, blueprint: Blueprint, *key: str | int) -> nn.Module:
         """Build a module with initial weights of the stream ``key``, on the run's device."""
@@ -100,6 +105,29 @@ class SetUp:
         instance = self._asking("tell", "a plan is made before the first step")
         dumps(dict(facts))
         self.told.setdefault(instance, {}).update(facts)
+
+    def compare_gradients(self, *, balance: bool = False) -> None:
+        """Ask how large the gradient of the plugin's losses is beside the task's, over the task's own network.
+
+        The history says so as ``<instance>/gradient_ratio``, weight included: of the first step, and of each in which a
+        row is closed, where steps are not compiled or captured. It costs two more backward passes in such a step.
+
+        Args:
+            balance: Scale the losses in every step, such that the norm of their gradient is the plugin's weight times
+                that of the task's. The history has the factor as ``<instance>/factor`` then.
+
+        Raises:
+            UsageError: This is not asked in ``compatkit_set_up``, or a task has no loss of its own to compare with.
+        """
+        instance = self._asking("compare_gradients", "what a step measures is settled before the first")
+        for state in self.tasks.values():
+            if balance and not state.runs_head:
+                raise UsageError(
+                    f"{instance}: gradients are balanced against those of the task's own loss; task {state.name!r} has "
+                    "none, as its head does not run. Give a plain weight.",
+                    subject=state.name,
+                )
+        self.gradients[instance] = balance
 
     def _asking(self, word: str, why: str) -> str:
         """Return the instance that is being set up."""

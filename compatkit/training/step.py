@@ -62,6 +62,8 @@ class Step:
         piece: Which piece of the step's batch this is, from 0, where the trainer accumulates gradients.
         features: What the extractor gave, ``(batch, ...)``.
         logits: What the head gave, ``(batch, classes)``; None for a task without labels, whose head does not run.
+        reports: Whether a row of the history closes after it, or it is the first; False where steps are compiled or
+            captured.
         views: What the extractor gave for each further view that the plugin asked for whose losses are computed, as
             ``features``; every view was normalised by its own batch statistics and left no trace in the buffers.
     """
@@ -74,6 +76,7 @@ class Step:
     features: Tensor | None = None
     logits: Tensor | None = None
     piece: int = 0
+    reports: bool = False
     views: Sequence[Tensor] = ()
     layers: Layers = NOTHING
 

@@ -43,7 +43,8 @@ class Trainer:
     the steps, L2 1e-7; the paper's batch size is 512.
 
     Attributes:
-        steps: Steps of each task (the paper's 20,000 is read as a count per task).
+        steps: Steps of each task (the paper's 20,000 is read as a count per task); 0 trains nothing, so that the fit
+            holds what plugins pretrained, or initial weights.
         seed: Of everything random in the run.
         batch_size: Images a step, on all processes together.
         optimiser: ``"adam"`` or ``"sgd"``.
@@ -85,7 +86,7 @@ class Trainer:
         UsageError: A setting cannot be used, or some do not go together.
     """
 
-    steps: int = attrs.field(validator=number(least=1, whole=True))
+    steps: int = attrs.field(validator=number(least=0, whole=True))
     seed: int = 0
     batch_size: int = attrs.field(default=64, validator=number(least=2, whole=True))
     optimiser: Kind = attrs.field(default="adam", validator=one_of(get_args(Kind)))

@@ -11,7 +11,7 @@ Negatives: both views of the other images in the same batch of the same task. Im
 Differences: the projection head has the shape of a target head (what comes after the cut), as all shared heads, and
     not of two linear layers; crops whose sides would be longer than the image are cut off instead of being drawn anew;
     hues turn in the plane of YIQ and not of HSV, and colours change in one order and not in a drawn one.
-Cost: two more extractor passes, and twice the batch through one more head, a step; draws on the CPU.
+Cost: an extractor pass twice as large, and twice the batch through one more head, a step; draws on the CPU.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def _mixing(saturation: Tensor, turn: Tensor) -> Tensor:
 class Contrastive:
     """Trains a shared projection head on two views of every image.
 
-    The extractor normalises each view by itself, and neither moves its running statistics; the head sees both together.
+    Extractor and head see both views in one batch (the paper: Sec. 2.2, global BN): normalised apart, their statistics
+    would tell the two sets of views apart, so that half of the negatives were known. No running statistics move.
     What is drawn is drawn anew for every task, step, piece and process, from the seed of the run.
 
     Attributes:
@@ -186,9 +187,8 @@ class Contrastive:
                 f"contrastive needs two images at least, one to contrast with the other; a batch of task "
                 f"{step.task.name!r} has {count}. Give it larger batches."
             )
-        views = [self._view(step) for _ in range(2)]
-        passes = [step.extract(one, write_statistics=False) for one in views]
-        one, other = self._head(torch.cat(passes)).chunk(2)
+        views = torch.cat([self._view(step) for _ in range(2)])
+        one, other = self._head(step.extract(views, write_statistics=False)).chunk(2)
         return {"loss": nt_xent(one, other, self.temperature)}
 
     def _view(self, step: Step) -> Tensor:

@@ -7,6 +7,8 @@ Cost: none during training; two more builds of the network at the start.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import attrs
 
 from compatkit import SetUp, hookimpl
@@ -29,12 +31,21 @@ class IdenticalInit:
     Heads start equal too; only class layers of different size differ. Where the tasks start from given
     weights, those are the identical initial weights, and only the class layers are drawn.
 
+    Class layers that start equal help parts to fit where row k means the same class in both networks, and only there:
+    two networks whose classes stand in another order fit far less. What a figure owes to the order of the classes is
+    told apart by ``class_layer="own"``.
+
     Attributes:
         seed: Names the initial weights, so that a later run can start from the same ones; None takes the
             run's seed.
+        class_layer: ``"identical"``, the paper's: class layers of equal size start equal, row by row; ``"own"``: each
+            network draws its own.
     """
 
     seed: int | None = None
+    class_layer: Literal["identical", "own"] = attrs.field(
+        default="identical", validator=attrs.validators.in_(("identical", "own"))
+    )
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:
@@ -45,7 +56,9 @@ class IdenticalInit:
         """
         states = list(setup.tasks.values())
         for state in states:
-            setup.initialise(state, "identical_init", seed=self.seed)
+            setup.initialise(
+                state, "identical_init", seed=self.seed, class_layer=self.class_layer == "identical"
+            )
         for head in setup.frozen.values():
             if head.initials and states[0].initial not in head.initials:
                 raise UsageError(

@@ -97,7 +97,7 @@ class Jigsaw:
     Attributes:
         grid: Tiles a side, 2 or 3.
         permutations: How many permutations are told apart, the identity included: 2 to 24 for a grid of 2, 2 to 1,000
-            for a grid of 3. Each but the identity costs an extractor pass a step.
+            for a grid of 3. Each costs an extractor pass a step.
 
     Raises:
         UsageError: A grid or count that is none of these.
@@ -143,16 +143,13 @@ class Jigsaw:
 
     @hookimpl
     @effect("pure")
-    def compatkit_further_views(self, images: Tensor) -> Sequence[Tensor]:
-        """Return the images in all orders of their tiles but their own."""
-        return [rearranged(images, order, self.grid) for order in self.orders[1:]]
-
-    @hookimpl
-    @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean cross-entropy over all permutations of every image."""
-        if self._head is None or step.features is None:
+        if self._head is None:
             raise UsageError("jigsaw: losses were asked for before the run was set up.")
-        logits = self._head(torch.cat([step.features, *step.views]))
+        images = step.batch.images
+        views = torch.cat([rearranged(images, order, self.grid) for order in self.orders])
+        views = views.contiguous(memory_format=step.precision.memory_format)
+        logits = self._head(step.extract(views, write_statistics=False))
         wanted = torch.arange(self.permutations, device=logits.device)
-        return {"loss": F.cross_entropy(logits.float(), wanted.repeat_interleave(len(step.batch.images)))}
+        return {"loss": F.cross_entropy(logits.float(), wanted.repeat_interleave(len(images)))}

@@ -4,8 +4,10 @@ Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by 
     Representations", Sec. 3.2; the task is Gidaris et al. (2018), arXiv:1803.07728.
 Equations: 1/4 of the sum over r in {0, 90, 180, 270} degrees of CE(s(f_t(rot_r x)), r), all four rotations of
     every image; the target head sees upright images only.
-Cost: three more extractor passes, or a pass four times as large (``Trainer.passes``), and four times the batch
-    through one more head, a step.
+Batch normalisation: the paper does not say how the four views are batched. Views that are normalised apart give the
+    answer away: the statistics of a batch of one angle encode it, and images that look the same at every angle are
+    told apart all the same (``views``). So all four go through extractor and head in one batch.
+Cost: an extractor pass four times as large and four times the batch through one more head, a step.
 """
 
 from __future__ import annotations
@@ -53,19 +55,18 @@ class RotationPrediction:
     """Trains a shared head to predict rotations.
 
     Attributes:
-        views: Batch normalisation over the four views. ``"per_view"``: the extractor normalises every view
-            by itself and its running statistics follow the upright view alone (the pass of the target
-            head is shared); the rotation head sees all four together. ``"mixed"``: one further pass
-            of extractor and head over all four together, moving the running statistics once more; the target
-            head keeps its own pass. ``"separate"``: a pass of extractor and head for each view, each moving
-            the running statistics; the upright one is the target head's. The paper does not say which; the
-            choice is recorded.
+        views: What batch normalisation takes its statistics of. ``"mixed"``: one pass of extractor and head over all
+            four views together, which moves no running statistics; the target head keeps its own pass over upright
+            images, and running statistics follow that. The other two leak the angle through the statistics:
+            ``"per_view"``: the extractor normalises every view by itself, the upright one in the target head's
+            pass, and the rotation head sees all four together; ``"separate"``: a pass of extractor and head for each
+            view, each moving the running statistics.
         half_turn: ``"rotate"``, or ``"flip"`` for digits.
         like: The task whose head has the architecture of the shared head; None takes the first task's.
     """
 
-    views: Literal["per_view", "mixed", "separate"] = attrs.field(
-        default="per_view", validator=attrs.validators.in_(("per_view", "mixed", "separate"))
+    views: Literal["mixed", "per_view", "separate"] = attrs.field(
+        default="mixed", validator=attrs.validators.in_(("mixed", "per_view", "separate"))
     )
     half_turn: Literal["rotate", "flip"] = attrs.field(
         default="rotate", validator=attrs.validators.in_(("rotate", "flip"))
@@ -94,7 +95,7 @@ class RotationPrediction:
     @hookimpl
     @effect("pure")
     def compatkit_further_views(self, images: Tensor) -> Sequence[Tensor]:
-        """Return the three turned views for ``per_view``; the other ways make passes of their own."""
+        """Return the three turned views for ``per_view``; the others make passes of their own."""
         return rotations(images, self.half_turn)[1:] if self.views == "per_view" else []
 
     @hookimpl
@@ -105,9 +106,9 @@ class RotationPrediction:
             raise UsageError("rotation_prediction: losses were asked for before the run was set up.")
         images = step.batch.images
         if self.views == "mixed":
-            logits = self._head(
-                step.extract(torch.cat(rotations(images, self.half_turn)), write_statistics=True)
-            )
+            views = torch.cat(rotations(images, self.half_turn))
+            views = views.contiguous(memory_format=step.precision.memory_format)
+            logits = self._head(step.extract(views, write_statistics=False))
         elif self.views == "separate":
             turned = rotations(images, self.half_turn)[1:]
             passes = [step.features, *(step.extract(view, write_statistics=True) for view in turned)]

@@ -53,7 +53,7 @@ def test_networks_and_heads_start_equal_and_without_the_plugin_they_differ() -> 
 
 def test_another_count_of_classes_changes_the_class_layer_only() -> None:
     seen = start([task("a", 3), task("b", 5)], ["identical_init"])
-    assert differing(seen["a"], seen["b"]) == {"fc.weight", "fc.bias"}
+    assert differing(seen["a"], seen["b"]) == {"fc.weight"}
 
 
 def test_a_named_seed_gives_the_same_start_in_another_run() -> None:
@@ -80,3 +80,13 @@ def test_given_weights_are_the_identical_start_and_the_class_layer_is_drawn(
 def test_networks_of_another_architecture_are_refused() -> None:
     with pytest.raises(PluginError, match=r"one architecture.*'a' is resnet8_cifar.*'b' is resnet20_cifar"):
         start([task("a"), task("b", backbone="resnet20_cifar")], ["identical_init"])
+
+
+def test_class_layers_of_their_own_differ_and_nothing_else_does() -> None:
+    own = start([task("a"), task("b")], [ck.use("identical_init", class_layer="own")])
+    assert differing(own["a"], own["b"]) == {"fc.weight"}
+    same = start([task("a"), task("b")], ["identical_init"])
+    assert differing(own["a"], same["a"]) == {"fc.weight"}  # the body is that of the same stream
+    with pytest.raises(PluginError) as found:
+        start([task("a"), task("b")], [ck.use("identical_init", class_layer="names")])
+    assert "class_layer" in str(found.value)

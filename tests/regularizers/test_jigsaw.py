@@ -110,15 +110,6 @@ def test_loss_is_the_mean_over_all_permutations_of_every_image(grid: int, permut
     assert names == ["tiles " + " ".join(map(str, one)) for one in far_apart(grid**2, permutations)]
 
 
-def test_one_pass_is_the_run_in_several() -> None:
-    tasks = [ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16, augment=("crop", "flip"))]
-    settings: dict[str, Any] = {"steps": 2, "optimiser": "sgd", "lr": 0.05}
-    one, other = (quick(passes=way, **settings).fit(tasks, ["jigsaw"]) for way in ("fused", "separate"))
-    for name, value in one.weights("a").items():
-        torch.testing.assert_close(value, other.weights("a")[name], rtol=1e-4, atol=1e-4)
-    assert one.run["environment"]["passes"] == {"a": "fused"}
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -210,7 +211,90 @@ def test_pieces_of_a_batch_give_the_gradients_of_the_whole() -> None:
     parts = quick(**settings, accumulate=4).fit([grouped()], ["reverse_pass"])
     for key, value in whole.weights("a").items():
         torch.testing.assert_close(parts.weights("a")[key], value, rtol=1e-4, atol=1e-6, msg=key)
-    assert parts.history[0]["losses"] == pytest.approx(whole.history[0]["losses"], rel=1e-4)
+    said, expected = (dict(fit.history[0]["losses"]) for fit in (parts, whole))
+    for one in (said, expected):  # of each piece by itself
+        assert one.pop("reverse_pass/gradient_ratio") > 0
+    assert said == pytest.approx(expected, rel=1e-4)
+
+
+def gradient_norms(fit: ck.Fit, images: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Norms of the gradients of the task's loss and of the local loss, each by itself, in double precision."""
+    network = copy.deepcopy(fit.network("a")).double()
+    network.train()
+    records = {name: one for name, one in calls(network, images.double()).items() if not name.endswith("fc")}
+    pulled = local_loss(records, dict.fromkeys(records, 1.0))
+    assert pulled is not None
+    norms = []
+    for loss in (F.cross_entropy(network(images.double()), labels), pulled):
+        found = torch.autograd.grad(loss, list(network.parameters()), allow_unused=True)
+        norms.append(float(sum((one**2).sum() for one in found if one is not None)) ** 0.5)
+    return norms[0], norms[1]
+
+
+class First:
+    """Keeps the first batch."""
+
+    batch: ck.Batch
+
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        if step.number == 0:
+            self.batch = step.batch
+
+
+@pytest.mark.parametrize("balance", ["weight", "gradient"])
+def test_gradients_are_compared_with_the_tasks_and_balanced(balance: str) -> None:
+    """Against gradients taken apart in double precision, of the network before its first step."""
+    first = First()
+    uses = [ck.use("reverse_pass", weight=0.25, balance=balance), "first"]
+    fit = quick(steps=1).fit([grouped()], uses, factories={"first": lambda: first})
+    of_task, of_pass = gradient_norms(
+        quick(steps=0).fit([grouped()], uses[:1]), first.batch.images, first.batch.labels
+    )
+    losses = fit.history[0]["losses"]
+    if balance == "weight":
+        assert losses["reverse_pass/gradient_ratio"] == pytest.approx(0.25 * of_pass / of_task, rel=1e-4)
+        assert "reverse_pass/factor" not in losses
+    else:
+        assert losses["reverse_pass/factor"] == pytest.approx(0.25 * of_task / of_pass, rel=1e-4)
+        assert "reverse_pass/gradient_ratio" not in losses
+
+
+def test_balanced_gradients_stay_at_their_share_in_every_step() -> None:
+    shares: list[float] = []
+
+    class Shares:
+        @ck.hookimpl
+        def compatkit_set_up(self, setup: ck.SetUp) -> None:
+            setup.compare_gradients()
+
+        @ck.hookimpl
+        def compatkit_losses(self, step: ck.Step) -> dict[str, torch.Tensor]:
+            assert step.reports
+            return {}
+
+        @ck.hookimpl
+        def compatkit_after_backward(self, step: ck.Step) -> None:
+            network = [*step.task.extractor.parameters(), *step.task.head.parameters()]
+            whole = [one.grad.clone() for one in network if one.grad is not None]
+            logits = step.task.head(step.task.extractor(step.batch.images))
+            alone = torch.autograd.grad(F.cross_entropy(logits, step.batch.labels), network)
+            rest = sum(float(((a - b) ** 2).sum()) for a, b in zip(whole, alone, strict=True)) ** 0.5
+            shares.append(rest / sum(float((b**2).sum()) for b in alone) ** 0.5)
+
+    uses = [ck.use("reverse_pass", weight=0.3, balance="gradient"), "shares"]
+    quick(steps=3).fit([grouped()], uses, factories={"shares": Shares})
+    assert shares == pytest.approx([0.3] * 3, rel=1e-3)
+
+
+def test_a_share_of_no_gradient_is_refused() -> None:
+    task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16, own_head=False)
+    with pytest.raises(PluginError) as found:
+        quick(steps=1).fit([task], ["dcc", ck.use("reverse_pass", balance="gradient")])
+    assert "none, as its head does not run" in str(found.value)
+    with pytest.raises(PluginError) as found:
+        quick(steps=1).fit([small()], [ck.use("reverse_pass", balance="loss")])
+    assert "weight, gradient" in str(found.value)
 
 
 def test_residuals_are_float32_under_bf16() -> None:

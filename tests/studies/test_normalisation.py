@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from small import data_set, write_pack
 
+import compatkit as ck
 from compatkit.studies import Run, carry_out, find
 from compatkit.studies.runs import Shelf
 from compatkit.studies.settings import settings_of
@@ -52,7 +53,7 @@ def test_what_is_mixed_is_counted_in_test_images() -> None:
 
 
 def test_all_arms_but_the_first_have_both_methods() -> None:
-    both = ["identical_init", "dcc"]
+    both = [ck.use("identical_init", class_layer="identical"), "dcc"]
     assert [regularizers(run_of(arm)) for arm in ARMS] == [[], *[both] * 5, [*both, "unit_features"]]
 
 

@@ -16,7 +16,7 @@ from compatkit.studies import Run, carry_out, find
 from compatkit.studies.runs import Shelf
 from compatkit.studies.settings import settings_of
 from compatkit_studies import _pairs, recombination
-from compatkit_studies._pairs import COMBINATIONS, measure, tasks_of, uses_of, values_of
+from compatkit_studies._pairs import COMBINATIONS, ORDERS, measure, ordered, tasks_of, uses_of, values_of
 from compatkit_studies.recombination import train
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -39,16 +39,17 @@ def cell(extractor: str, head: str, accuracy: float, policy: str = "batch") -> d
 
 
 def test_every_arm_names_the_plugins_it_says() -> None:
-    turned = ck.use("rotation_prediction", half_turn="rotate")
+    turned = ck.use("rotation_prediction", half_turn="rotate", views="mixed")
+    equal = ck.use("identical_init", class_layer="identical")
     assert {arm: uses_of(run_of(arm), arm) for arm in COMBINATIONS} == {
         "none": [],
-        "iiw": ["identical_init"],
+        "iiw": [equal],
         "rp": [turned],
         "dcc": ["dcc"],
-        "iiw+rp": ["identical_init", turned],
-        "iiw+dcc": ["identical_init", "dcc"],
+        "iiw+rp": [equal, turned],
+        "iiw+dcc": [equal, "dcc"],
         "rp+dcc": [turned, "dcc"],
-        "iiw+rp+dcc": ["identical_init", turned, "dcc"],
+        "iiw+rp+dcc": [equal, turned, "dcc"],
     }
 
 
@@ -88,12 +89,20 @@ def test_the_upper_bound_is_two_runs_with_rotation_heads_of_their_own(
     )
 
 
-@pytest.mark.parametrize(("folder", "size"), [("digits", "cpu"), ("halves", "halves")])
-def test_runs_that_are_shown_are_runs_of_the_study_as_it_is(folder: str, size: str) -> None:
+@pytest.mark.parametrize(
+    ("folder", "size", "classes"),
+    [
+        ("digits", "cpu", "rolled"),
+        ("digits-exchanged", "cpu", "exchanged"),
+        ("digits-own", "cpu", "own"),
+        ("halves-own", "halves", "own"),
+    ],
+)
+def test_runs_that_are_shown_are_runs_of_the_study_as_it_is(folder: str, size: str, classes: str) -> None:
     """So that the same command goes on from them."""
     lines = (RESULTS / folder / "runs.jsonl").read_text().splitlines()
     found = find("3.1")
-    settings = settings_of(found, size)
+    settings = settings_of(found, size, {"classes": classes})
     assert lines
     for line in map(json.loads, lines):
         assert (line["study"], line["size"], line["settings"]) == ("3.1", size, settings)
@@ -124,6 +133,47 @@ def test_values_are_means_of_both_directions() -> None:
 def test_a_pair_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="'pair' is digits, objects or halves; got 'letters'"):
         tasks_of(run_of("none", pair="letters"))
+
+
+def test_classes_of_the_second_set_stand_at_the_rows_that_the_order_says() -> None:
+    """Ten classes as CIFAR-10 and STL-10 have them: exchanged in pairs, or rolled by a third."""
+    names = tuple("abcdefghij")
+    data = data_set("letters", classes=names, count=40)
+    assert [ordered(data, order).classes for order in ORDERS] == [
+        names,
+        tuple("acbdefhgij"),
+        tuple("defghijabc"),
+    ]
+    rolled = ordered(data, "rolled")
+    assert rolled.train.images.tobytes() == data.train.images.tobytes()
+    named = [[one.classes[label] for label in one.labels] for one in (data.train, rolled.train)]
+    assert named[0] == named[1]  # the same image is of the same class
+    with pytest.raises(UsageError, match="'classes' is own, exchanged, rolled; got 'shuffled'"):
+        ordered(data, "shuffled")
+
+
+def test_an_order_leaves_the_first_network_as_it_is_and_moves_the_rows_of_the_second() -> None:
+    """With IIW, class layers start equal by row: in the own order the same class's, rolled another's."""
+    data = data_set("letters", classes=tuple("abcdef"), count=24)
+
+    def rows(order: str, class_layer: str) -> tuple[torch.Tensor, torch.Tensor]:
+        given = [
+            ck.Task(name, one, "resnet8_cifar", "layer2", size=16)
+            for name, one in (("left", data), ("right", ordered(data, order)))
+        ]
+        uses = uses_of(run_of("iiw", class_layer=class_layer), "iiw")
+        fit = quick(steps=0).fit(given, uses)
+        places = [given[1].data.classes.index(name) for name in data.classes]
+        left, right = (fit.tasks[name].head.state_dict()["fc.weight"] for name in ("left", "right"))
+        return left, right[places]
+
+    left, right = rows("own", "identical")
+    assert torch.equal(left, right)
+    left, right = rows("rolled", "identical")
+    assert not any(torch.equal(one, other) for one, other in zip(left, right, strict=True))
+    assert torch.equal(left, right.roll(-2, 0))
+    left, right = rows("own", "own")
+    assert not any(torch.equal(one, other) for one, other in zip(left, right, strict=True))
 
 
 def write_noise(folder: Path) -> None:

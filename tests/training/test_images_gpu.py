@@ -62,7 +62,9 @@ def test_no_step_waits_for_the_device(images: str) -> None:
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16, augment=("crop", "flip"))
     trainer = quick(steps=30, log_every=30, device="cuda", images=images, execution="eager")
     try:
-        trainer.fit([task], ["rotation_prediction", "watch"], factories={"watch": Watch})
+        trainer.fit(
+            [task], [ck.use("rotation_prediction", views="per_view"), "watch"], factories={"watch": Watch}
+        )
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -79,8 +81,10 @@ def test_images_that_take_more_than_their_share_are_prefetched() -> None:
 def test_one_pass_is_chosen_on_a_gpu_and_gives_what_several_do(precision: str) -> None:
     task = ck.Task("a", data_set("a", channels=3), "resnet8_cifar", "layer2", size=16)
     settings = {"steps": 3, "optimiser": "sgd", "lr": 0.05, "device": "cuda", "precision": precision}
-    one = quick(**settings, execution="eager").fit([task], ["rotation_prediction"])
-    other = quick(**settings, execution="eager", passes="separate").fit([task], ["rotation_prediction"])
+    one = quick(**settings, execution="eager").fit([task], [ck.use("rotation_prediction", views="per_view")])
+    other = quick(**settings, execution="eager", passes="separate").fit(
+        [task], [ck.use("rotation_prediction", views="per_view")]
+    )
     assert one.run["environment"]["passes"] == {"a": "fused"}
     close = 1e-3 if precision == "float32" else 5e-2
     for name, value in other.weights("a").items():

@@ -33,8 +33,8 @@ def test_what_is_off_is_in_no_plan() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"steps": 0}, "'steps' must be a whole number from 1 up; got 0"),
-        ({"steps": 2.5}, "'steps' must be a whole number from 1 up; got 2.5"),
+        ({"steps": -1}, "'steps' must be a whole number from 0 up; got -1"),
+        ({"steps": 2.5}, "'steps' must be a whole number from 0 up; got 2.5"),
         ({"steps": 1, "batch_size": 1}, "'batch_size' must be a whole number from 2 up; got 1"),
     ],
 )

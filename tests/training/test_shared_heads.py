@@ -71,7 +71,7 @@ def test_joint_training_equals_a_hand_written_loop() -> None:
             torch.testing.assert_close(trained[owner].state_dict()[key], value, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize(("views", "updates"), [("per_view", 1), ("mixed", 2), ("separate", 4)])
+@pytest.mark.parametrize(("views", "updates"), [("per_view", 1), ("mixed", 1), ("separate", 4)])
 def test_running_statistics_move_as_the_views_say(views: str, updates: int) -> None:
     def buffers(uses: list[ck.Use]) -> dict[str, torch.Tensor]:
         extractor = quick(steps=1).fit(tasks()[:1], uses).tasks["left"].extractor
@@ -81,4 +81,4 @@ def test_running_statistics_move_as_the_views_say(views: str, updates: int) -> N
     counts = {int(value) for key, value in together.items() if key.endswith("num_batches_tracked")}
     assert counts == {updates}
     same = all(torch.equal(value, together[key]) for key, value in alone.items())
-    assert same == (views == "per_view")  # only the upright view's statistics, bit by bit
+    assert same == (views != "separate")  # only the upright view's statistics, bit by bit

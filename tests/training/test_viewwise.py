@@ -183,7 +183,7 @@ def close(one: ck.Fit, other: ck.Fit, tolerance: float = 1e-4) -> bool:
 
 @pytest.mark.parametrize("half_turn", ["rotate", "flip"])
 def test_a_run_in_one_pass_is_the_run_in_several(half_turn: str) -> None:
-    uses = ["dcc", ck.use("rotation_prediction", half_turn=half_turn)]
+    uses = ["dcc", ck.use("rotation_prediction", views="per_view", half_turn=half_turn)]
     settings: dict[str, Any] = {"steps": 3, "optimiser": "sgd", "lr": 0.05}
     one, other = (
         quick(passes=way, **settings).fit(tasks(augment=("crop", "flip")), uses)
@@ -251,7 +251,7 @@ def test_views_end_with_the_phase_of_their_plugin() -> None:
         def compatkit_after_step(self, step: ck.Step) -> None:
             stacked.append(step.batch.stacked is not None)
 
-    uses = [ck.use("rotation_prediction", start=1, stop=3), "watch"]
+    uses = [ck.use("rotation_prediction", views="per_view", start=1, stop=3), "watch"]
     quick(steps=4).fit(tasks()[:1], uses, factories={"watch": Watch})
     assert stacked == [False, True, True, False]
 
@@ -263,8 +263,10 @@ def test_what_cannot_be_done_in_one_pass_is_refused_or_done_in_several(
     with pytest.raises(
         UsageError, match=r"passes='fused' was asked for, but.*task 'left' \(resnet8_cifar\) images are"
     ):
-        quick(steps=1, passes="fused").fit(tasks(), ["rotation_prediction"])
-    told = quick(steps=1).explain(tasks(), ["rotation_prediction"]).tasks[0]["passes"]
+        quick(steps=1, passes="fused").fit(tasks(), [ck.use("rotation_prediction", views="per_view")])
+    told = (
+        quick(steps=1).explain(tasks(), [ck.use("rotation_prediction", views="per_view")]).tasks[0]["passes"]
+    )
     assert told == {"fused": False, "reason": "on cpu one pass gains nothing over several"}
     with pytest.raises(UsageError, match="'passes' must be one of auto, fused, separate; got 'both'"):
         quick(steps=1, passes="both")

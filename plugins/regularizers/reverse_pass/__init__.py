@@ -5,6 +5,8 @@ Equations: the sum over layers m of lambda_m ||d_m - d'_m||^2, with d'_m = M_m' 
     (``local``) or of d'_{m+1}, from the last layer back to the first (``full``; ``first`` compares images alone).
 Reduction: the mean over batch and elements for each layer, summed over layers, where the paper sums. What its authors
     call 1e-6 (half the sum over 100 images of 784 pixels from 0 to 255) is a weight of 2.5e3 here, for pixels up to 1.
+Weight: the sum grows with the layers, and so does its gradient, which soon is larger than the task's: the history of a
+    run has their ratio as ``reverse_pass/gradient_ratio``, and ``balance`` sets it.
 Cost: as much again as the layers that are reversed, for ``local``; less for estimates (``sampling.py``).
 """
 
@@ -49,6 +51,7 @@ def reverse_pass(
     sample_images: float = 1.0,
     sample_layers: float = 1.0,
     reduction: Literal["mean"] = "mean",
+    balance: Literal["weight", "gradient"] = "weight",
 ) -> ReversePass:
     """Return the regularizer; one that samples layers is a host effect, as it draws in every step.
 
@@ -107,6 +110,8 @@ class ReversePass:
             Where it stands for less than one layer, some steps draw none. Layers that are walked through one after the
             other (``full``, ``first``, ``activation``) are drawn all together: in that share of the steps.
         reduction: ``"mean"``: over batch and elements for each layer, then the sum over layers.
+        balance: What the weight of the plugin is: ``"weight"``, a factor of the loss; ``"gradient"``, the norm of the
+            loss's gradient as a share of the task's, over the weights of the network, in every step.
 
     Raises:
         UsageError: Settings are not usable, or do not go together.
@@ -122,6 +127,7 @@ class ReversePass:
     sample_images: float = 1.0
     sample_layers: float = 1.0
     reduction: str = "mean"
+    balance: str = "weight"
     selections: dict[str, Selection] = attrs.field(factory=dict, init=False)
     _ways: dict[str, tuple[Way, dict[str, float]]] = attrs.field(factory=dict, init=False)
     _factors: dict[str, float] = attrs.field(factory=dict, init=False)
@@ -131,6 +137,7 @@ class ReversePass:
         _one_of("variant", self.variant, VARIANTS)
         _one_of("bn_reverse", self.bn_reverse, STATISTICS)
         _one_of("reduction", self.reduction, ("mean",))
+        _one_of("balance", self.balance, ("weight", "gradient"))
         self._walk()
         _check_variant(self)
         for word in ("sample_images", "sample_layers"):
@@ -161,6 +168,7 @@ class ReversePass:
             UsageError: A layer has no transpose, or nothing is left to reverse; or the whole network of a task without
                 labels is to be reversed, whose head does not run.
         """
+        setup.compare_gradients(balance=self.balance == "gradient")
         for task in setup.tasks.values():
             recorded, weighted = self._whole(task) if self.variant != "local" else self._local(task)
             setup.record_layers(task, recorded)

@@ -1,0 +1,201 @@
+"""Recombination along training: when do parts begin to fit, and does what makes them fit keep on working?
+
+Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
+    Representations", Fig. 2 and Sec. 4 (20,000 steps of 512, figures after the last step alone).
+Here: two halves of CIFAR-10, one of them shifted, ResNet-8; or the paper's pair and size. Arms and what is measured at
+    the end are those of study 3.1; on the way, own and recombined accuracy and the loss of the rotation head.
+
+Runs are long: an interrupted one goes on from its last checkpoint with the same command.
+
+    compatkit study run 3.1b --data DIR --out OUT
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+import attrs
+from torch import Tensor, nn
+
+import compatkit as ck
+from compatkit.hooks import Register
+from compatkit.studies import Measure, Outcome, Results, Run, Study
+
+from ._curves import panels
+from ._pairs import (
+    COMBINATIONS,
+    DATA,
+    MEASURES,
+    REFERENCE,
+    SIZES,
+    common_places,
+    outcome,
+    reported,
+    tasks_of,
+    trainer_of,
+    uses_of,
+)
+from .faster_transfer import accuracy
+
+TURNS = "rotation_prediction/loss"
+CURVES = {"own": "own task", "recombined": "recombined, batch statistics", "turns": "rotation loss, nats"}
+
+
+class Columns(nn.Module):
+    """Keeps some columns of logits, in an order of its own."""
+
+    def __init__(self, places: Sequence[int]) -> None:
+        """See the class."""
+        super().__init__()
+        self.places = list(places)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return ``(batch, places)`` of ``(batch, classes)``."""
+        return logits[:, self.places]
+
+
+def recombined(run: Run, extractor: ck.TaskState, head: ck.TaskState) -> float:
+    """Return the accuracy of one task's extractor under another's head, over the classes that both have.
+
+    Args:
+        run: Its settings say how many images give batch statistics.
+        extractor: Whose test images are shown, under batch statistics; its own head may follow.
+        head: Whose head follows. Neither moves.
+    """
+    one, other = extractor.task.data, head.task.data
+    names = [one.classes[place] for place in common_places(one, other)]
+    labels = [ck.label(name) for name in names], [ck.label(name) for name in other.classes]
+    columns = Columns([theirs for _, theirs in sorted(ck.match_classes(*labels))])
+    network = nn.Sequential(extractor.extractor, head.head, columns)
+    held = {name: value.clone() for name, value in network.state_dict().items()}
+    training = [module.training for module in network.modules()]
+    try:
+        return accuracy(network, one.test.of_classes(names), extractor, run)
+    finally:  # batch statistics moved the running ones
+        network.load_state_dict(held)
+        for module, was in zip(network.modules(), training, strict=True):
+            module.training = was
+
+
+@attrs.define(eq=False)
+class Watch:
+    """Measures two networks and both recombinations every so many steps.
+
+    Attributes:
+        run: Its setting ``every`` says how many.
+        rows: One for each time: ``step``, and ``own`` and ``recombined``, means of both directions.
+    """
+
+    run: Run
+    rows: list[dict[str, Any]] = attrs.field(factory=list)
+    _tasks: list[ck.TaskState] = attrs.field(factory=list)
+
+    @ck.hookimpl
+    def compatkit_set_up(self, setup: ck.SetUp) -> None:
+        """Take the tasks."""
+        self._tasks = list(setup.tasks.values())
+
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        """Measure, once the last task has taken its step."""
+        done = step.number + 1
+        if step.task is self._tasks[-1] and done % self.run.settings["every"] == 0:
+            one, other = self._tasks
+            own, across = ([(one, one), (other, other)], [(one, other), (other, one)])
+            self.rows.append(
+                {
+                    "step": done,
+                    "own": mean(recombined(self.run, *pair) for pair in own),
+                    "recombined": mean(recombined(self.run, *pair) for pair in across),
+                }
+            )
+
+    @ck.hookimpl
+    def compatkit_state(self) -> Mapping[str, Any]:
+        """Keep what was measured."""
+        return {"rows": self.rows}
+
+    @ck.hookimpl
+    def compatkit_load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with it."""
+        self.rows = list(state["rows"])
+
+
+def run(run: Run) -> Outcome:
+    """Train both networks of an arm, measure on the way and, as study 3.1 does, at the end."""
+    tasks, watch = tasks_of(run), Watch(run)
+    trainer = attrs.evolve(trainer_of(run), log_every=run.settings["every"], checkpoint=run.checkpoint)
+    fit = trainer.fit(tasks, [*uses_of(run, run.arm), "watch"], factories={"watch": lambda: watch})
+    turns: dict[int, list[float]] = {}
+    for row in fit.history:
+        if TURNS in row["losses"]:
+            turns.setdefault(row["step"], []).append(row["losses"][TURNS])
+    rows = [
+        {**row, **({"turns": mean(turns[row["step"]])} if row["step"] in turns else {})} for row in watch.rows
+    ]
+    found = outcome(run, [fit], tasks, along=rows)
+    return attrs.evolve(found, values={**found.values, "turns": rows[-1].get("turns") if rows else None})
+
+
+def draw(results: Results) -> Mapping[str, bytes]:
+    """Draw own and recombined accuracy and the rotation loss by steps."""
+    steps = sorted(
+        {row["step"] for arm in results.arms for kept in results.kept(arm) for row in kept["along"]}
+    )
+    if not steps:
+        return {}
+    drawn: dict[str, dict[str, list[list[float | None]]]] = {}
+    for name, title in CURVES.items():
+        for arm in results.arms:
+            known = [{row["step"]: row.get(name) for row in kept["along"]} for kept in results.kept(arm)]
+            lines = [[one.get(step) for step in steps] for one in known]
+            if any(value is not None for line in lines for value in line):
+                drawn.setdefault(title, {})[arm] = lines
+    return {"along": panels(drawn, steps, "steps of each network")}
+
+
+_WHERE = "Fig. 2, Sec. 4: after 20,000 steps of 512"
+STUDY = Study(
+    title="recombination along training",
+    question="Do parts of two networks fit better the longer both are trained, and when does that begin? How far are "
+    "the networks themselves by then?",
+    reference=f"{REFERENCE}, Fig. 2, Sec. 4",
+    arms=COMBINATIONS,
+    measures=(
+        *MEASURES,
+        Measure(name="turns", title="rotation loss at the end", unit="nats", better="lower", drawn=False),
+    ),
+    sizes={
+        "cpu": {
+            **SIZES["halves"],
+            "backbone": "resnet8_cifar",
+            "train": 10_000,
+            "steps": 3000,
+            "every": 250,
+        },
+        "paper": {**SIZES["paper"], "every": 250},
+    },
+    scale={
+        "cpu": "two halves of CIFAR-10, one of them shifted, in place of CIFAR-10 and STL-10, ResNet-8 on 10,000 "
+        "images each and 3,000 steps of 64 in place of ResNet-56 and 20,000 steps of 512.",
+        "paper": "",
+    },
+    paper=(
+        reported("none", 10.6, _WHERE),
+        reported("iiw", 25.1, _WHERE),
+        reported("rp", 50.1, _WHERE),
+        reported("dcc", 65.8, _WHERE),
+        reported("iiw+rp+dcc", 76.7, _WHERE),
+    ),
+    run=run,
+    draw=draw,
+    data=DATA,
+)
+
+
+@ck.hookimpl
+def compatkit_studies(register: Register) -> None:
+    """Offer study 3.1b."""
+    register("3.1b", lambda: STUDY)
