@@ -63,8 +63,7 @@ def check(
     structural = tuple(
         wiring_findings(left.structural.outputs, right.structural.inputs, left.data, right.data)
     )
-    labels = left.data.labels or (), right.data.labels or ()
-    protocol = tuple(protocol_findings(left.protocol, protocol_of(head), labels))
+    protocol = tuple(protocol_findings(left.protocol, protocol_of(head)))
     answers = Report(
         wiring_of([one.severity for one in structural]),
         promise_of([one.code for one in protocol]),

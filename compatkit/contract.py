@@ -149,7 +149,8 @@ class Anchor:
         kind: ``"initial_weights"`` (whole network without its class layer) or ``"auxiliary_head"``.
         digest: Tensor digest, ``"tensors:sha256:..."``.
         task: For auxiliary heads: ``"dcc"``, ``"rotation"``, ...
-        classes: For auxiliary heads that classify: what their outputs mean.
+        classes: For auxiliary heads that classify: what their outputs mean. For initial weights that the class layer
+            shares: the classes of this network's rows.
     """
 
     kind: Literal["initial_weights", "auxiliary_head"]

@@ -76,14 +76,8 @@ def input_codes(given: object, trained: object) -> Codes:
     return _INPUT if given != trained else ()
 
 
-def protocol_findings(left: Protocol, right: Protocol, labels: tuple[Labels, Labels]) -> Iterator[Finding]:
-    """Yield whose statistics batch normalisation needs, and every anchor that both were trained against.
-
-    Args:
-        left: Of the extractor.
-        right: Of the head.
-        labels: Classes of both, in the order of their outputs.
-    """
+def protocol_findings(left: Protocol, right: Protocol) -> Iterator[Finding]:
+    """Yield whose statistics batch normalisation needs, and every anchor that both were trained against."""
     sides = [name for name, one in (("extractor", left), ("head", right)) if one.normalisation == "batch"]
     if sides:
         yield Finding(
@@ -96,10 +90,10 @@ def protocol_findings(left: Protocol, right: Protocol, labels: tuple[Labels, Lab
             "normalisation batch (batches of the extractor's images), or reestimate (unlabelled images of the "
             "extractor's own data)",
         )
-    known = {(one.kind, one.digest) for one in left.anchors}
+    known = {(one.kind, one.digest): one for one in left.anchors}
     for one in right.anchors:
         if (one.kind, one.digest) in known:
-            yield _anchor(one, labels)
+            yield _anchor(known[one.kind, one.digest], one)
 
 
 def protocol_codes(left: Anchored, right: Anchored) -> Codes:
@@ -157,28 +151,26 @@ def empirical_findings(answers: Report, cells: Sequence[Cell]) -> Iterator[Findi
 
 
 def _rows(left: Labels, right: Labels) -> str:
-    """Say how many classes that both tasks have stand at one row of both class layers; nothing where none is known."""
+    """Say how many common classes stand at one row of two class layers that started equal; nothing of others."""
     try:
         pairs = shared_classes(left, right)
     except DataError:  # classes of one name: `check(data=...)` tells
         return ""
     same = sum(mine == theirs for mine, theirs in pairs)
-    return (
-        f"; {same} of {len(pairs)} common classes stand at the same row of both class layers" if pairs else ""
-    )
+    return f"; class layers too: {same} of {len(pairs)} common classes stand at one row" if pairs else ""
 
 
-def _anchor(shared: Anchor, labels: tuple[Labels, Labels]) -> Finding:
+def _anchor(left: Anchor, shared: Anchor) -> Finding:
     if shared.kind == "initial_weights":
         return Finding(
             "initial-weights-shared",
             "protocol",
             "informs",
             f"initial weights {_short(shared.digest)}",
-            f"the same{_rows(*labels)}",
+            f"the same{_rows(left.classes or (), shared.classes or ())}",
             "head and extractor",
-            "alone never a promise: training moves the networks apart again, and class layers that started equal help "
-            "classes at the same row alone; measure the pair",
+            "alone never a promise: training moves the networks apart again; class layers that started equal help "
+            "where the same class stands at the same row; measure the pair",
         )
     classes = f" ({names(shared.classes)})" if shared.classes else ""
     return Finding(

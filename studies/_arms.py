@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import mean
 from typing import Any
 
 import compatkit as ck
-from compatkit.studies import Run
+from compatkit.studies import Measure, Run
 
 REFERENCE = "Reviving Autoencoder Pretraining (anonymous, under review at ICLR 2021)"
 VARIANTS = {"rr": "full", "rr-local": "local", "rr-first": "first", "rr-sampled": "full"}
@@ -59,6 +60,22 @@ def trainer(run: Run, steps: int, lr: float, batch_size: int, **settings: Any) -
     return ck.Trainer(
         steps=steps, lr=lr, batch_size=batch_size, seed=run.seed, progress=False, **{**plain, **settings}
     )
+
+
+GRADIENT = Measure(
+    name="gradient-ratio",
+    title="gradient of the reverse pass, as a share of the task's",
+    better="none",
+    drawn=False,
+)
+"""Norms over the weights of the network, the mean over the rows of the history; see ``SetUp.compare_gradients``."""
+
+
+def gradient_ratio(fit: ck.Fit) -> float | None:
+    """Return ``GRADIENT`` of a fit; None where no layer was reversed."""
+    name = "reverse_pass/gradient_ratio"
+    found = [row["losses"][name] for row in fit.history if name in row["losses"]]
+    return mean(found) if found else None
 
 
 def accuracy(fit: ck.Fit, split: ck.Split) -> float | None:

@@ -12,12 +12,12 @@ Runs are long: an interrupted one goes on from its last checkpoint with the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import mean
 from typing import Any
 
 import attrs
-from torch import Tensor, nn
+from torch import nn
 
 import compatkit as ck
 from compatkit.hooks import Register
@@ -30,7 +30,6 @@ from ._pairs import (
     MEASURES,
     REFERENCE,
     SIZES,
-    common_places,
     outcome,
     reported,
     tasks_of,
@@ -43,19 +42,6 @@ TURNS = "rotation_prediction/loss"
 CURVES = {"own": "own task", "recombined": "recombined, batch statistics", "turns": "rotation loss, nats"}
 
 
-class Columns(nn.Module):
-    """Keeps some columns of logits, in an order of its own."""
-
-    def __init__(self, places: Sequence[int]) -> None:
-        """See the class."""
-        super().__init__()
-        self.places = list(places)
-
-    def forward(self, logits: Tensor) -> Tensor:
-        """Return ``(batch, places)`` of ``(batch, classes)``."""
-        return logits[:, self.places]
-
-
 def recombined(run: Run, extractor: ck.TaskState, head: ck.TaskState) -> float:
     """Return the accuracy of one task's extractor under another's head, over the classes that both have.
 
@@ -65,14 +51,15 @@ def recombined(run: Run, extractor: ck.TaskState, head: ck.TaskState) -> float:
         head: Whose head follows. Neither moves.
     """
     one, other = extractor.task.data, head.task.data
-    names = [one.classes[place] for place in common_places(one, other)]
-    labels = [ck.label(name) for name in names], [ck.label(name) for name in other.classes]
-    columns = Columns([theirs for _, theirs in sorted(ck.match_classes(*labels))])
-    network = nn.Sequential(extractor.extractor, head.head, columns)
+    outputs = [-1] * len(one.classes)
+    mine, theirs = ([ck.label(name) for name in data.classes] for data in (one, other))
+    for place, output in ck.match_classes(mine, theirs):
+        outputs[place] = output
+    network = nn.Sequential(extractor.extractor, head.head)
     held = {name: value.clone() for name, value in network.state_dict().items()}
     training = [module.training for module in network.modules()]
     try:
-        return accuracy(network, one.test.of_classes(names), extractor, run)
+        return accuracy(network, one.test, extractor, run, outputs)
     finally:  # batch statistics moved the running ones
         network.load_state_dict(held)
         for module, was in zip(network.modules(), training, strict=True):

@@ -15,7 +15,7 @@ import compatkit as ck
 from compatkit.hooks import Register
 from compatkit.studies import Measure, Outcome, Reported, Run, Study
 
-from ._arms import REFERENCE, accuracy, regularizers
+from ._arms import GRADIENT, REFERENCE, accuracy, gradient_ratio, regularizers
 
 RECOLLECTED = "cifar10.1"
 MISSING = (
@@ -49,6 +49,7 @@ def run(run: Run) -> Outcome:
             "cifar10": accuracy(fit, data.test),
             "cifar10.1": None if found is None else accuracy(fit, found.test),
             "seconds": round(seconds, 2),
+            GRADIENT.name: gradient_ratio(fit),
         },
         notes=(MISSING,) if found is None else (),
     )
@@ -60,7 +61,7 @@ def _reported(arm: str, metric: str, value: float, where: str) -> Reported:
 
 # Adam for all arms, at the rate and decay of the ResNet-110 of Keras' examples: the local loss is of the fourth power
 # in the weights, and with SGD at .1 it is infinite after four steps.
-_ADAM = {"lr": 1e-3, "weight_decay": 1e-4, "ort": 0.1, "rr": 0.1}
+_ADAM = {"lr": 1e-3, "weight_decay": 1e-4, "ort": 0.1, "rr": 0.01}
 STUDY = Study(
     title="CIFAR-10 with residual networks",
     question="Does reversing each layer of a residual network by itself, beside orthogonality and plain training, "
@@ -71,6 +72,7 @@ STUDY = Study(
         Measure(name="cifar10", title="accuracy on CIFAR-10"),
         Measure(name="cifar10.1", title="accuracy on CIFAR-10.1"),
         Measure(name="seconds", title="training time", unit="s", better="lower", drawn=False),
+        GRADIENT,
     ),
     sizes={
         "cpu": {

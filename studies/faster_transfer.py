@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,26 +63,38 @@ class Keep:
             self.networks[done] = copy.deepcopy(nn.Sequential(state.extractor, state.head))
 
 
-def accuracy(network: nn.Module, split: ck.Split, state: ck.TaskState, run: Run) -> float:
+def accuracy(
+    network: nn.Module,
+    split: ck.Split,
+    state: ck.TaskState,
+    run: Run,
+    outputs: Sequence[int] | None = None,
+) -> float:
     """Return the accuracy of a copy of a network under batch statistics; its buffers move.
 
     Args:
         network: Takes images as ``state`` says, on any device.
-        split: Labelled images, classes in the order of the outputs.
+        split: Labelled images, classes in the order of the outputs, or of ``outputs``.
         state: Says how images are prepared.
         run: Its seed is that of the order of the images, its settings say how many there are in a batch.
+        outputs: The output that means each class of the split, -1 where none does: images of such a class are shown
+            with the others, and neither told nor counted.
     """
+    means = torch.tensor(range(len(split.classes)) if outputs is None else outputs)
+    told = (means >= 0).nonzero().flatten()
     data, device = state.data, next(network.parameters()).device
     shown = split.converted(data.channels).resized(data.size)
     pixels = torch.from_numpy(shown.images).permute(0, 3, 1, 2).float() / 255
     mean, std = (torch.tensor(one)[:, None, None] for one in (data.mean, data.std))
     order = torch.randperm(len(shown), generator=torch.Generator().manual_seed(run.seed))
     labels, right = torch.from_numpy(shown.labels), 0
+    counted = means[labels] >= 0
     with torch.no_grad():
         for index in torch.tensor_split(order, -(-len(order) // run.settings["test_batch"])):
-            answers = network.train()(((pixels[index] - mean) / std).to(device)).argmax(1).cpu()
-            right += int((answers == labels[index]).sum())
-    return right / len(shown)
+            logits = network.train()(((pixels[index] - mean) / std).to(device)).cpu()
+            answers = told[logits[:, means[told]].argmax(1)]
+            right += int(((answers == labels[index]) & counted[index]).sum())
+    return right / int(counted.sum())
 
 
 def tasks_of(run: Run) -> list[ck.Task]:

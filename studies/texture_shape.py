@@ -17,7 +17,7 @@ import compatkit as ck
 from compatkit.hooks import Register
 from compatkit.studies import Measure, Outcome, Reported, Run, Study
 
-from ._arms import REFERENCE, accuracy, regularizers, trainer
+from ._arms import GRADIENT, REFERENCE, accuracy, gradient_ratio, regularizers, trainer
 
 TESTS = {
     "stylised": "cue-conflict",
@@ -45,7 +45,7 @@ def run(run: Run) -> Outcome:
     fit = plan.fit([task], regularizers(run.arm, settings))
     seconds = time.perf_counter() - began
     values = {name: accuracy(fit, run.load(source).test) for name, source in TESTS.items()}
-    return Outcome(values={**values, "seconds": round(seconds, 2)})
+    return Outcome(values={**values, "seconds": round(seconds, 2), GRADIENT.name: gradient_ratio(fit)})
 
 
 def _reported(arm: str, metric: str, value: float, where: str) -> Reported:
@@ -59,7 +59,7 @@ _CPU: dict[str, Any] = {
     "batch_size": 64,
     "lr": 1e-3,
     "ort": 0.1,
-    "rr": 0.1,
+    "rr": 0.01,
     "pre_lr": 1e-3,
 }
 STUDY = Study(
@@ -73,6 +73,7 @@ STUDY = Study(
         Measure(name="edges", title="accuracy, edges"),
         Measure(name="silhouettes", title="accuracy, silhouettes"),
         Measure(name="seconds", title="training time", unit="s", better="lower", drawn=False),
+        GRADIENT,
     ),
     sizes={
         "cpu": {**_CPU, "steps": 300, "pre_steps": 60},

@@ -64,7 +64,7 @@ def tell(example: ModuleType, plan: object, tmp_path: Path, capsys: pytest.Captu
 def test_the_story_on_handwritten_digits(
     example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = example.story(ck.data.load("digits"), 700, 297, steps=80)
+    plan = example.story(ck.data.load("digits"), 700, 297, steps=160)
     tell(example, plan, tmp_path, capsys)
 
 

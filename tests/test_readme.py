@@ -10,12 +10,14 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import attrs
 import pytest
+from small import data_set, write_pack
 
 import compatkit as ck
 from compatkit.cli import COMMANDS, program
@@ -290,3 +292,23 @@ def test_the_format_page_tells_of_every_folder_and_type() -> None:
     assert f"`layout` is {LAYOUT}." in page
     for name in (MARKER, *(folder.split("/")[0] for folder in FOLDERS)):
         assert re.search(rf"(^|\s){re.escape(name)}(/|\s)", page, re.MULTILINE), name
+
+
+def test_the_python_of_the_page_runs_as_a_script_and_ends_without_a_word(tmp_path: Path) -> None:
+    """On small packs and few steps; what a script leaves to the interpreter's end must not complain either."""
+    for seed, name in enumerate(("mnist", "usps", "typeset")):
+        data = data_set(name, classes=tuple("0123456789"), size=(16, 16), seed=seed)
+        write_pack(tmp_path, data)
+    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    text = "".join(blocks).replace("steps=2000", "steps=2, batch_size=8").replace("typeset-digits", "typeset")
+    assert text.count("steps=2,") == 2
+    (tmp_path / "script.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "COMPATKIT_DATA": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "matrix.html").exists() and "digits/mnist.extractor" in done.stdout

@@ -117,6 +117,8 @@ def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[t
         say(f"dropped {_runs(len(other))} of other settings from {folder / records.FILE}")
         there = [one for one in there if one.plan == plan]
         records.replace(folder, there)
+        for left in folder.glob("*.checkpoint"):
+            left.unlink()
     if there:
         say(f"already there: {_runs(len(there))}")
     return {(one.arm, one.seed): one for one in there}

@@ -173,6 +173,13 @@ def refuse(begun: Begun) -> None:
     for name, usual in USUAL.items():
         if getattr(trainer, name) != usual:
             raise Unsuited(f"the trainer's {name} is for one run at a time")
+    if trainer.steps == 0:
+        raise Unsuited("there is no step to take")
+    for instance, balanced in begun.loop.setup.gradients.items():
+        if balanced:
+            raise Unsuited(
+                f"the regularizer {instance!r} balances its gradient against the task's of one run at a time"
+            )
     for event in ("pretrain", "views", "after_backward", "after_step", "after_epoch"):
         for bound in getattr(plugins, event):
             raise Unsuited(

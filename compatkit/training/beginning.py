@@ -192,6 +192,7 @@ def _set_up(
                 "this run would draw its weights anew. Leave it out (identical_init), or the components."
             )
         redraw(state, seed_of(seed if other is None else other, "initial", *stream), class_layer=class_layer)
+        state.rows_named = class_layer
 
     owners = {
         f"{name}.{side}": getattr(s, side)

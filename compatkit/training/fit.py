@@ -106,7 +106,7 @@ def anchor(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, AuxiliaryHead
             head.initials = tuple(sorted({state.initial for state in tasks.values()}))
     for state in tasks.values():
         state.anchors = [
-            Anchor("initial_weights", state.initial),
+            Anchor("initial_weights", state.initial, classes=state.labels if state.rows_named else None),
             *(Anchor("auxiliary_head", head.digest, head.name, head.labels) for head in auxiliary.values()),
         ]
         part = state.task.extractor

@@ -19,6 +19,7 @@ from compatkit.training.state import TaskState
 from compatkit.training.step import Step
 
 LEAST_NORM = 1e-12
+"""Of a gradient; what is smaller counts as this in a ratio, and is balanced by a factor of 0."""
 NOTHING = FurtherViews()
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Outcome = tuple[Tensor, dict[str, Tensor], Tensor | None]
@@ -118,9 +119,10 @@ class Objective(nn.Module):
             weight: float | Tensor = bound.weight
             balances = self.gradients.get(bound.instance)
             if losses and step.logits is not None and (balances or (balances is not None and step.reports)):
-                ratio = gradient_ratio(step.task, sum(losses.values()), of_task)  # type: ignore[arg-type]
-                weight = weight / ratio if balances else weight
-                said = {"factor": weight} if balances else {"gradient_ratio": weight * ratio}
+                mine, tasks = (gradient_norm(step.task, one) for one in (sum(losses.values()), of_task))  # type: ignore[arg-type]
+                if balances:
+                    weight = torch.where(mine > LEAST_NORM, weight * tasks / mine, 0.0)
+                said = {"factor": weight} if balances else {"gradient_ratio": weight * mine / tasks}
                 terms |= {f"{bound.instance}/{name}": torch.as_tensor(one) for name, one in said.items()}
             for name, value in losses.items():
                 terms[f"{bound.instance}/{name}"] = value.detach()
@@ -152,17 +154,14 @@ class Objective(nn.Module):
         return seen
 
 
-def gradient_ratio(task: TaskState, loss: Tensor, other: Tensor) -> Tensor:
-    """Return the norm of one loss's gradient over that of another's, both over what is trained of a task's network.
+def gradient_norm(task: TaskState, loss: Tensor) -> Tensor:
+    """Return the norm of a loss's gradient over what is trained of a task's network, at least ``LEAST_NORM``.
 
-    The graph stays for the backward pass. Norms below 1e-12 count as that, so that the ratio is finite and above 0.
+    The graph stays for the backward pass.
     """
     network = [one for part in (task.extractor, task.head) for one in part.parameters() if one.requires_grad]
-
-    def norm(of: Tensor) -> Tensor:
-        if not of.requires_grad:
-            return torch.zeros((), device=of.device)
-        found = torch.autograd.grad(of, network, retain_graph=True, allow_unused=True)
-        return torch.stack([one.float().square().sum() for one in found if one is not None]).sum().sqrt()
-
-    return norm(loss).clamp(min=LEAST_NORM) / norm(other).clamp(min=LEAST_NORM)
+    if not network or not loss.requires_grad:
+        return torch.full((), LEAST_NORM, device=loss.device)
+    found = torch.autograd.grad(loss, network, retain_graph=True, allow_unused=True)
+    squares = [one.float().square().sum() for one in found if one is not None]
+    return torch.stack(squares or [loss.new_zeros(())]).sum().sqrt().clamp(min=LEAST_NORM)

@@ -116,7 +116,7 @@ class Run:
         for task in self.loop.setup.tasks.values():
             failure: BaseException | None = None
             try:
-                reports = number == 0 or (number + 1) % self.log_every == 0
+                reports = number == 0 or (number + 1) % self.log_every == 0 or number + 1 == self.steps
                 self.ledger.add(task.name, self.loop.step(task, number, reports))
             except Exception as error:
                 if not ran_out(error):

@@ -109,8 +109,9 @@ class SetUp:
     def compare_gradients(self, *, balance: bool = False) -> None:
         """Ask how large the gradient of the plugin's losses is beside the task's, over the task's own network.
 
-        The history says so as ``<instance>/gradient_ratio``, weight included: of the first step, and of each in which a
-        row is closed, where steps are not compiled or captured. It costs two more backward passes in such a step.
+        The history says so as ``<instance>/gradient_ratio``, weight included: measured in the first step, the last, and
+        each in which a row is closed (a row has the mean of those in it), where steps are not compiled or captured. It
+        costs two more backward passes in such a step; a plugin that asks names no loss of its own like that.
 
         Args:
             balance: Scale the losses in every step, such that the norm of their gradient is the plugin's weight times

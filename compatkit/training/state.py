@@ -27,6 +27,7 @@ class TaskState:
         feature_shape: Of what crosses the seam, for a batch of two.
         anchors: What this task's parts were trained against; written at the end of a run.
         initial: Tensor digest of the initial weights without the class layer.
+        rows_named: Whether the rows of the class layer, too, are those of the stream that named the initial weights.
         statistics: For a frozen extractor: ``"stored"`` uses its running statistics, ``"batch"`` those of the batch
             without writing its buffers.
     """
@@ -41,6 +42,7 @@ class TaskState:
     examples: Split
     feature_shape: tuple[int, ...]
     initial: str = ""
+    rows_named: bool = False
     anchors: list[Anchor] = attrs.field(factory=list)
     statistics: Literal["stored", "batch"] = "stored"
 

@@ -127,7 +127,8 @@ class Contrastive:
     """Trains a shared projection head on two views of every image.
 
     Extractor and head see both views in one batch (the paper: Sec. 2.2, global BN): normalised apart, their statistics
-    would tell the two sets of views apart, so that half of the negatives were known. No running statistics move.
+    would tell the two sets of views apart, so that half of the negatives were known. The extractor's running
+    statistics do not move.
     What is drawn is drawn anew for every task, step, piece and process, from the seed of the run.
 
     Attributes:

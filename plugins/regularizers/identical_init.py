@@ -39,7 +39,7 @@ class IdenticalInit:
         seed: Names the initial weights, so that a later run can start from the same ones; None takes the
             run's seed.
         class_layer: ``"identical"``, the paper's: class layers of equal size start equal, row by row; ``"own"``: each
-            network draws its own.
+            network draws its own, by the run's seed and the task's name.
     """
 
     seed: int | None = None

@@ -8,8 +8,9 @@ Equations: 1/P of the sum over the permutations p of CE(s(f_t(p(x))), p), all P 
     itself, and the target head sees that one only.
 Differences: tiles keep the pixels at their edges (no gaps, no normalisation tile by tile), so that edges that go on
     tell of their neighbours; every image is shown in all permutations and not in one that is drawn, so that P is small.
-Cost: P - 1 more extractor passes, or a pass P times as large (``Trainer.passes``), and P times the batch through one
-    more head, a step.
+Batch normalisation: all permutations go through extractor and head in one batch, since the statistics of a batch of one
+    permutation would give it away; the extractor's running statistics do not move.
+Cost: an extractor pass P times as large, and P times the batch through one more head, a step.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class Jigsaw:
     grid: int = 2
     permutations: int = 4
     _head: AuxiliaryHead | None = attrs.field(default=None, init=False)
+    _orders: tuple[tuple[int, ...], ...] = attrs.field(default=(), init=False)
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.grid, bool) or self.grid not in MOST:
@@ -138,7 +140,8 @@ class Jigsaw:
                     f"jigsaw needs images of at least {least} x {least} pixels for {self.grid} tiles a side; task "
                     f"{state.name!r} has {height} x {width}. Set Task.size."
                 )
-        names = ["tiles " + " ".join(map(str, order)) for order in self.orders]
+        self._orders = self.orders
+        names = ["tiles " + " ".join(map(str, order)) for order in self._orders]
         self._head = setup.add_auxiliary_head("jigsaw", classes=[Label(name) for name in names])
 
     @hookimpl
@@ -148,8 +151,7 @@ class Jigsaw:
         if self._head is None:
             raise UsageError("jigsaw: losses were asked for before the run was set up.")
         images = step.batch.images
-        views = torch.cat([rearranged(images, order, self.grid) for order in self.orders])
-        views = views.contiguous(memory_format=step.precision.memory_format)
+        views = torch.cat([rearranged(images, order, self.grid) for order in self._orders])
         logits = self._head(step.extract(views, write_statistics=False))
         wanted = torch.arange(self.permutations, device=logits.device)
         return {"loss": F.cross_entropy(logits.float(), wanted.repeat_interleave(len(images)))}

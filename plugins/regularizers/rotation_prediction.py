@@ -56,11 +56,11 @@ class RotationPrediction:
 
     Attributes:
         views: What batch normalisation takes its statistics of. ``"mixed"``: one pass of extractor and head over all
-            four views together, which moves no running statistics; the target head keeps its own pass over upright
-            images, and running statistics follow that. The other two leak the angle through the statistics:
-            ``"per_view"``: the extractor normalises every view by itself, the upright one in the target head's
-            pass, and the rotation head sees all four together; ``"separate"``: a pass of extractor and head for each
-            view, each moving the running statistics.
+            four views together, which does not move the extractor's running statistics; the target head keeps its own
+            pass over upright images, and running statistics follow that. The other two leak the angle through the
+            statistics: ``"per_view"``: the extractor normalises every view by itself, the upright one in the target
+            head's pass, and the rotation head sees all four together; ``"separate"``: a pass of extractor and head for
+            each view, each moving the running statistics.
         half_turn: ``"rotate"``, or ``"flip"`` for digits.
         like: The task whose head has the architecture of the shared head; None takes the first task's.
     """
@@ -107,7 +107,6 @@ class RotationPrediction:
         images = step.batch.images
         if self.views == "mixed":
             views = torch.cat(rotations(images, self.half_turn))
-            views = views.contiguous(memory_format=step.precision.memory_format)
             logits = self._head(step.extract(views, write_statistics=False))
         elif self.views == "separate":
             turned = rotations(images, self.half_turn)[1:]

@@ -55,7 +55,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     "steps as text": ([("steps = 2", 'steps = "many"')], 2, "steps must be a whole number, got 'many'"),
     "steps as fraction": ([("steps = 2", "steps = 2.5")], 2, "steps must be a whole number"),
     "steps as truth": ([("steps = 2", "steps = true")], 2, "steps must be a whole number"),
-    "no steps at all": ([("steps = 2", "steps = 0")], 2, "steps"),
+    "steps below zero": ([("steps = 2", "steps = -1")], 2, "steps"),
     "rate as text": ([("steps = 2", 'steps = 2\nlr = "fast"')], 2, "lr must be a number"),
     "rate not finite": ([("steps = 2", "steps = 2\nlr = nan")], 2, "finite"),
     "rate below zero": ([("steps = 2", "steps = 2\nlr = -0.1")], 2, "not negative"),

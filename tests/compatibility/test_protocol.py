@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import attrs
 import pytest
-from components import GREY, codes, extractor, head, initial, labels, only, shared
+from components import codes, extractor, head, initial, labels, only, shared
+from small import data_set, quick
 
+import compatkit as ck
 from compatkit.compatibility import check
 
 
@@ -51,18 +55,36 @@ def test_shared_initial_weights_are_no_promise_and_a_shared_head_is() -> None:
         ("automobile dog", "car dog", "2 of 2"),
     ],
 )
-def test_equal_initial_weights_tell_how_many_class_rows_coincide(left: str, right: str, said: str) -> None:
-    """Class layers that start equal help where the same class stands at the same row."""
-    both = (initial("one"),)
-    one = extractor(anchors=both, data=attrs.evolve(GREY, labels=labels(*left.split())))
-    other = head(anchors=both, classes=labels(*right.split()))
-    found = only(check(one, other), "initial-weights-shared")
-    assert f"{said} common classes stand at the same row" in found.came
+def test_equal_class_layers_tell_how_many_rows_coincide(left: str, right: str, said: str) -> None:
+    """They help where the same class stands at the same row."""
+    one, other = (attrs.evolve(initial("one"), classes=labels(*names.split())) for names in (left, right))
+    found = only(check(extractor(anchors=(one,)), head(anchors=(other,))), "initial-weights-shared")
+    assert found.came == f"the same; class layers too: {said} common classes stand at one row"
 
 
-def test_classes_that_are_not_known_or_ambiguous_are_not_counted() -> None:
-    both = (initial("one"),)
-    twice = attrs.evolve(GREY, labels=labels("cat", "cat"))
-    for one in (extractor(anchors=both), extractor(anchors=both, data=twice)):
-        found = only(check(one, head(anchors=both, classes=labels("cat", "dog"))), "initial-weights-shared")
+def test_class_layers_that_started_apart_or_have_a_class_twice_are_not_counted() -> None:
+    known = attrs.evolve(initial("one"), classes=labels("cat", "dog"))
+    for classes in (None, labels("cat", "cat")):
+        one = attrs.evolve(initial("one"), classes=classes)
+        found = only(check(extractor(anchors=(one,)), head(anchors=(known,))), "initial-weights-shared")
         assert found.came == "the same"
+
+
+@pytest.mark.parametrize(
+    ("class_layer", "came"),
+    [
+        ("identical", "the same; class layers too: 1 of 3 common classes stand at one row"),
+        ("own", "the same"),
+    ],
+)
+def test_published_parts_tell_of_their_rows(tmp_path: Path, class_layer: str, came: str) -> None:
+    registry = ck.Registry.init(tmp_path / "parts")
+    tasks = [
+        ck.Task(name, data_set(name, classes=classes), "resnet8_cifar", "layer2", size=16)
+        for name, classes in (("a", ("0", "1", "2")), ("b", ("1", "0", "2")))
+    ]
+    registry.publish(
+        quick(steps=0).fit(tasks, [ck.use("identical_init", class_layer=class_layer)]), prefix="d"
+    )
+    found = only(registry.check("d/a.extractor", "d/b.head"), "initial-weights-shared")
+    assert found.came == came

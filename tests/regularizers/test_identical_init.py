@@ -53,7 +53,7 @@ def test_networks_and_heads_start_equal_and_without_the_plugin_they_differ() -> 
 
 def test_another_count_of_classes_changes_the_class_layer_only() -> None:
     seen = start([task("a", 3), task("b", 5)], ["identical_init"])
-    assert differing(seen["a"], seen["b"]) == {"fc.weight"}
+    assert differing(seen["a"], seen["b"]) == {"fc.weight", "fc.bias"}
 
 
 def test_a_named_seed_gives_the_same_start_in_another_run() -> None:

@@ -287,6 +287,51 @@ def test_balanced_gradients_stay_at_their_share_in_every_step() -> None:
     assert shares == pytest.approx([0.3] * 3, rel=1e-3)
 
 
+class Elsewhere:
+    """A loss that does not reach the task's network, or reaches nothing."""
+
+    def __init__(self, balance: bool) -> None:
+        self.balance = balance
+
+    @ck.hookimpl
+    def compatkit_set_up(self, setup: ck.SetUp) -> None:
+        setup.compare_gradients(balance=self.balance)
+        self.head = setup.add_auxiliary_head("elsewhere", outputs=2)
+
+    @ck.hookimpl
+    def compatkit_losses(self, step: ck.Step) -> dict[str, Tensor]:
+        assert step.features is not None
+        return {"loss": self.head(step.features.detach()).square().mean()}
+
+
+@pytest.mark.parametrize(("balance", "name"), [(False, "gradient_ratio"), (True, "factor")])
+def test_a_loss_that_the_network_does_not_feel_is_no_share(balance: bool, name: str) -> None:
+    uses, factories = ["elsewhere"], {"elsewhere": lambda: Elsewhere(balance)}
+    fit = quick(steps=1).fit([grouped()], uses, factories=factories)
+    assert 0 <= fit.history[0]["losses"][f"elsewhere/{name}"] < 1e-9
+
+
+def test_the_last_row_tells_the_ratio_where_steps_are_no_multiple_of_the_rows() -> None:
+    fit = quick(steps=5, log_every=2).fit([small()], ["reverse_pass"])
+    assert [row["step"] for row in fit.history] == [2, 4, 5]
+    assert all(row["losses"]["reverse_pass/gradient_ratio"] > 0 for row in fit.history)
+
+
+def test_weights_do_not_depend_on_what_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = []
+    for _ in range(2):
+        fits.append(quick(steps=3).fit([small()], ["reverse_pass"]))
+        monkeypatch.setattr(ck.SetUp, "compare_gradients", lambda self, balance=False: None)
+    assert "reverse_pass/gradient_ratio" not in fits[1].history[0]["losses"]
+    assert same_parts(*fits)
+
+
+@pytest.mark.parametrize("share", ["sample_images", "sample_layers"])
+def test_a_sample_is_not_balanced(share: str) -> None:
+    with pytest.raises(UsageError, match="no estimate of the whole"):
+        reverse_pass(balance="gradient", **{share: 0.5})
+
+
 def test_a_share_of_no_gradient_is_refused() -> None:
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16, own_head=False)
     with pytest.raises(PluginError) as found:

@@ -31,8 +31,9 @@ def packs(tmp_path: Path) -> Path:
 
 
 def test_accuracy_on_the_way_is_the_matrix_s() -> None:
-    """Heads of classes in another order are read by name; nothing of the networks moves."""
-    sets = [data_set("left"), ordered(data_set("right", seed=1), "rolled")]
+    """Heads of other classes in another order are read by name; nothing of the networks moves."""
+    few = data_set("right", classes=("0", "2", "9"), seed=1)
+    sets = [data_set("left"), ordered(few, "rolled")]
     tasks = [ck.Task(one.name, one, "resnet8_cifar", "layer2", size=16) for one in sets]
     fit = quick(steps=3).fit(tasks, ["identical_init"])
     before = {name: fit.weights(name) for name in fit.tasks}

@@ -170,3 +170,11 @@ def test_transfer_of_twelve_bits_is_measured(tmp_path: Path) -> None:
         means = _means(found, metric)
         print(metric, means)
         assert min(means.values()) > 0.6
+
+
+def test_no_study_tells_a_template_in_the_place_of_its_words() -> None:
+    for number in numbers():
+        study = find(number).study
+        texts = [study.title, study.question, study.reference, *study.scale.values()]
+        texts += [one.title for one in study.measures] + [one.source for one in study.paper]
+        assert not [text for text in texts if "{" in text or "}" in text], number

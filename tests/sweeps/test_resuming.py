@@ -75,19 +75,19 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     whole = run(file, tmp_path, out=tmp_path / "whole")
     step, taken = Loop.step, list[tuple[int, int]]()
 
-    def stop(self: Loop, task: Any, number: int) -> Any:
+    def stop(self: Loop, task: Any, number: int, reports: bool) -> Any:
         if number == 2 and self.setup.seed == 1:
             raise KeyboardInterrupt
-        return step(self, task, number)
+        return step(self, task, number, reports)
 
     monkeypatch.setattr(Loop, "step", stop)
     with pytest.raises(KeyboardInterrupt):
         run(file, tmp_path, out=tmp_path / "cut")
     assert records.read(tmp_path / "cut", "seed1").state == "begun"  # type: ignore[union-attr]
 
-    def count(self: Loop, task: Any, number: int) -> Any:
+    def count(self: Loop, task: Any, number: int, reports: bool) -> Any:
         taken.append((self.setup.seed, number))
-        return step(self, task, number)
+        return step(self, task, number, reports)
 
     monkeypatch.setattr(Loop, "step", count)
     outcome = run(file, tmp_path, out=tmp_path / "cut", resume=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import weakref
 from contextlib import closing, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -100,14 +101,12 @@ class Tables:
         kept: Where they are.
         path: Of the file.
         inode: Of the file when it was opened.
-        process: That opened it.
     """
 
     connection: sqlite3.Connection = attrs.field(repr=False)
     kept: Kept
     path: Path
     inode: int = 0
-    process: int = attrs.field(init=False, factory=os.getpid)
 
     @classmethod
     def in_file(cls, path: Path, identity: str) -> Tables:
@@ -161,14 +160,19 @@ class Tables:
         """Tell whether the file, if it is one, still has its name: what is written into another is lost."""
         return self.kept == "memory" or inode_of(self.path) == self.inode
 
-    def __del__(self) -> None:
-        if self.process == os.getpid():  # a connection of the parent must not be closed by a child
-            self.close()
+    def __attrs_post_init__(self) -> None:
+        """Close the connection when nobody holds this any more, at the latest when the interpreter ends."""
+        weakref.finalize(self, _close, self.connection, os.getpid())
 
     def close(self) -> None:
         """Close the connection; a file that cannot even be closed is left."""
+        _close(self.connection, os.getpid())
+
+
+def _close(connection: sqlite3.Connection, process: int) -> None:
+    if process == os.getpid():  # a connection of the parent must not be closed by a child
         with suppress(*FAILURES):
-            self.connection.close()
+            connection.close()
 
 
 def remove(path: Path, inode: int) -> None:

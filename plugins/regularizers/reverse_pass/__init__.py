@@ -269,6 +269,11 @@ def _check_variant(one: ReversePass) -> None:
             "bn_reverse and output_activation are of no use with variant='local' without activation, which goes back "
             "through each layer's linear part alone; set activation=True, or take variant='full'."
         )
+    if one.balance == "gradient" and (one.sample_images != 1 or one.sample_layers != 1):
+        raise UsageError(
+            "balance='gradient' scales each step's loss to the task's gradient, so that a sample of it would be no "
+            "estimate of the whole; leave sample_images and sample_layers at 1."
+        )
     if not linear and one.sample_images != 1:
         raise UsageError(
             "sample_images is for variant='local' without activation, where each image stands alone; got "
