@@ -7,12 +7,13 @@ from typing import Literal, get_args
 
 import attrs
 
-from compatkit.training.limits import number, one_of
+from compatkit.training.limits import named, number, one_of
 
 Kind = Literal["step", "cosine", "constant"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
+@named
 @attrs.frozen
 class Schedule:
     """How the learning rate moves over the steps of a task.

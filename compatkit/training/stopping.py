@@ -10,10 +10,11 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit.training.limits import number, one_of
+from compatkit.training.limits import named, number, one_of
 from compatkit.training.loop import Loop
 
 
+@named
 @attrs.frozen(kw_only=True)
 class EarlyStopping:
     """Ends a run when the figure on held-out training images has not got better for a while.

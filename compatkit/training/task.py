@@ -15,6 +15,7 @@ from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.registry.names import check_segment
+from compatkit.training.limits import named
 from compatkit.training.rest import Rest
 
 AUGMENTATIONS = ("crop", "flip")
@@ -90,6 +91,7 @@ def _normalisation(value: object) -> Mapping[str, tuple[float, ...]] | None:
     return stated
 
 
+@named
 @attrs.frozen(eq=False)
 class Task:
     """One network to train.

@@ -19,7 +19,7 @@ from compatkit.training.evaluating import Evaluator, On
 from compatkit.training.execution import Asked
 from compatkit.training.explanation import Explanation
 from compatkit.training.fit import Fit
-from compatkit.training.limits import number, one_of
+from compatkit.training.limits import named, number, one_of
 from compatkit.training.optimisation import Kind
 from compatkit.training.precision import Choice
 from compatkit.training.profiling import Profile, profile
@@ -35,6 +35,7 @@ from compatkit.training.task import Task
 _share = number(above=0, below=1, optional=True)
 
 
+@named
 @attrs.frozen(kw_only=True)
 class Trainer:
     """Trains tasks by alternating their mini-batches: one step of each in turn.

@@ -41,3 +41,21 @@ def test_what_is_off_is_in_no_plan() -> None:
 def test_counts_that_no_run_can_have_are_refused_as_a_users(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         ck.Trainer(**settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: ck.Trainer(steps=1, optimizer="sgd"),
+            "Trainer has no setting 'optimizer'; did you mean 'optimiser'?",
+        ),  # type: ignore[call-arg]
+        (lambda: ck.Task("a", sizes=16), "Task has no setting 'sizes'; did you mean 'size'?"),  # type: ignore[call-arg]
+        (lambda: ck.Schedule(evry=3), "Schedule has no setting 'evry'; did you mean 'every'?"),  # type: ignore[call-arg]
+        (lambda: ck.EarlyStopping(zzz=1), "EarlyStopping has no setting 'zzz'; it takes patience"),  # type: ignore[call-arg]
+    ],
+)
+def test_a_setting_that_there_is_not_is_answered_with_the_nearest(make: Any, said: str) -> None:
+    with pytest.raises(UsageError) as found:
+        make()
+    assert said in str(found.value)
