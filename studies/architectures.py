@@ -32,13 +32,14 @@ REFERENCE = "wide"
 OLD = 5
 """Classes that the extractors are trained on."""
 ARMS = ("fe-frozen", "fe-frozen+rp", "rp-frozen", "random-head", "independent", "bound", "bound-changed")
-WITH_ROTATION = ("fe-frozen+rp", "rp-frozen")
 """``fe-frozen``: the reference extractor stays as it is while its head learns; ``fe-frozen+rp``: the same, and all
 extractors were trained with a shared rotation head too; ``rp-frozen``: the reference extractor learns as well, and
 keeps to that rotation head, frozen. Controls: ``random-head`` a head drawn anew on the extractors of
 the first; ``independent`` as the first, but each extractor was trained with a head of its own. ``bound``: each network
 as it is, with a rotation head of its own, trained on all classes; ``bound-changed``: the same with the 1x1 convolution
 and the MobileNetV2's rest."""
+WITH_ROTATION = ("fe-frozen+rp", "rp-frozen")
+"""Arms whose extractors are trained with a shared rotation head."""
 
 
 def tasks(run: Run, data: ck.DataSet, *, changed: bool = True) -> list[ck.Task]:
