@@ -12,22 +12,20 @@ import compatkit as ck
 from compatkit.hooks import Register
 from compatkit.studies import Outcome, Run, Study
 
-from ._pairs import DATA, MEASURES, REFERENCE, SCALE, SIZES, outcome, reported, rotation, tasks_of, trainer_of
+from ._pairs import DATA, MEASURES, REFERENCE, SCALE, SIZES, outcome, reported, tasks_of, trainer_of, uses_of
 
 TASKS = ("rp", "jigsaw", "contrastive", "colourisation")
 ARMS = ("none", *TASKS, "iiw", *(f"iiw+{one}" for one in TASKS))
 
 
-def regularizers(run: Run) -> list[ck.Use]:
+def regularizers(run: Run) -> list[str | ck.Use]:
     """Return the plugins of the arm, at their defaults but for the settings; the contrastive task mirrors no digits."""
     made = {
-        "iiw": ck.use("identical_init", class_layer=run.settings["class_layer"]),
-        "rp": rotation(run),
         "jigsaw": ck.use("jigsaw", grid=run.settings["grid"]),
         "contrastive": ck.use("contrastive", flip=run.settings["pair"] != "digits"),
         "colourisation": ck.use("colourisation"),
     }
-    return [made[one] for one in run.arm.split("+") if one in made]
+    return [*uses_of(run, run.arm), *(made[one] for one in run.arm.split("+") if one in made)]
 
 
 def run(run: Run) -> Outcome:
