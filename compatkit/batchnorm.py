@@ -9,6 +9,8 @@ from compatkit.errors import UsageError
 
 POLICIES = ("batch", "mix:N", "reestimate", "running")
 """Of each batch; estimated on images and mixed with the stored ones, which count as N images; estimated; as stored."""
+DEFAULT = "batch"
+"""Of recombined parts: stored statistics lose much of the accuracy, statistics estimated anew lose none."""
 WORDS = tuple(one for one in POLICIES if one != "mix:N")
 LARGEST = 2**31 - 1
 """Of the images that stored statistics may count as."""

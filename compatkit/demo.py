@@ -21,7 +21,7 @@ from compatkit.training.task import Task
 from compatkit.training.trainer import Trainer
 from compatkit.workspace import Registry
 
-BACKBONE, SPLIT, SIZE = "resnet20_cifar", "layer2", (16, 16)
+BACKBONE, SPLIT, SIZE, STEPS = "resnet8_cifar", "layer2", (16, 16), 500
 DOMAINS = {"handwritten": "digits", "typeset": "typeset-digits"}
 ROLLED = 3
 """Rows that the classes of the second domain are moved by."""
@@ -54,7 +54,7 @@ class Demo:
 def run(
     folder: str | os.PathLike[str],
     *,
-    steps: int = 200,
+    steps: int = STEPS,
     seed: int = 0,
     rotation: bool = False,
     say: Callable[[str], None] = lambda text: None,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from compatkit.errors import UsageError
-from compatkit.evaluation.cells import Figure, Grade
+from compatkit.evaluation.cells import Figure, Grade, weak_or_compatible
 
 Z95 = 1.959963984540054
 """97.5 % point of the standard normal distribution, for two-sided 95 % intervals."""
@@ -128,7 +128,7 @@ def grade(
 
     1. ``undecided``: the bound itself is not above chance (p >= .01): there is nothing to recover.
     2. p < .01: ``chance`` if less than a tenth is recovered; ``perfect`` if the paired interval of the
-       difference to the bound lies above -1 point; else ``compatible``.
+       difference to the bound lies above -1 point; ``weak`` if less than half is recovered; else ``compatible``.
     3. p >= .01: ``chance`` if the Wilson interval ends below the bar; else ``undecided``: with this many
        examples a pair that recovers a tenth cannot be told from one at chance.
 
@@ -148,7 +148,9 @@ def grade(
         return "chance" if measured.high < bar else "undecided"
     if bound is not None and measured.accuracy < bar:
         return "chance"
-    return "perfect" if difference is not None and difference[0] > -PERFECT_LOSS else "compatible"
+    if difference is not None and difference[0] > -PERFECT_LOSS:
+        return "perfect"
+    return weak_or_compatible(measured.accuracy, chance, limit)
 
 
 def _tail(k: int, n: int, chance: float) -> float:

@@ -17,7 +17,15 @@ Wiring = Literal["refused", "needs-adapter", "direct"]
 Promise = Literal["none", "shared-init", "shared-head"]
 Requirement = Literal["direct", "shared-init", "shared-head", "compatible", "perfect"]
 Word = Literal[
-    "perfect", "compatible", "promised", "undecided", "unproven", "adaptable", "incompatible", "refused"
+    "perfect",
+    "compatible",
+    "weak",
+    "promised",
+    "undecided",
+    "unproven",
+    "adaptable",
+    "incompatible",
+    "refused",
 ]
 
 Codes = tuple[tuple[str, Severity], ...]
@@ -76,8 +84,8 @@ class Report:
     Attributes:
         wiring: Whether the parts can be connected: ``refused``, ``needs-adapter`` or ``direct``.
         promise: What they were both trained against: ``none``, ``shared-init`` or ``shared-head``.
-        evidence: What was measured: ``none``, ``stale``, ``undecided``, ``chance``, ``compatible`` or
-            ``perfect``.
+        evidence: What was measured: ``none``, ``stale``, ``undecided``, ``chance``, ``weak``,
+            ``compatible`` or ``perfect``.
         findings: In the order of the levels.
         extractor: Reference of the extractor, where the caller knows it.
         head: Reference of the head, where the caller knows it.

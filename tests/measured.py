@@ -33,7 +33,7 @@ def settings(**changes: Any) -> Settings:
     return {**circumstances(**inside), "device": "cpu", "own": False, **beside}
 
 
-def cell(grade: Grade = "compatible", correct: int = 50, **changes: Any) -> Cell:
+def cell(grade: Grade = "compatible", correct: int = 60, **changes: Any) -> Cell:
     """Return a measured cell of 100 images, ``correct`` of them right."""
     figure = Figure(correct / 100, correct, 100, max(0.0, correct / 100 - 0.1), min(1.0, correct / 100 + 0.1))
     plain = Cell("e", "h", "direct", "none", grade, figure, figure, 0.1, None, None, None, ("0", "1"))

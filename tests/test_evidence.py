@@ -126,7 +126,9 @@ FAR = (-0.5, -0.4)
         (100, 1000, BOUND, FAR, "chance"),  # at chance, and 1000 examples exclude a tenth recovered (.187)
         (60, 1000, BOUND, FAR, "chance"),  # below chance
         (180, 1000, BOUND, FAR, "chance"),  # clearly above chance, but less than a tenth recovered
-        (190, 1000, BOUND, FAR, "compatible"),
+        (190, 1000, BOUND, FAR, "weak"),
+        (534, 1000, BOUND, FAR, "weak"),  # half of the way from .1 to .97 is .535
+        (535, 1000, BOUND, FAR, "compatible"),
         (800, 1000, BOUND, (-0.19, -0.15), "compatible"),
         (965, 1000, BOUND, (-0.012, 0.002), "compatible"),  # perhaps perfect: the weaker grade stands
         (968, 1000, BOUND, (-0.009, 0.005), "perfect"),
@@ -135,7 +137,8 @@ FAR = (-0.5, -0.4)
         (3, 20, figure(19, 20), FAR, "undecided"),  # 15 % of 20: chance is .1, and .1 recovered is .185
         (0, 200, figure(190, 200), FAR, "chance"),
         (30, 200, figure(24, 200), (0.0, 0.1), "undecided"),  # the bound itself is at chance
-        (500, 1000, None, None, "compatible"),
+        (500, 1000, None, None, "weak"),  # without a bound, half of the way to 1
+        (550, 1000, None, None, "compatible"),
         (100, 1000, None, None, "chance"),
         (3, 20, None, None, "undecided"),
     ],

@@ -329,9 +329,7 @@ class World:
             adapters=[(one.function, str(one)) for one in between],
         )
         best = Figure(limit / 100_000, limit, 100_000, 0.0, 1.0) if truth.bound else None
-        plain = Cell(
-            left.reference, right.reference, "direct", "none", "compatible", figure, figure, 0.1, best
-        )
+        plain = Cell(left.reference, right.reference, "direct", "none", "perfect", figure, figure, 0.1, best)
         return attrs.evolve(
             plain, common=("0", "1"), settings={**found, "machine": self.machine, "own": False}
         )
@@ -405,7 +403,7 @@ def question(held: World, wanted: Wanted) -> None:
         functions = held.functions[left], held.functions[right]
         bare = [one for one, _ in held.log if (one.extractor, one.head) == functions and not one.adapters]
         fresh = [one for one in bare if one.version == cells.METRIC_VERSION]
-        assert outline.answers.evidence == ("compatible" if fresh else "stale" if bare else "none")
+        assert outline.answers.evidence == ("perfect" if fresh else "stale" if bare else "none")
 
 
 def act(held: World, action: str, *given: Any) -> None:

@@ -490,7 +490,7 @@ def test_a_wrong_policy_or_missing_images_are_refused_as_ever(registry: ck.Regis
     with pytest.raises(UsageError, match="needs images="):
         registry.recombine(LEFT, RIGHT, normalisation="reestimate")
     with pytest.raises(UsageError, match="images= are for"):
-        registry.recombine(LEFT, RIGHT, images=IMAGES)
+        registry.recombine(LEFT, RIGHT, normalisation="batch", images=IMAGES)
     with pytest.raises(IncompatibleError):
         registry.recombine(NARROW, RIGHT)
 

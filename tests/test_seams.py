@@ -160,7 +160,7 @@ def test_adapters_without_parameters_are_put_in(
     names: list[str],
     between: Callable[[Tensor], Tensor],
 ) -> None:
-    model = recombine(registry, left, right)
+    model = recombine(registry, left, right, normalisation="running")
     assert [one.model for one in model.contract.adapters] == names
     with torch.no_grad():
         expected = registry.build(f"zoo/{right}.head")(between(features(registry, left, images)))

@@ -25,6 +25,7 @@ from compatkit.errors import (
     NotFound,
     UsageError,
 )
+from compatkit.evaluation.assembly import BatchStatisticsWarning
 from compatkit.evaluation.preprocessing import normalise, prepare
 
 LEFT, RIGHT = "digits/left.extractor", "digits/right.head"
@@ -174,7 +175,7 @@ def test_check_with_classes_in_mind(registry: ck.Registry) -> None:
 
 
 def test_a_recombination_is_head_after_extractor(registry: ck.Registry, tests: list[ck.Split]) -> None:
-    model = registry.recombine(LEFT, RIGHT)
+    model = registry.recombine(LEFT, RIGHT, normalisation="running")
     images = images_of(model, tests[0])
     with torch.no_grad():
         expected = registry.build(RIGHT)(registry.build(LEFT)(images))
@@ -202,13 +203,41 @@ def test_matrix_and_recombination_agree(registry: ck.Registry, tests: list[ck.Sp
     assert cell.bound == matrix.cell(LEFT, "digits/left.head").restricted
 
 
+def test_what_recombine_gives_is_what_matrix_shows(registry: ck.Registry, tests: list[ck.Split]) -> None:
+    model = registry.recombine(LEFT, RIGHT)
+    assert model.normalisation == "batch"
+    right = int((model.predict(tests[0]).numpy() == tests[0].labels).sum())
+    cell = registry.matrix(LEFT, RIGHT, tests).cell(LEFT, RIGHT)
+    assert cell.unrestricted is not None and cell.unrestricted.correct == right
+
+
+def test_parts_of_one_network_keep_its_statistics_and_images_give_new_ones(
+    registry: ck.Registry, tests: list[ck.Split]
+) -> None:
+    assert registry.recombine(LEFT, "digits/left.head").normalisation == "running"
+    model = registry.recombine(LEFT, RIGHT, images=tests[0])
+    assert model.normalisation == "reestimate"
+    one, all_of_them = (model(images_of(model, tests[0])[:count]) for count in (1, 48))
+    torch.testing.assert_close(one, all_of_them[:1])  # an image's logits do not depend on its batch
+
+
+def test_a_single_image_under_batch_statistics_is_warned_of(
+    registry: ck.Registry, tests: list[ck.Split]
+) -> None:
+    model = registry.recombine(LEFT, RIGHT)
+    images = images_of(model, tests[0])
+    model(images[:2])
+    with pytest.warns(BatchStatisticsWarning):
+        model(images[:1])
+
+
 def test_recombining_asks_for_images_only_where_they_are_used(
     registry: ck.Registry, tests: list[ck.Split]
 ) -> None:
     with pytest.raises(UsageError, match="needs images="):
         registry.recombine(LEFT, RIGHT, normalisation="reestimate")
     with pytest.raises(UsageError, match="leave them out"):
-        registry.recombine(LEFT, RIGHT, images=tests[0])
+        registry.recombine(LEFT, RIGHT, normalisation="running", images=tests[0])
     with pytest.raises(UsageError, match="reestimate"):
         registry.recombine(LEFT, RIGHT, normalisation="restimate")
 

@@ -45,5 +45,9 @@ def export_command(context: click.Context, reference: str, file: str, names: str
     facts = {"runs with": f"compatkit.load_exported({file!r})"}
     if found.whole is not None:
         facts["loads into"] = network_call(found.whole)
+    if found.kind == "recombination" and found.policy == "batch":
+        facts["takes"] = (
+            "batches of images, whose statistics normalise them; for single images recombine with images="
+        )
     rows(facts)
     next_step("compatkit", "inspect", file)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from compatkit.batchnorm import DEFAULT
 from compatkit.cli.images import data_sets, fitting_images
 from compatkit.cli.options import (
     StatisticsType,
@@ -56,7 +57,7 @@ def measuring_options(function: Any) -> Any:
         click.option(
             "--normalisation",
             type=StatisticsType(),
-            default="batch",
+            default=DEFAULT,
             show_default=True,
             help="Statistics of batch normalisation: of each batch (as in the paper), estimated anew on the test "
             "images without their labels, these mixed with the stored ones as if those were of N images, or as "

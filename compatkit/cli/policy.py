@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from compatkit.batchnorm import DEFAULT
 from compatkit.cli.options import StatisticsType, data_options, given, json_option, registry_option
 from compatkit.cli.outcome import found_in, images_at_hand, show_outcome
 from compatkit.cli.output import emit, next_step, paragraph, print_matrix, progress, rows
@@ -56,9 +57,9 @@ def expected_option(function: Any) -> Any:
 @click.option(
     "--normalisation",
     type=StatisticsType(),
-    default="running",
+    default=DEFAULT,
     show_default=True,
-    help="Statistics of batch normalisation: as stored, of each batch, estimated anew, or mixed.",
+    help="Statistics of batch normalisation: of each batch, as stored, estimated anew, or mixed.",
 )
 @click.option(
     "--cap",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,21 @@ from compatkit.batchnorm import check_policy
 from compatkit.contract import Contract
 from compatkit.data.dataset import Split
 from compatkit.errors import UsageError
-from compatkit.evaluation.normalisation import batch_statistics, batches, evaluation_mode
+from compatkit.evaluation.normalisation import batch_statistics, batches, evaluation_mode, normalised
 from compatkit.evaluation.preprocessing import normalise, prepare
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+_ALONE = (
+    "Batch normalisation takes the statistics of a single image here, which tells little of its class. Call it on "
+    "batches, or recombine with images= (100 or more, unlabelled), whose statistics the network keeps."
+)
+
+
+class BatchStatisticsWarning(UserWarning):
+    """A network under the policy ``"batch"`` was called on one image."""
 
 
 class Assembly(nn.Module):
@@ -61,6 +72,8 @@ class Assembly(nn.Module):
         """
         if self.normalisation != "batch" or self.training:
             return self.through(images)
+        if len(images) == 1 and normalised(self):
+            warnings.warn(_ALONE, BatchStatisticsWarning, stacklevel=2)
         with batch_statistics(self, others="keep"):
             return self.through(images)
 

@@ -14,7 +14,9 @@ ADAPTED = "adapters"
 STATE = "state"
 """The setting that says of a cell without a figure whether it is ``missing`` or ``left-out``; else it is barred."""
 
-Grade = Literal["none", "stale", "undecided", "chance", "compatible", "perfect"]
+WEAK_RECOVERED = 0.5
+"""Above chance, a pair that recovers less than this share of the way from chance to the bound is graded weak."""
+Grade = Literal["none", "stale", "undecided", "chance", "weak", "compatible", "perfect"]
 State = Literal["measured", "stale", "missing", "barred", "left-out"]
 
 
@@ -127,3 +129,8 @@ class Cell:
     def own(self) -> bool:
         """True on the diagonal: the head was trained with this extractor."""
         return bool(self.settings.get("own", False))
+
+
+def weak_or_compatible(accuracy: float, chance: float, limit: float) -> Grade:
+    """Return ``weak`` for less than half of the way from chance up to the bound, or to 1 without one."""
+    return "weak" if accuracy < chance + WEAK_RECOVERED * (limit - chance) else "compatible"

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from compatkit.batchnorm import check_policy, estimates
+from compatkit.batchnorm import DEFAULT, check_policy, estimates
 from compatkit.errors import UsageError
 
 Precision = Literal["float32", "bfloat16"]
@@ -36,7 +36,7 @@ class Conditions:
         UsageError: A value is unknown, or the batch size is below 1.
     """
 
-    policy: str = attrs.field(default="batch", converter=check_policy)
+    policy: str = attrs.field(default=DEFAULT, converter=check_policy)
     batch_size: int = attrs.field(default=256, converter=_whole)
     seed: int = attrs.field(default=0, converter=_whole)
     precision: str = "float32"

@@ -13,6 +13,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from compatkit.batchnorm import DEFAULT
 from compatkit.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError
@@ -119,7 +120,7 @@ def measure(
     heads: Sequence[LoadedPart],
     data: Mapping[str, Split],
     *,
-    policy: str = "batch",
+    policy: str = DEFAULT,
     batch_size: int = 256,
     seed: int = 0,
     precision: str = "float32",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adaptation import FITTED
-from compatkit.batchnorm import check_policy, estimates, stored_share
+from compatkit.batchnorm import DEFAULT, check_policy, estimates, stored_share
 from compatkit.compatibility import Report
 from compatkit.contract import Blueprint, Contract, Protocol, Structural
 from compatkit.data.dataset import Split
@@ -113,7 +113,7 @@ class Recombination(Assembly):
         head: LoadedPart,
         report: Report,
         *,
-        normalisation: str = "running",
+        normalisation: str | None = None,
         images: Split | None = None,
         statistics: Estimate | None = None,
         adapters: Sequence[Adapter] = (),
@@ -126,7 +126,8 @@ class Recombination(Assembly):
             extractor: Its module is used as it is, or a copy of it where statistics are estimated.
             head: The same.
             report: What the check said of the two.
-            normalisation: Policy.
+            normalisation: Policy; None takes ``"reestimate"`` where there are images, the stored statistics where the
+                head was trained with this extractor, else those of each batch, as a matrix does.
             images: Unlabelled images for ``"reestimate"`` and ``"mix:N"``.
             statistics: What they gave before, in place of ``images``.
             adapters: What makes the features fit, where the wiring needs it.
@@ -139,6 +140,9 @@ class Recombination(Assembly):
             UsageError: An unknown policy, one that estimates statistics without images, or images for another;
                 statistics that are not those of these parts.
         """
+        own = head.trained_with == extractor.digest
+        if normalisation is None:
+            normalisation = "reestimate" if images is not None else "running" if own else DEFAULT
         policy = check_policy(normalisation)
         if report.wiring == "refused" or (report.wiring == "needs-adapter" and not adapters):
             raise IncompatibleError(str(report), subject=report)
@@ -151,7 +155,6 @@ class Recombination(Assembly):
         parts = [extractor.module, head.module]
         if estimates(policy):
             parts = [copy.deepcopy(module) for module in parts]
-        own = head.trained_with == extractor.digest
         notes = [_inserted(one, extractor, head) for one in adapters]
         notes += _notes(policy, normalised(*parts, *(one.module for one in adapters)), own)
         made = cls(

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import attrs
 
 from compatkit.errors import FormatError
-from compatkit.evaluation.cells import Cell, Figure, Grade
+from compatkit.evaluation.cells import Cell, Figure, Grade, weak_or_compatible
 from compatkit.evaluation.keys import BOUND, conditions
 from compatkit.registry.results import Result
 
@@ -36,7 +36,7 @@ _TYPES = {
     "normalised": bool,
     BOUND: str,
 }
-_GRADES = frozenset(get_args(Grade))
+_GRADES = frozenset(get_args(Grade)) - {"weak"}
 SLACK = 1e-9
 """Rounding of a Wilson end that should be exactly 0 or 1."""
 
@@ -48,7 +48,9 @@ def record(cell: Cell) -> dict[str, dict[str, Any]]:
         "conditions": conditions(cell.settings),
         "settings": {**settings, CLASSES: list(cell.common), WIRING: cell.wiring},
         "figures": {
-            "grade": cell.grade,
+            "grade": "compatible"
+            if cell.grade == "weak"
+            else cell.grade,  # told apart by the figures when read
             "restricted": _written(cell.restricted),
             "unrestricted": _written(cell.unrestricted),
             "chance": cell.chance,
@@ -172,12 +174,15 @@ def read_figures(figures: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any, A
         restricted = _read(figures["restricted"])
         if restricted is None:
             raise FormatError("a result without an accuracy is none.")
+        chance, bound = _optional(figures["chance"]), _read(figures["bound"])
+        if grade == "compatible" and chance is not None:
+            grade = weak_or_compatible(restricted.accuracy, chance, 1.0 if bound is None else bound.accuracy)
         return (
             grade,
             restricted,
             _read(figures["unrestricted"]),
-            _optional(figures["chance"]),
-            _read(figures["bound"]),
+            chance,
+            bound,
             _optional(figures["recovered"]),
             between,
         )

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from compatkit.batchnorm import POLICIES, is_policy
+from compatkit.batchnorm import DEFAULT, POLICIES, is_policy
 from compatkit.errors import FormatError, InvalidName, UsageError
 from compatkit.registry.canonical import dumps, loads
 from compatkit.registry.names import check_name
@@ -178,7 +178,7 @@ class Policy:
         default="recombination_accuracy", validator=_like(_WORD, "recombination_accuracy")
     )
     metric_version: str = attrs.field(default="1", validator=_like(_VERSION, "1"))
-    normalisation: str = attrs.field(default="running", validator=_statistics)
+    normalisation: str = attrs.field(default=DEFAULT, validator=_statistics)
     tolerance: float = attrs.field(
         default=0.0,
         converter=lambda value: float(value) if type(value) is int else value,

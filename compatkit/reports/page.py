@@ -107,7 +107,7 @@ def render(matrix: Matrix) -> str:
         heads=[_heading(part, "Head", f"head-{i}") for i, part in enumerate(matrix.heads)],
         rows=rows,
         counts=[(one, counts[one.key]) for one in listed(counts)],
-        verdicts=listed({*counts, "perfect", "compatible", "chance", *own}),
+        verdicts=listed({*counts, "perfect", "compatible", "weak", "chance", *own}),
         many=max(len(matrix.extractors), len(matrix.heads)) > MANY,
         few=sum(map(len, rows)) <= MANY,
     )

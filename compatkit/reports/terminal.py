@@ -22,6 +22,7 @@ STYLES = {
     "own": "bold blue",
     "perfect": "bold green",
     "compatible": "green",
+    "weak": "yellow",
     "undecided": "yellow",
     "promised": "cyan",
     "unproven": "yellow",

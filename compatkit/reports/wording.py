@@ -59,7 +59,14 @@ _ALL = (
         "compatible",
         "✓",
         "+",
-        "Above chance (p < .01) and at least a tenth of the way from chance up to the bound.",
+        "Above chance (p < .01) and at least half of the way from chance up to the bound.",
+    ),
+    Verdict(
+        "weak",
+        "weak",
+        "◔",
+        "w",
+        "Above chance (p < .01), but only a tenth to a half of the way from chance up to the bound.",
     ),
     Verdict(
         "undecided", "undecided", "?", "?", "Too few images to tell one grade from the next. Measure on more."
@@ -135,7 +142,7 @@ def verdict(cell: Cell | None) -> Verdict:
     if cell.state == "left-out":
         return VERDICTS["left-out"]
     if cell.restricted is not None:
-        if cell.own and cell.grade in ("none", "perfect", "compatible"):
+        if cell.own and cell.grade in ("none", "perfect", "compatible", "weak"):
             return VERDICTS[
                 "own"
             ]  # compatible: a row may have several own pairs, and only one gives its bound

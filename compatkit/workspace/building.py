@@ -56,7 +56,7 @@ class Building(Finding):
         extractor: str,
         head: str,
         *,
-        normalisation: str = "running",
+        normalisation: str | None = None,
         images: Split | None = None,
         adapt: bool = False,
         data: Split | None = None,
@@ -67,10 +67,12 @@ class Building(Finding):
         Args:
             extractor: Reference of an extractor.
             head: Reference of a head.
-            normalisation: ``"running"`` keeps the stored statistics, ``"batch"`` takes those of each batch,
-                ``"reestimate"`` estimates them anew on ``images``, ``"mix:16"`` mixes these with the stored ones, which
-                count as 16 images.
-            images: Unlabelled images for ``"reestimate"`` and ``"mix:N"``.
+            normalisation: Statistics of batch normalisation. ``"batch"`` takes those of each batch, ``"running"`` keeps
+                the stored ones, ``"reestimate"`` estimates them anew on ``images``, ``"mix:16"`` mixes these with the
+                stored ones, which count as 16 images. None takes ``"reestimate"`` where there are ``images``, which
+                is what to deploy; without, ``"batch"``, as ``matrix`` measures, but the stored ones where the head was
+                trained with this very extractor.
+            images: Unlabelled images, 100 or more, of the kind that the extractor was trained on.
             adapt: Put in the adapters that the check names; those without parameters only, unless there is ``data``.
             data: Unlabelled images to fit an adapter with weights on (``project``), where one is needed: the
                 features are brought to those of the extractor that the head was trained with.

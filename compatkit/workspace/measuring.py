@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from compatkit.batchnorm import DEFAULT
 from compatkit.components import load
 from compatkit.errors import UsageError
 from compatkit.workspace.finding import Finding
@@ -28,7 +29,7 @@ class Measuring(Finding):
         heads: str | Sequence[str],
         data: Sequence[Split] | Mapping[str, Split] | None = None,
         *,
-        normalisation: str = "batch",
+        normalisation: str = DEFAULT,
         batch_size: int = 256,
         seed: int = 0,
         precision: str = "float32",

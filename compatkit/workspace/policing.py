@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from compatkit.batchnorm import DEFAULT
 from compatkit.components import load, unloaded
 from compatkit.errors import UsageError
 from compatkit.evaluation.cells import METRIC, METRIC_VERSION
@@ -37,7 +38,7 @@ class Policing:
         data: Split | tuple[str, str] | None = None,
         tolerance: float = 0.0,
         metric: str = METRIC,
-        normalisation: str = "running",
+        normalisation: str = DEFAULT,
         cap: int | None = None,
         seed: int = 0,
         batch_size: int = 256,
@@ -53,7 +54,7 @@ class Policing:
             data: Images that decide, or their name and digest.
             tolerance: Largest share of accuracy below the bound that passes, in [0, 1).
             metric: What is measured.
-            normalisation: ``"running"``: statistics as stored; ``"batch"``, ``"reestimate"``, ``"mix:16"``.
+            normalisation: As in ``matrix``; ``"running"`` where pairs are deployed with their stored statistics.
             cap: Largest count of images, drawn class-balanced by ``seed``.
             seed: Of that draw and of the order of the images.
             batch_size: Images in a batch.

@@ -71,7 +71,7 @@ def adapter(left: LoadedPart, right: LoadedPart, module: nn.Module, strange: str
 
 
 def test_running_is_the_head_after_the_extractor(left: LoadedPart, right: LoadedPart, images: Split) -> None:
-    model = Recombination.of(left, right, check(left.manifest, right.manifest))
+    model = Recombination.of(left, right, check(left.manifest, right.manifest), normalisation="running")
     x = pixels(left, images)
     assert not model.training
     assert torch.equal(model(x), right.module(left.module(x)))
@@ -131,7 +131,9 @@ def test_stored_statistics_warn_where_the_parts_are_not_of_one_network(
     assert severities(right, "running") == ["informs", "warns"]
     assert severities(right, "batch") == ["informs"]
     assert severities(attrs.evolve(right, trained_with=left.digest), "running") == ["informs"]
-    assert "normalisation='running'" in repr(Recombination.of(left, right, report))
+    assert "normalisation='batch'" in repr(Recombination.of(left, right, report))
+    own = attrs.evolve(right, trained_with=left.digest)
+    assert "normalisation='running'" in repr(Recombination.of(left, own, report))
 
 
 def test_without_batch_normalisation_the_policy_is_said_to_change_nothing() -> None:
@@ -151,7 +153,7 @@ def test_adapters_stand_between(left: LoadedPart) -> None:
     assert caught.value.subject is report
     bridge = nn.Conv2d(4, 6, 1)
     between = adapter(left, right, bridge)
-    model = Recombination.of(left, right, report, adapters=[between])
+    model = Recombination.of(left, right, report, normalisation="running", adapters=[between])
     x = torch.randn(3, 1, 8, 8)
     assert torch.equal(model(x), right.module(bridge(left.module(x))))
     assert model.contract.adapters == (between.blueprint,)
@@ -198,6 +200,6 @@ def test_policies_and_images_must_go_together(left: LoadedPart, right: LoadedPar
     with pytest.raises(UsageError, match="needs images="):
         Recombination.of(left, right, report, normalisation="reestimate")
     with pytest.raises(UsageError, match="leave them out"):
-        Recombination.of(left, right, report, images=images)
+        Recombination.of(left, right, report, normalisation="batch", images=images)
     with pytest.raises(UsageError, match="Did you mean 'batch'"):
         Recombination.of(left, right, report, normalisation="batched")

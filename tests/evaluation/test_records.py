@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from measured import cell, settings
 
 from compatkit.errors import FormatError
-from compatkit.evaluation.cells import Cell, Figure
+from compatkit.evaluation.cells import Cell, Figure, Grade, weak_or_compatible
 from compatkit.evaluation.records import TOLD, Cells, Damaged, record
 from compatkit.registry.canonical import dumps, loads
 from compatkit.registry.results import Result, from_bytes, key_of, to_bytes
@@ -28,6 +28,16 @@ figures = st.builds(
     shares,
 )
 numbers = st.none() | st.floats(-10, 10)
+
+
+def graded(one: Cell) -> Cell:
+    """Grade a cell by its figures, as whoever measures does."""
+    if one.grade != "compatible" or one.chance is None or one.restricted is None:
+        return one
+    limit = 1.0 if one.bound is None else one.bound.accuracy
+    return attrs.evolve(one, grade=weak_or_compatible(one.restricted.accuracy, one.chance, limit))
+
+
 measured = st.builds(
     Cell,
     st.just("e@1.0.0"),
@@ -50,7 +60,7 @@ measured = st.builds(
         device=st.sampled_from(["cpu", "cuda"]),
         own=st.just(False),
     ),
-)
+).map(graded)
 
 
 def kept(one: Cell, **changes: Any) -> Result:
@@ -62,6 +72,15 @@ def kept(one: Cell, **changes: Any) -> Result:
 @given(measured)
 def test_a_cell_comes_back_as_it_was(one: Cell) -> None:
     assert Cells().of(kept(one), "e@1.0.0", "h@1.0.0") == one
+
+
+@pytest.mark.parametrize(("right", "grade"), [(54, "weak"), (55, "compatible")])
+def test_what_was_kept_before_there_was_a_weak_grade_is_graded_by_its_figures(
+    right: int, grade: Grade
+) -> None:
+    one = cell("compatible", right)  # chance .1, no bound: half of the way to 1 is .55
+    assert record(attrs.evolve(one, grade=grade)) == record(one)
+    assert Cells().of(kept(one), "e", "h").grade == grade
 
 
 def test_the_parts_are_called_as_they_are_called_now() -> None:

@@ -62,7 +62,7 @@ def test_what_is_kept_spells_everything_out() -> None:
             "mode": "backward",
             "data": {"name": "mnist/test", "digest": "data:sha256:" + "a" * 64},
             "metric": {"name": "recombination_accuracy", "version": "1"},
-            "normalisation": "running",
+            "normalisation": "batch",
             "tolerance": 0.03,
             "cap": None,
             "seed": 0,
