@@ -1,9 +1,14 @@
-"""Pages that promise that their commands run as they stand: every block, in order, in an empty folder."""
+"""Pages that promise that their commands run as they stand: every block, in order, in an empty folder.
+
+Each block of Python is a script of its own, which also has to end without a word on stderr.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +43,10 @@ def test_everything_runs(page: str, tmp_path: Path, monkeypatch: Any, capsys: An
             Path(named[1]).write_text(text)
             continue
         if language == "python":
-            exec(compile(text, page, "exec"), {"__name__": "page"})
+            done = subprocess.run(
+                [sys.executable, "-W", "error", "-c", text], capture_output=True, text=True, check=False
+            )
+            assert (done.returncode, done.stderr) == (0, ""), f"{text}\n{done.stderr}"
             continue
         for line in text.splitlines():
             words = shlex.split(line, comments=True)
