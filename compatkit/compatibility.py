@@ -7,7 +7,7 @@ against, and what was measured; these are three answers, because equal shapes ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from compatkit.contract import EXTRACTORS, HEADS, Data
 from compatkit.errors import UsageError
@@ -17,16 +17,16 @@ from compatkit.levels import (
     empirical_findings,
     input_findings,
     newest,
+    own_finding,
     promise_of,
     protocol_findings,
     protocol_of,
 )
+from compatkit.registry.manifest import Manifest, manifest_digest
+from compatkit.registry.releases import trained_with
 from compatkit.statistical import Blobs, statistics_findings
 from compatkit.verdict import Finding, Report, Severity, Wiring
 from compatkit.wiring import wiring_findings
-
-if TYPE_CHECKING:
-    from compatkit.registry.manifest import Manifest
 
 __all__ = ["Finding", "Report", "check"]
 
@@ -63,7 +63,10 @@ def check(
     structural = tuple(
         wiring_findings(left.structural.outputs, right.structural.inputs, left.data, right.data)
     )
-    protocol = tuple(protocol_findings(left.protocol, protocol_of(head)))
+    protocol = (
+        *protocol_findings(left.protocol, protocol_of(head)),
+        *(own_finding(one) for one in trained_with(head) if one == manifest_digest(extractor)),
+    )
     answers = Report(
         wiring_of([one.severity for one in structural]),
         promise_of([one.code for one in protocol]),

@@ -137,7 +137,7 @@ def check_source(report: Report) -> None:
     """
     if report.wiring != "direct":
         raise IncompatibleError(str(report), subject=report)
-    if report.promise != "shared-head":
+    if report.promise not in ("shared-head", "one-network"):
         warnings.warn(
             f"{report.head} was not trained against a shared head that {report.extractor} was trained against "
             f"(promise: {report.promise}). Adapting keeps features that the shared head knows, and nothing says that "

@@ -25,6 +25,8 @@ images_of = attrgetter(*IMAGES)
 
 _INPUT: Codes = (("input-differs", "informs"),)
 _BATCH: Codes = (("normalisation-needed", "informs"),)
+ONE_NETWORK: Codes = (("one-network", "promises"),)
+"""Code and severity of what ``own_finding`` returns."""
 
 
 class Anchored(NamedTuple):
@@ -112,9 +114,30 @@ def _anchor_code(kind: str) -> tuple[str, Severity]:
 def promise_of(codes: Iterable[str]) -> Promise:
     """Return the best that protocol findings with such codes promise."""
     found = set(codes)
+    if "one-network" in found:
+        return "one-network"
     if "head-shared" in found:
         return "shared-head"
     return "shared-init" if "initial-weights-shared" in found else "none"
+
+
+def own_finding(extractor: str) -> Finding:
+    """Return that a head names this very extractor as the one that it was made with.
+
+    The name is the digest of the extractor's manifest, which names its weights and its cut: other weights, or another
+    cut, are another digest.
+
+    Args:
+        extractor: Manifest digest.
+    """
+    return Finding(
+        "one-network",
+        "protocol",
+        "promises",
+        f"the extractor {_short(extractor)} that the head was cut from one network with, or trained with",
+        "the same",
+        "head and extractor",
+    )
 
 
 def newest(cells: Sequence[Cell]) -> Grade:
@@ -143,7 +166,7 @@ def empirical_findings(answers: Report, cells: Sequence[Cell]) -> Iterator[Findi
             "unproven",
             "empirical",
             "warns",
-            "a measured accuracy, or a shared auxiliary head",
+            "a measured accuracy, a shared auxiliary head, or the two parts of one network",
             f"{came}; {EQUAL_SHAPES.rstrip('.').lower()}",
             "this extractor with this head",
             "compatkit matrix EXTRACTOR HEAD",

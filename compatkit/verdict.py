@@ -14,7 +14,7 @@ from compatkit.evaluation.cells import Grade
 Level = Literal["structural", "data", "protocol", "statistical", "empirical"]
 Severity = Literal["refuses", "adaptable", "warns", "informs", "promises"]
 Wiring = Literal["refused", "needs-adapter", "direct"]
-Promise = Literal["none", "shared-init", "shared-head"]
+Promise = Literal["none", "shared-init", "shared-head", "one-network"]
 Requirement = Literal["direct", "shared-init", "shared-head", "compatible", "perfect"]
 Word = Literal[
     "perfect",
@@ -37,8 +37,8 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 EQUAL_SHAPES = "Equal shapes are not compatibility."
 
 _PROMISED: dict[Requirement, tuple[Promise, ...]] = {
-    "shared-init": ("shared-init", "shared-head"),
-    "shared-head": ("shared-head",),
+    "shared-init": ("shared-init", "shared-head", "one-network"),
+    "shared-head": ("shared-head", "one-network"),
 }
 _MEASURED: dict[Requirement, tuple[Grade, ...]] = {
     "compatible": ("compatible", "perfect"),
@@ -83,7 +83,8 @@ class Report:
 
     Attributes:
         wiring: Whether the parts can be connected: ``refused``, ``needs-adapter`` or ``direct``.
-        promise: What they were both trained against: ``none``, ``shared-init`` or ``shared-head``.
+        promise: What the contracts give reason to expect: ``none``, ``shared-init``, ``shared-head`` (trained against
+            one head) or ``one-network`` (the head was cut or trained with this very extractor).
         evidence: What was measured: ``none``, ``stale``, ``undecided``, ``chance``, ``weak``,
             ``compatible`` or ``perfect``.
         findings: In the order of the levels.
@@ -109,11 +110,11 @@ class Report:
             return "adaptable"
         if self.evidence != "none" and self.evidence != "stale":
             return self.evidence
-        return "promised" if self.promise == "shared-head" else "unproven"
+        return "promised" if self.promise in _PROMISED["shared-head"] else "unproven"
 
     @property
     def unproven(self) -> bool:
-        """True where only shapes speak for the pair: wired directly, no shared auxiliary head, nothing measured."""
+        """True where only shapes speak for the pair: wired directly, nothing promised, nothing measured."""
         return self.word == "unproven"
 
     def satisfies(self, level: str) -> bool:

@@ -19,6 +19,7 @@ from compatkit.contract import Contract, Data, Protocol
 from compatkit.evaluation.cells import Cell
 from compatkit.labels import label_findings
 from compatkit.levels import (
+    ONE_NETWORK,
     anchored,
     empirical_findings,
     images_of,
@@ -28,14 +29,14 @@ from compatkit.levels import (
     protocol_codes,
     protocol_of,
 )
+from compatkit.registry.manifest import Manifest, manifest_digest
+from compatkit.registry.releases import trained_with
 from compatkit.reports.verdicts import Outline, Verdicts
 from compatkit.statistical import Blobs, figures_of, statistics_codes
 from compatkit.verdict import Codes, Report, codes_of
 from compatkit.wiring import inputs_of, wiring_codes
 
 if TYPE_CHECKING:
-    from compatkit.registry.manifest import Manifest
-
     Manifests = Mapping[str, Manifest] | Sequence[Manifest]
 
 
@@ -85,10 +86,13 @@ def check_all(
         for one in rights.values()
     ]
     levels = _levels(contracts[0], contracts[1], protocols, blobs)
+    own = _own(lefts, rights)
     outlines = _Outlines()
     table: list[tuple[Outline, ...]] = []
     for row, extractor in enumerate(lefts):
         structural, inputs, protocol, statistical = (level.row(row) for level in levels)
+        for column in own.get(row, ()):
+            protocol[column] += ONE_NETWORK
         codes = zip(structural, inputs, asked, protocol, statistical, strict=True)
         cells = [known.get((extractor, head), ()) for head in rights] if known else repeat(())
         table.append(tuple(map(outlines.of, codes, cells)))
@@ -99,6 +103,17 @@ def _named(manifests: Manifests, what: str) -> dict[str, Manifest]:
     if isinstance(manifests, Mapping):
         return dict(manifests)
     return {f"{what} {number}": one for number, one in enumerate(manifests, 1)}
+
+
+def _own(lefts: Mapping[str, Manifest], rights: Mapping[str, Manifest]) -> dict[int, list[int]]:
+    """Return the columns of the heads that were made with an extractor, by the extractor's row."""
+    columns: dict[str, list[int]] = {}
+    for column, head in enumerate(rights.values()):
+        for one in trained_with(head):
+            columns.setdefault(one, []).append(column)
+    if not columns:
+        return {}
+    return {row: columns.get(manifest_digest(one), []) for row, one in enumerate(lefts.values())}
 
 
 def _asked(data: Data | None, contract: Contract, head: str) -> Codes:

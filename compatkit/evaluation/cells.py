@@ -78,7 +78,7 @@ class Cell:
 
     Attributes:
         wiring: ``refused``, ``needs-adapter`` or ``direct``; nothing is measured unless direct.
-        promise: ``none``, ``shared-init`` or ``shared-head``.
+        promise: ``none``, ``shared-init``, ``shared-head`` or ``one-network``.
         grade: What the figures say.
         restricted: Examples of the common classes, arg max over the common outputs (as in the paper);
             None where nothing could be measured.

@@ -100,13 +100,16 @@ def notes_of(known: Prospect, settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def promise(extractor: Anchors, head: Anchors) -> Promise:
-    """Return what two parts were both trained against, as a check's report has it.
+def promise(extractor: Anchors, head: Anchors, *, own: bool) -> Promise:
+    """Return what two parts promise, as a check's report has it.
 
     Args:
         extractor: Kind and digest of every anchor.
         head: The same.
+        own: Whether the head names this very extractor as the one that it was made with.
     """
+    if own:
+        return "one-network"
     if extractor.isdisjoint(head):
         return "none"
     kinds = {kind for kind, _ in extractor & head}

@@ -201,7 +201,9 @@ class _Search:
                 result,
                 extractor.reference,
                 head.reference,
-                promise=promise(extractor.anchors, head.anchors),
+                promise=promise(
+                    extractor.anchors, head.anchors, own=head.trained_with == str(extractor.place.digest)
+                ),
                 own=head.is_own(extractor),
             )
         except FormatError as error:

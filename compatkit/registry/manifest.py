@@ -175,6 +175,11 @@ def sized_edges(value: Any) -> Iterator[tuple[str, int | None]]:
     yield from _walk(unstructure(value), "value")
 
 
+def manifest_digest(manifest: Manifest) -> str:
+    """Return the digest ``sha256:...`` that a manifest is stored under."""
+    return digest(dumps(unstructure(manifest)))
+
+
 def function_digest(manifest: Manifest) -> str:
     """Return what evidence is keyed by: the digest of everything that decides the component's function.
 

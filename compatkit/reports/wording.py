@@ -84,7 +84,8 @@ _ALL = (
         "promised",
         "◇",
         "p",
-        "Not measured. Both were trained against the same auxiliary head: a reason to expect that they fit.",
+        "Not measured. Both were trained against the same auxiliary head, or are the parts of one network: a reason to "
+        "expect that they fit.",
         False,
     ),
     Verdict(
@@ -92,7 +93,7 @@ _ALL = (
         "unproven",
         "≟",
         "u",
-        "Wired directly, but not measured, and without an auxiliary head in common.",
+        "Wired directly, but not measured, and neither with an auxiliary head in common nor of one network.",
         False,
     ),
     Verdict(

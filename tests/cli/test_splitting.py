@@ -45,6 +45,34 @@ def test_parts_are_published_and_make_the_network_again(run: Any, tmp_path: Path
     assert not torch.equal(model(images), registry.recombine("zoo/small.extractor", "zoo/small.head")(images))
 
 
+def test_the_two_parts_of_one_cut_are_promised_and_no_others(run: Any, tmp_path: Path) -> None:
+    root = tmp_path / "parts"
+
+    def cut(*words: object) -> None:
+        said = run("--registry", root, "split", "resnet20_cifar", "--kwargs", '{"num_classes": 7}', *words)
+        assert said.code == 0, said.err
+
+    cut("--at", "layer2", "--publish", "zoo/small")
+    cut(
+        "--at", "layer2", "--publish", "zoo/small", "--seed", 1
+    )  # as trained on: other weights, version 2.0.0
+    cut("--at", "layer2.0", "--publish", "zoo/earlier")  # the first network, cut elsewhere
+    said = run("--registry", root, "check", "zoo/small.extractor@1.0.0", "zoo/small.head@1.0.0")
+    assert said.code == 0 and said.out.startswith(
+        "promised: wiring direct, promise one-network, evidence none"
+    )
+    assert "cut from one network with" in said.out and "Equal shapes" not in said.out
+    versions = ("zoo/small", "1.0.0"), ("zoo/small", "2.0.0"), ("zoo/earlier", "1.0.0")
+    registry = ck.Registry.open(root)
+    promised = [
+        (mine, other)
+        for mine in versions
+        for other in versions
+        if registry.check("{}.extractor@{}".format(*mine), "{}.head@{}".format(*other)).promise != "none"
+    ]
+    assert promised == [(one, one) for one in versions]
+
+
 def test_untrained_parts_need_to_be_told_their_images(run: Any, parts: Path) -> None:
     kwargs = '{"in_chans": 1, "num_classes": 3}'
     assert run("split", "resnet20_cifar", "--at", "layer2", "--kwargs", kwargs, "--publish", "raw").code == 0

@@ -30,7 +30,7 @@ from components import (
 from compatkit.compatibility import check
 from compatkit.contract import Contract, Data, Label, Port, Protocol, Structural
 from compatkit.evaluation.cells import Cell, Figure
-from compatkit.registry.manifest import Manifest
+from compatkit.registry.manifest import Manifest, Parent, manifest_digest
 from compatkit.verdict import Finding
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "contracts.md"
@@ -83,6 +83,11 @@ def measured(grade: Any) -> Pair:
     figure = Figure(0.5, 50, 100, 0.4, 0.6)
     cell = Cell("e", "h", "direct", "none", grade, figure, figure, 0.1, figure, 1.0)
     return Pair(extractor(), head(), None, [cell])
+
+
+def made_with(one: Manifest, other: Manifest) -> Pair:
+    """The first extractor, with a head that was made with the other one."""
+    return Pair(one, attrs.evolve(head(), parents=(Parent("trained_with", manifest_digest(other)),)))
 
 
 SAME = Pair(extractor(), head())
@@ -254,6 +259,14 @@ CASES = [
         "^$",
         anchored(shared("dcc"), shared("dcc")),
         anchored(shared("dcc"), shared("rp")),
+    ),
+    Case(
+        "one-network",
+        "protocol",
+        "promises",
+        "^$",
+        made_with(extractor(), extractor()),
+        made_with(extractor(), attrs.evolve(extractor(), payload=attrs.evolve(extractor().payload, count=2))),
     ),
     Case(
         "statistics-far",

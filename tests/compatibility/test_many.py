@@ -18,7 +18,7 @@ from compatkit.compatibility import check
 from compatkit.contract import Statistical
 from compatkit.errors import DataError, UnknownName, UsageError
 from compatkit.evaluation.cells import Cell, Figure
-from compatkit.registry.manifest import Manifest
+from compatkit.registry.manifest import Manifest, Parent, manifest_digest
 from compatkit.statistical import ChannelFigures
 from compatkit.verdict import SEVERITIES, Level
 from compatkit.verdicts import check_all
@@ -47,6 +47,25 @@ def test_words_of_a_table() -> None:
     assert table.counts() == {"compatible": 1, "promised": 1, "unproven": 2, "adaptable": 5, "refused": 3}
     assert table.summary() == "12 pairs: 1 compatible, 1 promised, 2 unproven, 5 adaptable, 3 refused"
     assert list(table.counts()) == ["compatible", "promised", "unproven", "adaptable", "refused"]
+
+
+def test_heads_are_promised_the_very_extractors_that_they_were_made_with() -> None:
+    lefts, rights = few()
+    for column, row in (("r", "a"), ("s", "c")):
+        parents = (Parent("trained_with", manifest_digest(lefts[row])),)
+        rights[column] = attrs.evolve(rights[column], parents=parents)
+    lefts["a again"] = attrs.evolve(lefts["a"], about=attrs.evolve(lefts["a"].about, title="Another version"))
+    table = check_all(lefts, rights)
+    promised = {
+        (left, right)
+        for left in lefts
+        for right in rights
+        if table.report(left, right).promise == "one-network"
+    }
+    assert promised == {("a", "r"), ("c", "s")}
+    words = [[outline.answers.promise for outline in row] for row in table.outlines]
+    assert words == [[table.report(left, right).promise for right in rights] for left in lefts]
+    assert set(table.unsatisfied("shared-head")).isdisjoint(promised)
 
 
 def test_what_pairs_do_not_satisfy_is_named() -> None:

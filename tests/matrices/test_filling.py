@@ -338,7 +338,10 @@ def test_large_matrices_tell_no_findings(
     monkeypatch.setattr(filling, "DETAILED", 3)
     plain = registry.matrix(*BOTH, tests)
     assert not any(cell.findings for cell in plain.cells)
-    assert {cell.promise for cell in plain.cells} == {"shared-head"}
+    assert {(cell.own, cell.promise) for cell in plain.cells} == {
+        (True, "one-network"),
+        (False, "shared-head"),
+    }
 
 
 def test_neither_torch_nor_numpy_is_needed_to_ask(registry: ck.Registry, tests: list[ck.Split]) -> None:
@@ -366,7 +369,7 @@ def test_the_promise_of_a_cell_is_that_of_the_check(left: list[str], right: list
 
     contracts = extractor(anchors=made(left)), head(anchors=made(right))
     sides = [frozenset((a.kind, a.digest) for a in one.contract.protocol.anchors) for one in contracts]
-    assert promise(*sides) == ck.check(*contracts).promise
+    assert promise(*sides, own=False) == ck.check(*contracts).promise
 
 
 def test_the_state_of_random_numbers_is_left_as_it_was(registry: ck.Registry, tests: list[ck.Split]) -> None:
