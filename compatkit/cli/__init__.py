@@ -77,6 +77,7 @@ Exit codes: 0 ok, 1 incompatible or failed check, 2 usage, 3 integrity,
 4 environment (disk, rights).
 """
 DEFECT, INTERRUPTED = 70, 130
+TRACEBACK = "--traceback"
 HEAD_START = 3.0
 """Seconds by which the first of several processes fails first; torchrun ends the others before they say the same."""
 
@@ -122,6 +123,12 @@ class Lazy(click.Group):
 @click.version_option(package_name="compatkit")
 @registry_option
 @json_option
+@click.option(
+    TRACEBACK,
+    is_flag=True,
+    expose_value=False,
+    help="Show Python's traceback of an error too; stands anywhere.",
+)
 @click.pass_context
 def program(context: click.Context, machine: bool) -> None:
     """Train network parts that fit, keep them, recombine them, report what fits."""
@@ -153,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(words: list[str], machine: bool) -> int:
     """Run the command line; return the exit code."""
     try:
-        return program(args=words, prog_name="compatkit", standalone_mode=False) or 0
+        return _traced(words)
     except click.Abort:
         return _fail("Interrupted. Nothing half written is left.", "interrupted", INTERRUPTED, machine)
     except click.ClickException as error:
@@ -172,9 +179,8 @@ def _run(words: list[str], machine: bool) -> int:
     except (OSError, MemoryError) as error:
         return _fail(_of_system(error), EnvironmentFailure.code, EnvironmentFailure.exit_code, machine)
     except Exception as error:
-        import traceback
-
-        click.echo(clean(traceback.format_exc()), err=True)
+        if TRACEBACK not in words:
+            _show_traceback()
         return _fail(
             f"{type(error).__name__}: {error}. This is a defect of compatkit or of a plugin, not of what you asked "
             "for; please report it with the lines above.",
@@ -182,6 +188,26 @@ def _run(words: list[str], machine: bool) -> int:
             DEFECT,
             machine,
         )
+
+
+def _traced(words: list[str]) -> int:
+    """Run the command line, wherever in it ``--traceback`` stands; it shows where an error comes from."""
+    asked = TRACEBACK in words
+    try:
+        rest = [word for word in words if word != TRACEBACK]
+        return program(args=rest, prog_name="compatkit", standalone_mode=False) or 0
+    except (click.ClickException, click.Abort, BrokenPipeError):
+        raise
+    except Exception:
+        if asked:
+            _show_traceback()
+        raise
+
+
+def _show_traceback() -> None:
+    import traceback
+
+    click.echo(clean(traceback.format_exc()), err=True)
 
 
 def _fail(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.plugins.importing import state_kept
 from compatkit.plugins.loading import Offer, tell
-from compatkit.plugins.owners import Owner
+from compatkit.plugins.owners import Owner, raised
 from compatkit.plugins.settings import check_settings
 
 if TYPE_CHECKING:
@@ -66,9 +66,7 @@ def build_network(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> nn.Mod
         if isinstance(error, CompatkitError) and not isinstance(error, UsageError):
             error.add_note(f"Raised by {owner}, building {model!r}.")
             raise
-        raise owner.error(
-            f"building {model!r} with {given} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise owner.error(f"building {model!r} with {given} failed: {raised(error)}") from error
     tell(changed, owner, f"building {model!r}", "Draw weights with torch alone, and set nothing global.")
     if not isinstance(network, nn.Module):
         what = (

@@ -10,6 +10,7 @@ import attrs
 
 from compatkit.errors import CompatkitError, PluginError, UsageError
 from compatkit.hooks import Effect, Phase
+from compatkit.plugins.owners import raised
 
 if TYPE_CHECKING:
     import torch
@@ -89,9 +90,7 @@ def _wrote(given: Sequence[tuple[str, Callable[..., Any]]]) -> PluginError:
 
 
 def _failed(instance: str, hook: str, error: BaseException) -> PluginError:
-    return PluginError(
-        f"Plugin {instance!r} failed in {hook}: {type(error).__name__}: {error}", plugin=instance, hook=hook
-    )
+    return PluginError(f"Plugin {instance!r} failed in {hook}: {raised(error)}", plugin=instance, hook=hook)
 
 
 def _plain(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,12 +115,28 @@ def _losses(instance: str, hook: str, function: Callable[..., Any]) -> Callable[
     guarded = _plain(instance, hook, function)
 
     def call(step: Any) -> Mapping[str, Tensor]:
-        features = getattr(step, "features", None)
+        features, before = getattr(step, "features", None), _writes(step)
+        losses = guarded(step)
+        if written := [name for name, count in _writes(step).items() if count != before.get(name, count)]:
+            raise PluginError(
+                f"Plugin {instance!r}: {hook} wrote into step.{written[0]}, which the task and other plugins use too. "
+                "Compute a new tensor, without in-place operations.",
+                plugin=instance,
+                hook=hook,
+            )
         if features is None:
-            return check_losses(instance, guarded(step))
-        return check_losses(instance, guarded(step), device=features.device, moving=features.requires_grad)
+            return check_losses(instance, losses)
+        return check_losses(instance, losses, device=features.device, moving=features.requires_grad)
 
     return call
+
+
+def _writes(step: Any) -> dict[str, int]:
+    """Return how often the tensors that a step hands to losses were written to in place, by name; see ``_written``."""
+    given = {name: getattr(step, name, None) for name in ("features", "logits")}
+    batch = getattr(step, "batch", None)
+    given |= {f"batch.{name}": getattr(batch, name, None) for name in ("images", "labels", "index")}
+    return {name: one._version for name, one in given.items() if one is not None and not one.is_inference()}
 
 
 def _views(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:

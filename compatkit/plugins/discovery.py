@@ -62,12 +62,14 @@ def find(kind: str, name: str) -> Offer:
     """
     name = require(kind, name)
     found = [point for point in points() if point.name == f"{kind}.{name}"]
-    if len(found) > 1:
-        raise clash(found)
-    reason = blocked(found[0])
-    if reason:
-        raise owner_of(found[0]).error(f"it is blocked by {reason}. Change the variable to use it.")
-    loaded = load(found[0])
+    free = [point for point in found if not blocked(point)]
+    if not free:
+        raise owner_of(found[0]).error(
+            f"it is blocked by {blocked(found[0])}. Change the variable to use it."
+        )
+    if len(free) > 1:
+        raise clash(free)
+    loaded = load(free[0])
     for note in loaded.notes:
         warnings.warn(note, PluginWarning, stacklevel=2)
     return loaded.offer
@@ -98,7 +100,7 @@ def clash(twins: Sequence[EntryPoint]) -> PluginError:
     who = " and ".join(f"{one.distribution} {one.version}" for one in owners)
     return PluginError(
         f"Plugin {twins[0].name!r} is brought by {who}; which one is meant cannot be told. "
-        f"Uninstall one, or have its author choose another name.",
+        f"Block one with {WITHOUT}={owners[-1].distribution}, uninstall it, or have its author choose another name.",
         plugin=twins[0].name,
         distribution=owners[0].distribution,
     )

@@ -62,13 +62,13 @@ def listing() -> list[Listed]:
         kind, _, name = point.name.partition(".")
         owner = owner_of(point)
         line = Listed(kind, name, "active", owner.distribution, owner.version)
-        twins = [other for other in found if other.name == point.name]
+        twins = [other for other in found if other.name == point.name and not blocked(other)]
         try:
-            if len(twins) > 1:
-                lines.append(attrs.evolve(line, status="clash", message=str(clash(twins))))
-                continue
             if reason := blocked(point):
                 lines.append(attrs.evolve(line, status="blocked", message=f"Blocked by {reason}."))
+                continue
+            if len(twins) > 1:
+                lines.append(attrs.evolve(line, status="clash", message=str(clash(twins))))
                 continue
             lines.append(_describe(line, load(point)))
         except PluginError as error:

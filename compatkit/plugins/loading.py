@@ -24,7 +24,7 @@ from compatkit.plugins.implementations import (
     refuse_class,
 )
 from compatkit.plugins.importing import PluginWarning, state_kept
-from compatkit.plugins.owners import Owner, suggestion
+from compatkit.plugins.owners import Owner, raised, suggestion
 from compatkit.plugins.settings import RESERVED, Setting, check_settings, settings_of, takes_one
 
 WITHOUT = "COMPATKIT_DISABLE_PLUGINS"
@@ -85,9 +85,7 @@ class Offer:
                 made = self.factory(**settings)
         except (Exception, SystemExit) as error:
             given = ", ".join(f"{name}={value!r}" for name, value in settings.items()) or "no settings"
-            raise self.owner.error(
-                f"the factory failed with {given}: {type(error).__name__}: {error}"
-            ) from error
+            raise self.owner.error(f"the factory failed with {given}: {raised(error)}") from error
         tell(changed, self.owner, "its factory", "Make modules in compatkit_set_up, with setup.build.")
         return made
 
@@ -123,7 +121,7 @@ def load(point: EntryPoint) -> Loaded:
         raise
     except BaseException as error:
         raise owner.error(
-            f"importing {point.value!r} failed: {type(error).__name__}: {error}. Repair or uninstall "
+            f"importing {point.value!r} failed: {raised(error)}. Repair or uninstall "
             f"{owner.distribution or 'it'}, or block it with {WITHOUT}={point.name}."
         ) from error
     seconds = time.perf_counter() - start
@@ -194,7 +192,7 @@ def _collect(plugin: Any, owner: Owner, kind: str, name: str) -> Callable[..., A
     except PluginError:
         raise
     except (Exception, SystemExit) as error:
-        raise owner.error(f"{hook} failed: {type(error).__name__}: {error}", hook) from error
+        raise owner.error(f"{hook} failed: {raised(error)}", hook) from error
     if returned:
         raise owner.error(
             f"{hook} returned a {type(returned[0]).__name__}; nothing is done with it. "

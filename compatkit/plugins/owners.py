@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
+from types import TracebackType
 
 import attrs
 
@@ -33,6 +35,25 @@ class Owner:
         return PluginError(
             f"{self}: {message}", plugin=self.plugin, distribution=self.distribution, hook=hook
         )
+
+
+def raised(error: BaseException) -> str:
+    """Return kind and text of what a plugin's code raised, with the last line of the plugin that led to it.
+
+    The plugin's code is the package or module of the first frame that is none of compatkit, torch and Python's own
+    library, which stand before it where a hook is decorated; what it calls in other packages is passed over.
+    """
+    package = file = ""
+    line = 0
+    frame: TracebackType | None = error.__traceback__
+    while frame is not None:
+        owner = str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if not package and owner not in ("compatkit", "torch", *sys.stdlib_module_names):
+            package = owner
+        if package and owner == package:
+            file, line = frame.tb_frame.f_code.co_filename, frame.tb_lineno
+        frame = frame.tb_next
+    return f"{type(error).__name__}: {error}" + (f" ({file}:{line})" if file else "")
 
 
 def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:

@@ -89,8 +89,14 @@ class Ledger:
             self.world.gather(None)  # never answered: the process that has it raises the error
         number, task, name, value = min(faults, key=lambda fault: fault[0])
         what = "The gradient norm" if name == "gradient_norm" else f"The loss {name!r}"
+        plugin, named, _ = name.partition("/")
+        cause = (
+            f"The plugin {plugin!r} computed it; the loss of the task was finite. Correct the plugin, or lower "
+            if (named)
+            else "Lower "
+        )
         return TrainingError(
-            f"{what} of task {task!r} is not finite in step {number}, counted from 0: it is {value}. Lower the "
+            f"{what} of task {task!r} is not finite in step {number}, counted from 0: it is {value}. {cause}the "
             "learning rate, add warm-up steps, clip the gradients with clip_norm, or use precision='float32'.",
             subject=name,
         )
