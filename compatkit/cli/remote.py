@@ -62,6 +62,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would mo
 @click.command("push", help=f"Copy components to REMOTE; only what is missing there moves. {WHAT}")
 @click.argument("remote")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
+@click.option("--create", is_flag=True, help="Make REMOTE a registry if it is none.")
 @moving_options
 @dry_run_option
 @admission_options
@@ -148,6 +149,7 @@ def _choice(context: click.Context, report: Progress) -> Choice:
         unmeasured=chosen.get("unmeasured", False),
         jobs=chosen["jobs"],
         dry_run=chosen.get("dry_run", False),
+        create=chosen.get("create", False),
         progress=report,
     ).requiring(demanded(context))
 

@@ -37,16 +37,18 @@ class Copying:
         patterns: str | Sequence[str] | None = None,
         *,
         options: Mapping[str, Any] | None = None,
+        create: bool = False,
         measure: bool = False,
         data: Given = (),
         **choice: Any,
     ) -> Moved:
-        """Copy components to a remote, which becomes a registry if it is none; only what is missing moves.
+        """Copy components to a remote; only what is missing moves.
 
         Args:
             remote: A folder, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, or what else fsspec reaches.
             patterns: Such as ``"digits/*"``; None takes all there is.
             options: Of the fsspec file system, such as ``{"endpoint_url": ...}``.
+            create: Make the remote a registry if it is none; else an address without one is an error.
             measure: Where the remote is a folder with policies: measure what they ask and no evidence tells.
             data: Images at hand for that.
             choice: ``versions`` (``"all"``, ``"latest"``), ``aliases``, ``evidence``, ``unmeasured``, ``jobs``,
@@ -55,12 +57,13 @@ class Copying:
         Raises:
             Incomplete: Something was refused, such as a number that belongs to other bytes there; the rest moved.
             NotFound: A pattern matches nothing.
+            LayoutError: There is no registry at the remote, and ``create`` is False.
             EnvironmentFailure: No right, no network; the same call goes on where it stopped.
         """
         from compatkit.admitting import deciding
         from compatkit.registry.remotes.transferring import Choice, push
 
-        chosen = Choice.of({"deciding": deciding(measure=measure, data=data), **choice})
+        chosen = Choice.of({"deciding": deciding(measure=measure, data=data), "create": create, **choice})
         return push(self.store, remote, patterns, options=options, choice=chosen).check()
 
     def pull(

@@ -36,7 +36,7 @@ def test_a_head_brings_its_extractor(run: Any, parts: Path, tmp_path: Path) -> N
     assert {one["reference"] for one in said["made"]} >= {f"{HEAD}@1.0.0", f"{EXTRACTOR}@1.0.0"}
     assert said["blobs"] > 3 and said["bytes"] > 10_000 and said["there"] == []
     checked = run("--registry", tmp_path / "copy", "check", EXTRACTOR, HEAD)
-    assert checked.code == 0 and "promise shared-head" in checked.out
+    assert checked.code == 0 and "promise one-network" in checked.out
 
 
 def test_aliases_come_when_asked_for(run: Any, parts: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_a_registry_is_pushed_cloned_and_pulled(run: Any, parts: Path, remote: str, tmp_path: Path) -> None:
-    said = run("push", remote)
+    said = run("push", remote, "--create")
     assert said.code == 0 and f"{HEAD}@1.0.0" in said.out and "new" in said.out and "pushed" in said.out
     again = run("push", remote)
     assert "versions were there already" in again.out and "pushed 0 blobs (0 B)" in again.out
@@ -46,20 +46,35 @@ def test_a_registry_is_pushed_cloned_and_pulled(run: Any, parts: Path, remote: s
     assert [one for one, _ in copy.objects.each()] == [one for one, _ in source.objects.each()]
     assert run("--registry", tmp_path / "copy", "verify").code == 0
     checked = run("--registry", tmp_path / "new", "check", EXTRACTOR, HEAD)
-    assert checked.code == 0 and "promise shared-head" in checked.out
+    assert checked.code == 0 and "promise one-network" in checked.out
+
+
+def test_a_mistyped_remote_is_not_made(run: Any, parts: Path, remote: str, untouched: Any) -> None:
+    assert run("push", remote, "--create").code == 0
+    mistyped = f"{remote}s"
+    for words in (("push", mistyped), ("push", mistyped, "--dry-run"), ("pull", mistyped)):
+        with untouched(parts):
+            error = run(*words, "--json").json["error"]
+        assert error["code"] == "layout" and mistyped in error["message"], words
+    assert f"Did you mean {remote}? " in run("push", mistyped).err
+    assert not Path(mistyped).exists() and not fsspec.filesystem("memory").exists(mistyped)
+    cloned = run("clone", mistyped, parts.parent / "copy")
+    assert cloned.code == 3 and not (parts.parent / "copy").exists()
+    assert run("push", mistyped, "--create", "--dry-run").code == 0
+    assert not Path(mistyped).exists() and not fsspec.filesystem("memory").exists(mistyped)
 
 
 def test_a_plan_lists_what_would_move(
     run: Any, parts: Path, memory: str, tmp_path: Path, untouched: Any
 ) -> None:
-    said = run("push", memory, EXTRACTOR, "--dry-run")
+    said = run("push", "--create", memory, EXTRACTOR, "--dry-run")
     assert said.code == 0 and "would be new" in said.out and "Nothing was changed." in said.out
     weights = Store.open(parts).manifest(EXTRACTOR).payload.file
     assert weights.blob in said.out and not fsspec.filesystem("memory").exists(memory)
-    planned = run("push", memory, EXTRACTOR, "--dry-run", "--json").json
+    planned = run("push", "--create", memory, EXTRACTOR, "--dry-run", "--json").json
     assert planned["planned"] and {"digest", "bytes", "whose"} == set(planned["objects"][0])
     assert planned["bytes"] == sum(one["bytes"] for one in planned["objects"]) > weights.bytes
-    run("push", memory)
+    run("push", "--create", memory)
     wanted = run("--registry", tmp_path / "new", "pull", memory, EXTRACTOR, "--dry-run", "--json").json
     assert wanted["bytes"] == planned["bytes"] and not (tmp_path / "new").exists()
 
@@ -67,7 +82,7 @@ def test_a_plan_lists_what_would_move(
 def test_programs_are_told_everything(run: Any, parts: Path, memory: str, tmp_path: Path) -> None:
     run("alias", HEAD, "prod", "1.0.0")
     run("withdraw", "digits/right.head@1.0.0", "--reason", "wrong")
-    run("push", memory)
+    run("push", "--create", memory)
     came = run("--registry", tmp_path / "new", "pull", memory, "--json").json
     assert {one["reference"] for one in came["made"]} == {
         f"{name}@1.0.0" for name in Store.open(parts).names()
@@ -79,7 +94,7 @@ def test_programs_are_told_everything(run: Any, parts: Path, memory: str, tmp_pa
 def test_what_is_refused_is_told_and_the_rest_comes(
     run: Any, parts: Path, memory: str, tmp_path: Path, untouched: Any
 ) -> None:
-    run("push", memory)
+    run("push", "--create", memory)
     copy = tmp_path / "copy"
     shutil.copytree(parts, copy)
     digest = Store.open(parts).resolve(EXTRACTOR).digest
@@ -98,7 +113,7 @@ def test_what_is_refused_is_told_and_the_rest_comes(
 
 
 def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory: str, tmp_path: Path) -> None:
-    run("push", memory)
+    run("push", "--create", memory)
     digest = Store.open(parts).manifest(HEAD).payload.file.blob
     path = f"{memory}/blobs/sha256/{digest[7:9]}/{digest[7:]}"
     system = fsspec.filesystem("memory")
@@ -136,7 +151,7 @@ def test_what_cannot_be_pulled_leaves_nothing(
 
 @pytest.mark.parametrize("target", ["parts", "work"])
 def test_a_clone_needs_a_new_folder(run: Any, parts: Path, memory: str, target: str) -> None:
-    run("push", memory)
+    run("push", "--create", memory)
     said = run("clone", memory, parts if target == "parts" else parts.parent)
     assert said.code == 3 and (
         "pull REMOTE" in said.err if target == "parts" else "holds other files" in said.err
@@ -170,7 +185,7 @@ def test_options_reach_the_file_system(
         "--option",
         "anon=true",
     )
-    assert run("push", memory.replace("memory", "seeing"), *words).code == 0
+    assert run("push", "--create", memory.replace("memory", "seeing"), *words).code == 0
     assert seen["endpoint_url"] == "http://127.0.0.1:9000"
     assert seen["client"] == {"verify": False} and seen["anon"] is True
 
@@ -182,14 +197,14 @@ def test_an_interruption_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Move, "run", interrupted)
-    said = run("push", memory)
+    said = run("push", "--create", memory)
     assert said.code == 130 and "Interrupted" in said.err
 
 
 def test_text_from_a_remote_cannot_drive_the_terminal(
     run: Any, parts: Path, memory: str, tmp_path: Path
 ) -> None:
-    run("push", memory)
+    run("push", "--create", memory)
     escape = b'{"reason":"\\u001b[31mred","time":"2020-01-01T00:00:00+00:00"}\n'
     fsspec.filesystem("memory").pipe_file(f"{memory}/refs/{HEAD}/@tombstones/1.0.0", escape)
     fsspec.filesystem("memory").pipe_file(f"{memory}/refs/{EXTRACTOR}/@versions/1.0.0", b"\x1b[31m\n")
@@ -211,7 +226,7 @@ def test_components_go_through_an_image_layout(run: Any, parts: Path, tmp_path: 
     }
     assert run("--registry", tmp_path / "copy", "verify").code == 0
     checked = run("--registry", tmp_path / "copy", "check", EXTRACTOR, HEAD)
-    assert checked.code == 0 and "promise shared-head" in checked.out
+    assert checked.code == 0 and "promise one-network" in checked.out
     rest = run("--registry", tmp_path / "copy", "oci", "import", tmp_path / "layout")
     assert "2 versions were there already" in rest.out and "next: compatkit --registry" in rest.out
 

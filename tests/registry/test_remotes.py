@@ -812,7 +812,7 @@ def test_a_registry_that_far_misses_weights_of_withdrawn_versions_only_is_whole(
 def test_a_registry_is_pushed_pulled_and_cloned_in_python(
     tmp_path: Path, store: Store, source: Store, memory: str
 ):
-    assert len(Registry(source).push(memory, "digits/*", jobs=2).made) == 3
+    assert len(Registry(source).push(memory, "digits/*", create=True, jobs=2).made) == 3
     assert Registry(store).pull(memory, [EXTRACTOR], versions="latest", evidence=False).results == 0
     copy = Registry.clone(memory, tmp_path / "copy")
     assert content(copy.store.root) == content(source.root) and copy.store.id != source.id
@@ -821,7 +821,7 @@ def test_a_registry_is_pushed_pulled_and_cloned_in_python(
 
 
 def test_what_is_refused_is_an_error_in_python(tmp_path: Path, store: Store, source: Store, memory: str):
-    Registry(source).push(memory)
+    Registry(source).push(memory, create=True)
     overwrite(weights, lambda data: data[:-1] + b"?")(fsspec.filesystem("memory"), memory, source)
     with pytest.raises(Incomplete, match="1 refused, the rest came: 2 new") as error:
         Registry(store).pull(memory)
@@ -841,7 +841,7 @@ def test_what_is_refused_is_an_error_in_python(tmp_path: Path, store: Store, sou
 )
 def test_choices_that_there_are_not_are_told(store: Store, memory: str, choice: dict[str, Any], said: str):
     with pytest.raises(UsageError, match=said):
-        Registry(store).push(memory, **choice)
+        Registry(store).push(memory, create=True, **choice)
 
 
 # --- ranges that are asked for ahead

@@ -89,7 +89,7 @@ def test_what_is_frozen_stays_and_what_learns_moves(data: Path, tmp_path: Path, 
         )
         assert any(not torch.equal(one, other) for one, other in zip(old, new, strict=True))
     for name in NETWORKS:
-        assert registry.check(f"of-all/{name}.extractor", parts["update.head"]).promise == "shared-head"
+        assert registry.check(f"of-all/{name}.extractor", parts["update.head"]).satisfies("shared-head")
 
 
 def test_sizes_have_their_networks_and_only_the_paper_s_its_width(data: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from compatkit.registry.copying.targets import IntoFolder, Target
 from compatkit.registry.copying.vouchers import Accept
 from compatkit.registry.layout import FOLDERS, MARKER
 from compatkit.registry.remotes.far import Far, IntoFar
+from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.locations import locate
 from compatkit.registry.remotes.mirror import scratch
 
@@ -42,6 +44,7 @@ class Choice:
         unmeasured: Let in what nobody measured as a policy asks; the log of the policy tells.
         jobs: Blobs that move at once.
         dry_run: Only say what would move.
+        create: Whether a push makes the remote a registry if it is none.
         progress: Called with done, total and what is being done.
     """
 
@@ -53,6 +56,7 @@ class Choice:
     unmeasured: bool = False
     jobs: int = JOBS
     dry_run: bool = False
+    create: bool = True
     progress: Progress | None = None
 
     @classmethod
@@ -116,7 +120,7 @@ def push(
     options: Mapping[str, Any] | None = None,
     choice: Choice | None = None,
 ) -> Moved:
-    """Copy components of a registry to a remote, which becomes one if it is none yet.
+    """Copy components of a registry to a remote.
 
     Args:
         store: Where they are; not changed.
@@ -131,13 +135,16 @@ def push(
 
     Raises:
         NotFound: A pattern matches nothing.
-        LayoutError: The remote has a layout that this version may not write.
+        LayoutError: The remote is no registry and ``choice.create`` is False, or has a layout that this version may
+            not write.
         EnvironmentFailure: No right, no network, no library for the address; the same call goes on where it stopped.
         UsageError: The address or the options cannot be used; the remote is this registry.
     """
     choice, source = choice or Choice(), Folder(store)
     wanted = asked(source, patterns)
     there = locate(remote, options)
+    if not choice.create:
+        _check_there(there)
     with _folder(there, choice) if isinstance(there, Path) else _far(IntoFar(there)) as target:
         _check_other(store, target)
         return choice.move(source, target, wanted)
@@ -296,6 +303,43 @@ def _folder(root: Path, choice: Choice) -> Iterator[Target]:
         return
     with scratch() as empty:
         yield IntoFolder(Store.init(empty, exist_ok=True))
+
+
+def _check_there(there: Path | Files) -> None:
+    """See that a push finds a registry, so that a mistyped address does not become one.
+
+    Raises:
+        LayoutError: There is none; names those beside it that are spelt alike.
+    """
+    if isinstance(there, Path):
+        found, where = (there / MARKER).exists(), str(there)
+    else:
+        found, where = there.size(MARKER) is not None, there.url
+    if found:
+        return
+    near: list[str] = []
+    with suppress(Exception):  # only a hint: the parent may not be readable, or not be there
+        near = _alike(there)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise LayoutError(
+        f"There is no registry at {where}.{hint} Check the address; to make a new registry there, say so: "
+        "`compatkit push --create`, or push(..., create=True) in Python.",
+        subject=where,
+    )
+
+
+def _alike(there: Path | Files) -> list[str]:
+    """Return the addresses of registries beside one, as far as their names are spelt like its own."""
+    if isinstance(there, Path):
+        names = [one.name for one in there.parent.iterdir() if (one / MARKER).exists()]
+        return [str(there.with_name(one)) for one in get_close_matches(there.name, names)]
+    above, _, own = there.root.rpartition("/")
+    names = [str(one).rstrip("/").rpartition("/")[2] for one in there.system.ls(above, detail=False)]
+    return [
+        f"{there.url.rpartition('/')[0]}/{one}"
+        for one in get_close_matches(own, names)
+        if there.system.exists(f"{above}/{one}/{MARKER}")
+    ]
 
 
 def _check_other(store: Store, other: Source) -> None:
