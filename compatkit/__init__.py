@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from compatkit.outcomes import Outcome
     from compatkit.plugins import Use, use
     from compatkit.registry.changes.differences import Difference
+    from compatkit.registry.manifest import About
     from compatkit.registry.policies import Policy
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "HOOK_API": "compatkit.hooks",
+    "About": "compatkit.registry.manifest",
     "AuxiliaryHead": "compatkit.training.state",
     "Batch": "compatkit.training.step",
     "Blueprint": "compatkit.contract",
@@ -103,6 +105,7 @@ _MODULES = (
 
 __all__ = [
     "HOOK_API",
+    "About",
     "AuxiliaryHead",
     "Batch",
     "Blueprint",

@@ -49,6 +49,7 @@ class Draft:
         key: Name below the prefix: ``mnist.extractor``, ``shared.dcc``, ``mnist.head``.
         parent: Key of the extractor that a head was trained with; None where that stayed as it was, a component.
         blobs: Bytes that the contract names, to be put before it.
+        tags: What it is found by; tags that somebody gives win.
     """
 
     key: str
@@ -59,6 +60,7 @@ class Draft:
     contract: Contract
     parent: str | None = None
     blobs: tuple[bytes, ...] = ()
+    tags: Mapping[str, str] = attrs.field(factory=dict)
 
     @property
     def parameters(self) -> int:
@@ -77,7 +79,7 @@ class Draft:
         """Return the manifest once the payload is stored and the parents are known."""
         return Manifest(
             kind=self.kind,
-            about=attrs.evolve(about, title=about.title or self.title),
+            about=attrs.evolve(about, title=about.title or self.title, tags={**self.tags, **about.tags}),
             blueprint=self.blueprint,
             payload=payload,
             contract=self.contract,
@@ -128,7 +130,12 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
             contract_of(head, state.head_blueprint, shape, state.data, state.anchors, seen),
             parent=None if state.freezes_extractor else f"{state.name}.extractor",
             blobs=blobs_of(seen),
+            tags=_tags(state),
         )
+
+
+def _tags(state: TaskState) -> dict[str, str]:
+    return {"backbone": state.head_blueprint.model, "dataset": state.task.data.name}
 
 
 def _extractor(state: TaskState, module: nn.Module, shape: Structural, seen: tuple[Moments, ...]) -> Draft:
@@ -141,6 +148,7 @@ def _extractor(state: TaskState, module: nn.Module, shape: Structural, seen: tup
         module,
         contract_of(module, blueprint, shape, data, state.anchors, seen),
         blobs=blobs_of(seen),
+        tags={**_tags(state), "backbone": blueprint.model},
     )
 
 

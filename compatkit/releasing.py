@@ -95,6 +95,9 @@ class Release:
             )
             part = candidate_of(store, name, digest_of(to_bytes(manifest)), manifest, draft.module)
             parts[draft.key] = Ready(draft.key, name, part, released)
+        for state in fit.tasks.values():
+            if (source := state.task.data.source) is not None:
+                store.memory.found(state.task.data.train.digest, attrs.asdict(source))
         known = [
             split for state in fit.tasks.values() for split in (state.task.data.test, state.task.data.train)
         ]

@@ -193,7 +193,8 @@ def publish_split(
         part = parts[side]
         name = check_name(f"{prefix}.{side}")
         title = f"{part.blueprint.model} {'up to' if side == 'extractor' else 'after'} {part.blueprint.split}"
-        draft = Draft(side, side, title, part.blueprint, part.module, part.contract, blobs=part.blobs)  # type: ignore[arg-type]
+        tags = {"backbone": part.blueprint.model}
+        draft = Draft(side, side, title, part.blueprint, part.module, part.contract, None, part.blobs, tags)  # type: ignore[arg-type]
         manifest = draft.manifest(draft.put(store), training or {}, parents, about or About())
         reference = publish(store, name, manifest, part.module)
         remember_proof(store, manifest, reference)

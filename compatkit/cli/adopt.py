@@ -10,7 +10,7 @@ import click
 
 from compatkit.cli.cuts import image_size, model_arguments, model_options
 from compatkit.cli.gc import size as amount
-from compatkit.cli.options import data_options, given, json_option, registry_option
+from compatkit.cli.options import about, about_options, data_options, given, json_option, registry_option
 from compatkit.cli.output import clean, emit, next_step, rows
 from compatkit.cli.roots import destination, publishing
 from compatkit.cli.split import lines
@@ -77,6 +77,7 @@ def numbers(
     "--interpolation", metavar="KIND", help="How images are resized: bilinear, bicubic, lanczos or nearest."
 )
 @click.option("--crop-pct", type=float, metavar="SHARE", help="Share of the resized image that is kept.")
+@about_options
 @data_options
 @registry_option
 @json_option
@@ -123,7 +124,7 @@ def adopt_command(
         data=data,
         images={one: value for one, value in images.items() if value is not None},
     )
-    published = adopted.publish(publishing(root), name)
+    published = adopted.publish(publishing(root), name, about=about(context))
     if machine:
         parts = {side: part.to_json() for side, part in adopted.parts.items()}
         emit({**adopted.provenance, "kwargs": dict(adopted.kwargs), "parts": parts, "published": published})

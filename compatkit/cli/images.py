@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compatkit.cli.output import warn
-from compatkit.errors import DataError, UnknownName
+from compatkit.errors import CompatkitError, DataError, UnknownName
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet, Split
@@ -50,7 +50,8 @@ def data_sets(
         extractors: Pinned references.
         recipe: File whose tasks' data sets are taken.
         names: Data sets by name or path; a single one is taken for a single extractor whatever it was trained on.
-            Without recipe and names each extractor's manifest names its own.
+            Without recipe and names each extractor's manifest names its own: its very images from where they lay when
+            it was published here, unless ``root`` is given, else those of that name.
         root: Folder of data sets.
         download: Whether torchvision may fetch what is missing.
 
@@ -59,7 +60,7 @@ def data_sets(
     """
     manifests = {reference: held.manifest(reference) for reference in extractors}
     if not recipe and not names:
-        return _by_manifest(manifests, root, download)
+        return _by_manifest(held, manifests, root, download)
     sets = (
         _of_recipe(recipe, root, download)
         if recipe
@@ -84,15 +85,23 @@ def data_sets(
     return chosen
 
 
-def _by_manifest(manifests: Mapping[str, Manifest], root: str | None, download: bool) -> dict[str, DataSet]:
+def _by_manifest(
+    held: Registry, manifests: Mapping[str, Manifest], root: str | None, download: bool
+) -> dict[str, DataSet]:
     loaded: dict[str, DataSet] = {}
     chosen = {}
     for reference, manifest in manifests.items():
-        family = _family(manifest)
+        family, digest = _family(manifest), str(_trained(manifest).get("digest"))
         if not family:
             raise DataError(
                 f"{reference} was not trained here, so it names no test images. {WAYS}", subject=reference
             )
+        if root is None and digest not in loaded:
+            again = _again(held, reference, digest)
+            loaded |= {digest: again} if again is not None else {}
+        if digest in loaded:
+            chosen[_name(reference)] = loaded[digest]
+            continue
         if family not in loaded:
             try:
                 loaded[family] = load_data_set(family, root, download)
@@ -103,13 +112,36 @@ def _by_manifest(manifests: Mapping[str, Manifest], root: str | None, download: 
                 ) from error
         seen = loaded[family].train
         seen = seen if _trained(manifest).get("labelled", True) else seen.unlabelled()
-        if seen.digest != _trained(manifest).get("digest"):
+        if seen.digest != digest:
             warn(
                 f"{reference} was trained on other images than the {family!r} found here (a subset, or changed by "
                 "its recipe). The plain test set is used; --recipe FILE takes the recipe's own."
             )
         chosen[_name(reference)] = loaded[family]
     return chosen
+
+
+def _again(held: Registry, reference: str, digest: str) -> DataSet | None:
+    """Return the data set with the very images that an extractor was trained on, from where they lay then.
+
+    None where this machine does not know where, and, with a warning, where they lie there no more.
+    """
+    from compatkit.data import load_spec
+    from compatkit.recipes import providers
+
+    known = held.store.memory.source(digest)
+    if known is None:
+        return None
+    where = " in ".join(filter(None, (known["spec"]["name"], known["root"])))
+    try:
+        data = load_spec(known["spec"], root=known["root"], providers=providers())
+    except CompatkitError as error:
+        warn(f"{reference} was trained on {where}, which cannot be loaded any more: {error}")
+        return None
+    if data.train.digest != digest:
+        warn(f"{reference} was trained on {where}, which holds other images now.")
+        return None
+    return data
 
 
 def load_data_set(name: str, root: str | None, download: bool) -> DataSet:

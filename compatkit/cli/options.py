@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
 
 from compatkit.batchnorm import POLICIES, check_policy
 from compatkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from compatkit.registry.manifest import About
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,6 +46,7 @@ class Given:
         signed: Whether what is loaded must be signed.
         trusted: Whose signatures count: folders, files or keys; empty for the user's own.
         key: Private key to sign with what is published, or None.
+        about: What is said for people of what is published, by field of ``About``.
     """
 
     registry: str | None = None
@@ -50,6 +54,7 @@ class Given:
     signed: bool = False
     trusted: tuple[str, ...] = ()
     key: str | None = None
+    about: dict[str, Any] = attrs.field(factory=dict)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -133,6 +138,62 @@ def sign_option(function: Command) -> Command:
         callback=keep,
         help="Sign what is published: file of a private key, or the name of one that `compatkit keys new` made.",
     )(function)
+
+
+def tags(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Read ``KEY=VALUE``, given any number of times."""
+    found: dict[str, str] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(
+                f"expected KEY=VALUE, such as domain=digits, got {value!r:.100}.", context, parameter
+            )
+        if found.setdefault(key, text) != text:
+            raise click.BadParameter(
+                f"{key!r} is given twice, as {found[key]!r} and as {text!r}; no component has both.",
+                context,
+                parameter,
+            )
+    return found
+
+
+def about_options(function: Command) -> Command:
+    """Add what is said for people of what is published; it is kept in the context."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value:
+            given(context).about[str(parameter.name)] = value
+
+    for name, metavar, text in (
+        ("--source", "TEXT", "Where it comes from: a link, a paper."),
+        ("--licence", "NAME", "Licence of what is published, such as Apache-2.0."),
+        ("--description", "TEXT", "Description of what is published."),
+        ("--title", "TEXT", "Title of what is published; else one says network, cut and data."),
+    ):
+        function = click.option(name, metavar=metavar, expose_value=False, callback=keep, help=text)(function)
+
+    def keep_tags(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+        keep(context, parameter, tags(context, parameter, values))
+
+    return click.option(
+        "--tag",
+        "tags",
+        multiple=True,
+        metavar="KEY=VALUE",
+        expose_value=False,
+        callback=keep_tags,
+        help="A tag of what is published, for `compatkit search --tag`, besides dataset= and backbone=; may be "
+        "repeated.",
+    )(function)
+
+
+def about(context: click.Context, known: About | None = None) -> About:
+    """Return what the command line says for people of what is published, over what is ``known`` already."""
+    from compatkit.registry.manifest import About
+
+    said, known = given(context).about, known or About()
+    return attrs.evolve(known, **{**said, "tags": {**known.tags, **said.get("tags", {})}})
 
 
 def data_options(function: Command) -> Command:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.gc import size
-from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.options import json_option, registry_option, tags
 from compatkit.cli.output import columns, emit, paragraph, progress, rows
 from compatkit.cli.roots import store
 
@@ -18,24 +18,6 @@ if TYPE_CHECKING:
 SHOWN = 50
 """Versions that a person is shown without asking for more."""
 HEADER = ("name", "version", "kind", "parameters", "channels", "network", "tags", "title")
-
-
-def tags(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Read ``KEY=VALUE``, given any number of times."""
-    found: dict[str, str] = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not key or not equals:
-            raise click.BadParameter(
-                f"expected KEY=VALUE, such as domain=digits, got {value!r:.100}.", context, parameter
-            )
-        if found.setdefault(key, text) != text:
-            raise click.BadParameter(
-                f"{key!r} is given twice, as {found[key]!r} and as {text!r}; no component has both.",
-                context,
-                parameter,
-            )
-    return found
 
 
 @click.command(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from compatkit.cli.cuts import image_size, model_arguments, model_options
-from compatkit.cli.options import data_options, json_option, registry_option, sign_option
+from compatkit.cli.options import about, about_options, data_options, json_option, registry_option, sign_option
 from compatkit.cli.output import emit, rows
 from compatkit.cli.roots import destination, publishing
 from compatkit.cli.signing import chosen_key, sign_published
@@ -47,6 +47,7 @@ from compatkit.errors import UsageError
     metavar="NAME",
     help="Training images by name or path, to state what the features look like on them.",
 )
+@about_options
 @data_options
 @registry_option
 @json_option
@@ -99,7 +100,7 @@ def split_command(
     published, signed = {}, {}
     if root is not None and publish is not None:
         held = publishing(root)
-        published = publish_split(held, parts, publish)
+        published = publish_split(held, parts, publish, about=about(context))
         signed = sign_published(held, published.values(), key)
     if machine:
         found = {side: part.to_json() for side, part in parts.items()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import data_options, given, json_option, registry_option, sign_option
+from compatkit.cli.options import about, about_options, data_options, given, json_option, registry_option, sign_option
 from compatkit.cli.outcome import found_in, show_outcomes, to_json
 from compatkit.cli.output import columns, emit, news, next_step, progress, speaks
 from compatkit.cli.roots import check_folder, destination, publishing, registry
@@ -21,6 +21,7 @@ from compatkit.registry.names import Version
 if TYPE_CHECKING:
     from compatkit.promises import Given
     from compatkit.recipes import Recipe
+    from compatkit.registry.manifest import About
     from compatkit.training.beginning import Frozen
     from compatkit.training.fit import Fit
     from compatkit.training.task import Task
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     metavar="STEPS",
     help="Show where the time of so many steps goes, and train nothing.",
 )
+@about_options
 @data_options
 @registry_option
 @json_option
@@ -137,7 +139,7 @@ def train_command(
         news("What is published are the moving averages of the weights, as the recipe's ema asks.")
     if dry_run:
         context.exit(_rehearse(root, fit, plan, version, major, images, machine))
-    parts = _publish(root, fit, plan, version, major, images)
+    parts = _publish(root, fit, plan, about(context, plan.about), version, major, images)
     signed = sign_published(registry(context), parts.values(), key)
     last = {row["task"]: row["losses"] for row in fit.history}
     if machine:
@@ -251,7 +253,7 @@ def _rehearse(
 
 
 def _publish(
-    root: Path, fit: Fit, plan: Recipe, version: str | None, major: bool, images: Given
+    root: Path, fit: Fit, plan: Recipe, said: About, version: str | None, major: bool, images: Given
 ) -> dict[str, str]:
     kept = plan.trainer.checkpoint
     state = (
@@ -262,7 +264,13 @@ def _publish(
     try:
         with progress("policies") as report:
             return publishing(root).publish(
-                fit, prefix=plan.prefix, version=version, major=major, data=images, progress=report
+                fit,
+                prefix=plan.prefix,
+                version=version,
+                major=major,
+                about=said,
+                data=images,
+                progress=report,
             )
     except (EnvironmentFailure, PolicyBroken) as error:
         raise type(error)(f"{error} {state}", subject=error.subject) from error

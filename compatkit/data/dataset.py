@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,7 +11,20 @@ from numpy.typing import NDArray
 from compatkit.data.split import Channels, Split
 from compatkit.errors import DataError
 
-__all__ = ["Channels", "DataSet", "Split", "describe"]
+__all__ = ["Channels", "DataSet", "Source", "Split", "describe"]
+
+
+@attrs.frozen
+class Source:
+    """Where on this machine a data set was loaded from.
+
+    Attributes:
+        spec: What ``load_spec`` takes to load it again, a path absolute.
+        root: Folder in which a name was looked for, absolute; None where none was named.
+    """
+
+    spec: Mapping[str, Any]
+    root: str | None = None
 
 
 @attrs.frozen(eq=False)
@@ -20,6 +33,7 @@ class DataSet:
 
     Attributes:
         name: For example ``"mnist"``; its splits are ``"mnist/train"`` and ``"mnist/test"``.
+        source: Where it was loaded from; None where it was made, or changed since.
 
     Raises:
         DataError: The two splits differ in classes, channels or size.
@@ -28,6 +42,7 @@ class DataSet:
     name: str
     train: Split
     test: Split
+    source: Source | None = None
 
     def __attrs_post_init__(self) -> None:
         """Check that the two splits go together."""

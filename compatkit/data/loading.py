@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 
-from compatkit.data.dataset import DataSet
+import attrs
+
+from compatkit.data.dataset import DataSet, Source
 from compatkit.data.packs import read_pack, stem
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, PluginError, UnknownName
 
@@ -71,9 +73,24 @@ def load(
         DataError: A file is damaged or no data set, or a known data set is in none of the folders.
         EnvironmentFailure: A folder or file cannot be read, or the download failed.
     """
+    folders = _folders(root)
     if is_path(name_or_path):
-        return _load_path(Path(name_or_path).expanduser(), _folders(root))
-    name, folders, offered = str(name_or_path), _folders(root), providers or {}
+        path = _found(Path(name_or_path).expanduser(), folders)
+        return attrs.evolve(read_pack(path, name=_name(path)), source=Source({"name": str(path.absolute())}))
+    name = str(name_or_path)
+    place = str(folders[0].absolute()) if folders else None
+    return attrs.evolve(
+        _named(name, folders, root, download, providers or {}), source=Source({"name": name}, place)
+    )
+
+
+def _named(
+    name: str,
+    folders: list[Path],
+    root: str | os.PathLike[str] | None,
+    download: bool,
+    offered: Mapping[str, Provider],
+) -> DataSet:
     key = _key(name)
     made, provider, composed = _match(key, MADE), _match(key, offered), _match(key, COMPOSED)
     if provider is not None and (made is not None or composed is not None or key in FETCHED):
@@ -102,10 +119,10 @@ def is_path(name_or_path: str | os.PathLike[str]) -> bool:
     return not isinstance(name_or_path, str) or "/" in text or os.sep in text or text.endswith(".npz")
 
 
-def _load_path(path: Path, folders: list[Path]) -> DataSet:
+def _found(path: Path, folders: list[Path]) -> Path:
+    """Return the file that a path means: in the current folder first, then in those of data sets."""
     places = [path] if path.is_absolute() else [path, *(folder / path for folder in folders)]
-    found = next((place for place in places if place.exists()), path)
-    return read_pack(found, name=_name(found))
+    return next((place for place in places if place.exists()), path)
 
 
 def _torchvision(name: str, folders: list[Path], download: bool, offered: Mapping[str, Provider]) -> DataSet:

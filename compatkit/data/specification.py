@@ -58,6 +58,7 @@ def load_spec(
     if relative_to is not None and is_path(name) and (Path(relative_to) / name).exists():
         name = Path(relative_to) / name
     data = load(name, root=root, download=download, providers=providers)
+    source = data.source and attrs.evolve(data.source, spec={**table, **data.source.spec})
     if "classes" in table:
         data = data.of_classes(_names(table["classes"]))
     if "half" in table:
@@ -67,7 +68,7 @@ def load_spec(
         data = data.converted(table["channels"])
     if "shift" in table:
         data = _shifted(data, table["shift"])
-    return data.renamed(_text(table["as"])) if "as" in table else data
+    return attrs.evolve(data.renamed(_text(table["as"])) if "as" in table else data, source=source)
 
 
 def _names(classes: Any) -> list[str]:

@@ -10,6 +10,7 @@ import attrs
 
 from compatkit.errors import UsageError
 from compatkit.recipes.values import called, made
+from compatkit.registry.manifest import About
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
@@ -47,6 +48,7 @@ class Recipe:
         frozen_statistics: ``"stored"`` or ``"batch"``.
         released_head: Reference of a released target head to stay compatible with, or None.
         released_extractor: Reference of a released extractor, or None.
+        about: Title, description, tags, licence and source of all parts.
     """
 
     path: Path
@@ -58,6 +60,7 @@ class Recipe:
     frozen_statistics: Literal["stored", "batch"] = "stored"
     released_head: str | None = None
     released_extractor: str | None = None
+    about: About = attrs.field(factory=About)
 
     @property
     def against(self) -> dict[str, Any]:
@@ -85,6 +88,7 @@ class Written:
     entries: tuple[Mapping[str, Any], ...]
     regularizers: tuple[Use, ...]
     frozen: Frozen | None
+    about: About = attrs.field(factory=About)
 
     def load(self, data: Callable[[Any], DataSet], start: Start | None = None) -> Recipe:
         """Return the recipe with its data sets.
@@ -122,4 +126,5 @@ class Written:
             held.statistics,
             held.head,
             held.extractor,
+            self.about,
         )

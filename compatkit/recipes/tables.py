@@ -10,12 +10,13 @@ from compatkit.errors import UsageError
 from compatkit.recipes.files import check_tensor_file
 from compatkit.recipes.recipe import Frozen, Written
 from compatkit.recipes.values import called, check_values, made, only
+from compatkit.registry.manifest import About
 from compatkit.registry.names import check_name
 
 if TYPE_CHECKING:
     from compatkit.plugins import Use
 
-TOP = ("prefix", "regularizers", "trainer", "tasks", "frozen")
+TOP = ("prefix", "about", "regularizers", "trainer", "tasks", "frozen")
 TASK = (
     "name",
     "data",
@@ -81,7 +82,12 @@ def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, *
                 "freeze_extractor = true."
             )
     kept = tuple(_with_weights(entry, file) for entry in entries)
-    return Written(file, prefix, trainer, kept, regularizers, frozen)
+    about = made(About, _table(tables.get("about", {}), "[about]", file), f"{file}: [about]")
+    if wrong := [key for key, value in about.tags.items() if not isinstance(value, str)]:
+        raise UsageError(
+            f"{file}: [about]: the tag {wrong[0]!r} must be a text, got {about.tags[wrong[0]]!r:.100}."
+        )
+    return Written(file, prefix, trainer, kept, regularizers, frozen, about)
 
 
 def _entries(tasks: Any, prefix: str, file: Path) -> list[dict[str, Any]]:

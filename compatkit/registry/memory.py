@@ -1,4 +1,4 @@
-"""What this machine knows for sure from earlier: files that were verified, parts that were proved. Disposable.
+"""What this machine knows from earlier: files that were verified, parts that were proved, where images lay. Disposable.
 
 Kept in a small SQLite file in the user's cache folder, never in the registry. Whatever is wrong with that file, the
 answer is "not known", and the work is done again.
@@ -6,11 +6,14 @@ answer is "not known", and the work is done again.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -23,6 +26,7 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS verified (digest TEXT PRIMARY KEY, device, inode, size, modified, changed)"
     " WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS proved (fact TEXT PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS images (digest TEXT PRIMARY KEY, source TEXT) WITHOUT ROWID",
 )
 
 
@@ -62,6 +66,19 @@ class Memory:
     def prove(self, fact: str) -> None:
         """Remember a fact."""
         self._tell("INSERT OR IGNORE INTO proved VALUES (?)", fact)
+
+    def source(self, digest: str) -> Mapping[str, Any] | None:
+        """Return where images were loaded from, as JSON values; None if that is not known.
+
+        Args:
+            digest: Of training images, ``data:sha256:...``.
+        """
+        row = self._ask("SELECT source FROM images WHERE digest = ?", digest)
+        return json.loads(row[0]) if row else None
+
+    def found(self, digest: str, source: Mapping[str, Any]) -> None:
+        """Remember where images were loaded from. A manifest, which travels, says only what they are."""
+        self._tell("INSERT OR REPLACE INTO images VALUES (?, ?)", digest, json.dumps(source))
 
     def _ask(self, sql: str, *values: str) -> tuple[str, ...] | None:
         with self._lock:

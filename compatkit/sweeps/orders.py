@@ -136,7 +136,7 @@ def concluded(order: Order, record: Record, plan: Recipe, fit: Fit, registry: Re
     Raises:
         CompatkitError: They cannot be published or measured.
     """
-    parts = registry.publish(fit, prefix=order.prefix)
+    parts = registry.publish(fit, prefix=order.prefix, about=plan.about)
     sides = {
         side: [name for key, name in parts.items() if key.endswith(side)] for side in (".extractor", ".head")
     }

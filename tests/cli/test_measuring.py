@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from small import data_set
+from small import data_set, write_packs
 
 import compatkit as ck
 from compatkit.registry.store import Store
@@ -126,6 +126,39 @@ def test_images_of_a_recipe(run: Any, recipe: Any, monkeypatch: Any) -> None:
         and [cell["settings"]["data"] for cell in said.json["cells"]]
         == ["left/test"] * 2 + ["right/test"] * 2
     )
+
+
+BOTH = "matrix", "digits/*.extractor", "digits/*.head"
+
+
+def test_images_are_found_again_where_training_found_them(run: Any, recipe: Any, tmp_path: Path) -> None:
+    root = "--registry", tmp_path / "parts"
+    path = recipe(('data = "left.npz"', 'data = { name = "left.npz", train = 24, test = 12 }'))
+    assert run(*root, "train", path).code == 0
+    said = run(*root, *BOTH, "--json")
+    assert said.code == 0 and said.err == ""
+    assert [cell["settings"]["data"] for cell in said.json["cells"]] == ["left/test"] * 2 + ["right/test"] * 2
+    assert said.json["cells"][0]["restricted"]["count"] == 12  # the recipe's own subset
+    assert run(*root, "recombine", LEFT, RIGHT).code == 0
+    texts = [file.read_bytes() for file in (tmp_path / "parts").rglob("*") if file.is_file()]
+    assert texts and not any(str(path.parent).encode() in text for text in texts)  # nothing of it travels
+
+
+def test_images_that_moved_or_changed_since_training_are_told(run: Any, recipe: Any, tmp_path: Path) -> None:
+    root, path = ("--registry", tmp_path / "parts"), recipe()
+    assert run(*root, "train", path).code == 0
+    pack = path.parent / "left.npz"
+    write_packs(path.parent, count=30)
+    changed = run(*root, *BOTH)
+    assert changed.code == 2 and f"was trained on {pack}, which holds other images now." in unwrapped(changed)
+    pack.unlink()
+    gone = run(*root, *BOTH)
+    assert gone.code == 2 and f"was trained on {pack}, which cannot be loaded any more" in unwrapped(gone)
+    assert "--data NAME" in gone.err
+
+
+def unwrapped(said: Any) -> str:
+    return " ".join(said.err.split())
 
 
 def test_images_by_path_and_name(run: Any, parts: Path, monkeypatch: Any) -> None:

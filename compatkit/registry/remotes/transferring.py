@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.errors import LayoutError, UsageError
+from compatkit.errors import CompatkitError, LayoutError, UsageError
 from compatkit.registry import resolving
 from compatkit.registry.copying.admission import Deciding
 from compatkit.registry.copying.bringing import JOBS
@@ -318,7 +318,7 @@ def _check_there(there: Path | Files) -> None:
     if found:
         return
     near: list[str] = []
-    with suppress(Exception):  # only a hint: the parent may not be readable, or not be there
+    with suppress(OSError, CompatkitError):  # only a hint: the parent may not be readable, or not be there
         near = _alike(there)
     hint = f" Did you mean {near[0]}?" if near else ""
     raise LayoutError(
@@ -334,12 +334,13 @@ def _alike(there: Path | Files) -> list[str]:
         names = [one.name for one in there.parent.iterdir() if (one / MARKER).exists()]
         return [str(there.with_name(one)) for one in get_close_matches(there.name, names)]
     above, _, own = there.root.rpartition("/")
-    names = [str(one).rstrip("/").rpartition("/")[2] for one in there.system.ls(above, detail=False)]
-    return [
-        f"{there.url.rpartition('/')[0]}/{one}"
-        for one in get_close_matches(own, names)
-        if there.system.exists(f"{above}/{one}/{MARKER}")
-    ]
+    with there.talking("list", above):
+        names = [str(one).rstrip("/").rpartition("/")[2] for one in there.system.ls(above, detail=False)]
+        return [
+            f"{there.url.rpartition('/')[0]}/{one}"
+            for one in get_close_matches(own, names)
+            if there.system.exists(f"{above}/{one}/{MARKER}")
+        ]
 
 
 def _check_other(store: Store, other: Source) -> None:
