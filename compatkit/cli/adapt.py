@@ -9,6 +9,8 @@ import click
 from compatkit.cli.images import images_and_tests
 from compatkit.cli.keeping import check_target
 from compatkit.cli.options import (
+    about,
+    about_options,
     data_options,
     given,
     json_option,
@@ -77,6 +79,7 @@ def _training_options(function: Any) -> Any:
 @_training_options
 @click.option("--publish", metavar="NAME", help="Keep the adapted extractor under NAME.")
 @click.option("--version", metavar="X.Y.Z", help="Its number; else the least step that it needs.")
+@about_options
 @sign_option
 @signature_options
 @data_options
@@ -128,7 +131,9 @@ def adapt_command(
     if publish is not None:
         with progress("policies") as report:
             deciding = (*([] if tests is None else [tests]), found_in(data_root, download))
-            kept = held.publish_adapted(publish, adapted, version=version, data=deciding, progress=report)
+            kept = held.publish_adapted(
+                publish, adapted, version=version, about=about(context), data=deciding, progress=report
+            )
     signed = sign_published(held, [kept], key) if kept is not None else {}
     if machine:
         emit(_to_json(adapted, kept, trainer) | signed)

@@ -8,7 +8,15 @@ import click
 
 from compatkit.cli.images import images_and_tests, load_data_set, tests_for
 from compatkit.cli.keeping import check_target
-from compatkit.cli.options import data_options, given, json_option, registry_option, signature_options
+from compatkit.cli.options import (
+    about,
+    about_options,
+    data_options,
+    given,
+    json_option,
+    registry_option,
+    signature_options,
+)
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
 from compatkit.cli.roots import check_outputs, registry, store
 
@@ -82,6 +90,7 @@ BY_LABELS = {
 )
 @click.option("--png", type=click.Path(), metavar="FILE", help="Draw the ladder: agreement against seconds.")
 @click.option("--publish", metavar="NAME", help="Keep the bridge under NAME, unless it does not fit.")
+@about_options
 @signature_options
 @data_options
 @registry_option
@@ -137,7 +146,7 @@ def bridge_command(
             progress=report,
         )
     fits = found.says != "no fit"
-    kept = held.publish_bridge(publish, found) if publish is not None and fits else {}
+    kept = held.publish_bridge(publish, found, about=about(context)) if publish is not None and fits else {}
     if png is not None:
         found.to_png(png)
     if machine:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.keeping import check_target
-from compatkit.cli.options import data_options, json_option, registry_option, sign_option, signature_options
+from compatkit.cli.options import (
+    about,
+    about_options,
+    data_options,
+    json_option,
+    registry_option,
+    sign_option,
+    signature_options,
+)
 from compatkit.cli.outcome import found_in
 from compatkit.cli.output import emit, progress
 from compatkit.cli.roots import registry
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--publish", required=True, metavar="NAME", help="What the new head is called.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the new rows.")
 @click.option("--version", metavar="X.Y.Z", help="Its number; else the least step that it needs.")
+@about_options
 @sign_option
 @signature_options
 @data_options
@@ -55,7 +64,16 @@ def extend_command(
         raise click.UsageError(f"--classes expects names with commas between them, got {classes!r}.")
     with progress("policies") as report:
         images = (found_in(data_root, download),)
-        kept = held.extend(head, names, publish, seed=seed, version=version, data=images, progress=report)
+        kept = held.extend(
+            head,
+            names,
+            publish,
+            seed=seed,
+            version=version,
+            about=about(context),
+            data=images,
+            progress=report,
+        )
     signed = sign_published(held, [kept], key)
     if machine:
         emit({"published": kept, "classes": _labels(held, kept), "added": names, "seed": seed, **signed})

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compatkit.contract import Kind
     from compatkit.evaluation.cells import Cell
     from compatkit.evaluation.recombination import Recombination
+    from compatkit.registry.manifest import About
     from compatkit.workspace import Registry
 
 
@@ -66,14 +67,16 @@ def check_target(context: click.Context, name: str, kind: Kind) -> None:
         )
 
 
-def keep(held: Registry, name: str | None, model: Recombination, cell: Cell | None) -> Kept | None:
+def keep(
+    held: Registry, name: str | None, model: Recombination, cell: Cell | None, about: About
+) -> Kept | None:
     """Publish a recombination, unless it was measured at chance, or could not be measured; None for no name."""
     if name is None:
         return None
     if cell is not None and (cell.grade == "chance" or cell.restricted is None):
         why = "it is at chance" if cell.restricted is not None else f"it could not be measured: {cell.reason}"
         return Kept("", f"not published: {why}. --no-measure publishes it all the same.")
-    reference = held.publish_recombination(name, model)
+    reference = held.publish_recombination(name, model, about=about)
     note = ""
     if model.estimated:
         data = model.estimated["data"]

@@ -12,6 +12,7 @@ from compatkit.batchnorm import estimates
 from compatkit.cli.images import data_sets, fitting_images
 from compatkit.cli.keeping import Kept, check_target, keep, tell_kept
 from compatkit.cli.measure import measuring_options
+from compatkit.cli.options import about, about_options
 from compatkit.cli.output import emit, paragraph, progress, report_text, rows
 from compatkit.cli.roots import registry
 from compatkit.errors import DataError, IncompatibleError
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     help="Keep the recombination under NAME, with the policy of --normalisation, unless it is measured at chance; "
     "statistics that are estimated anew are those of training images.",
 )
+@about_options
 @measuring_options
 @click.pass_context
 def recombine_command(
@@ -91,7 +93,7 @@ def recombine_command(
         str(left), str(right), normalisation=policy, images=images, adapt=adapt, data=fitted_on
     )
     if no_measure or data is None:
-        _tell(model.report, None, model, machine, keep(held, publish, model, None))
+        _tell(model.report, None, model, machine, keep(held, publish, model, None, about(context)))
         return
     between = {(str(left), str(right)): model.inserted}
     with progress("recombine") as done:
@@ -102,7 +104,7 @@ def recombine_command(
     cell = matrix.cell(str(left), str(right))
     # Checked again, with what was measured by now; figures with adapters are no evidence of the pair.
     after = model.report if model.inserted else held.check(str(left), str(right))
-    _tell(after, cell, model, machine, keep(held, publish, model, cell))
+    _tell(after, cell, model, machine, keep(held, publish, model, cell, about(context)))
     context.exit(1 if cell.grade == "chance" or cell.restricted is None else 0)
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 import click
 
 from compatkit.cli.cuts import image_size, model_arguments, model_options
-from compatkit.cli.options import about, about_options, data_options, json_option, registry_option, sign_option
+from compatkit.cli.options import (
+    about,
+    about_options,
+    data_options,
+    json_option,
+    registry_option,
+    sign_option,
+)
 from compatkit.cli.output import emit, rows
 from compatkit.cli.roots import destination, publishing
 from compatkit.cli.signing import chosen_key, sign_published

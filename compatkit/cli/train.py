@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import about, about_options, data_options, given, json_option, registry_option, sign_option
+from compatkit.cli.options import (
+    about,
+    about_options,
+    data_options,
+    given,
+    json_option,
+    registry_option,
+    sign_option,
+)
 from compatkit.cli.outcome import found_in, show_outcomes, to_json
 from compatkit.cli.output import columns, emit, news, next_step, progress, speaks
 from compatkit.cli.roots import check_folder, destination, publishing, registry

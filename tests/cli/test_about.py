@@ -1,0 +1,107 @@
+"""What is said for people of what is published: by the recipe, by options, by itself; and that it is found again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import data_set, quick
+
+import compatkit as ck
+
+SAID = (
+    "--tag",
+    "team=vision",
+    "--title",
+    "Ours",
+    "--licence",
+    "MIT",
+    "--description",
+    "A test.",
+    "--source",
+    "here",
+)
+EVERYTHING = {"title": "Ours", "licence": "MIT", "description": "A test.", "source": "here"}
+TABLE = """[about]
+licence = "Apache-2.0"
+tags = { team = "digits", state = "trial" }
+"""
+
+
+def found(run: Any, root: Path, *words: str) -> set[str]:
+    said = run("--registry", root, "search", *words, "--json")
+    assert said.code == 0
+    return {one["name"] for one in said.json["components"]}
+
+
+def about(root: Path, name: str) -> dict[str, Any]:
+    said = ck.Registry.open(root).manifest(name).about
+    return {
+        "title": said.title,
+        "licence": said.licence,
+        "description": said.description,
+        "source": said.source,
+    }
+
+
+def test_parts_of_a_run_are_found_by_data_set_backbone_and_what_was_said(
+    run: Any, recipe: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "parts"
+    path = recipe(("[trainer]", f"{TABLE}\n[trainer]"))
+    said = run("--registry", root, "train", path, "--tag", "state=final")
+    assert said.code == 0, said.err
+    assert found(run, root, "--kind", "head", "--tag", "dataset=left") == {"digits/left.head"}
+    both = {"digits/left.extractor", "digits/right.extractor"}
+    assert found(run, root, "--kind", "extractor", "--tag", "backbone=resnet20_cifar") == both
+    assert found(run, root, "--kind", "extractor", "--tag", "team=digits", "--tag", "state=final") == both
+    assert found(run, root, "--tag", "state=trial") == set()
+    told = about(root, "digits/left.head")
+    assert told["licence"] == "Apache-2.0" and told["title"].startswith("resnet20_cifar after layer2")
+
+
+def test_parts_of_a_cut_and_of_a_checkpoint_say_what_they_are_told(run: Any, tmp_path: Path) -> None:
+    root, kwargs = tmp_path / "parts", ("--kwargs", '{"num_classes": 7}')
+    at = "--registry", root
+    assert run(*at, "split", "resnet8_cifar", "--at", "layer2", *kwargs, "--publish", "cut", *SAID).code == 0
+    whole = ck.Registry.open(root).recombine("cut.extractor", "cut.head").state_dict()
+    torch.save({name.partition(".")[2]: one for name, one in whole.items()}, tmp_path / "net.pth")
+    words = "--model", "resnet8_cifar", "--split", "layer2", "--name", "taken", "--tag", "backbone=mine"
+    said = run(*at, "adopt", tmp_path / "net.pth", *words, *SAID)
+    assert said.code == 0, said.err
+    for name in ("cut.extractor", "cut.head", "taken.extractor", "taken.head"):
+        assert about(root, name) == EVERYTHING
+    assert found(run, root, "--tag", "backbone=resnet8_cifar", "--tag", "team=vision") == {
+        "cut.extractor",
+        "cut.head",
+    }
+    assert found(run, root, "--tag", "backbone=mine") == {"taken.extractor", "taken.head"}
+
+
+def test_a_recombination_says_what_it_is_told(run: Any, parts: Path) -> None:
+    words = "digits/left.extractor", "digits/right.head", "--no-measure", "--publish", "digits/mixed"
+    assert run("recombine", *words, *SAID).code == 0
+    assert about(parts, "digits/mixed") == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [("tags = { year = 2026 }", "'year'"), ('license = "MIT"', "Did you mean 'licence'")],
+)
+def test_a_table_that_cannot_be_used_is_refused_before_the_run(
+    run: Any, recipe: Any, tmp_path: Path, table: str, named: str
+) -> None:
+    path = recipe(("[trainer]", f"[about]\n{table}\n\n[trainer]"))
+    error = run("--registry", tmp_path / "parts", "train", path, "--json").json["error"]
+    assert error["code"] == "usage" and named in error["message"] and not (tmp_path / "parts").exists()
+    wrong = run("--registry", tmp_path / "parts", "train", recipe(), "--tag", "team", "--json").json["error"]
+    assert wrong["code"] == "usage" and "KEY=VALUE" in wrong["message"]
+
+
+def test_tags_are_public_in_python(tmp_path: Path) -> None:
+    task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=(16, 16))
+    registry = ck.Registry.init(tmp_path / "parts")
+    registry.publish(quick(steps=1).fit([task]), prefix="mine", about=ck.About(tags={"dataset": "other"}))
+    assert registry.manifest("mine/left.head").about.tags == {"backbone": "resnet8_cifar", "dataset": "other"}
