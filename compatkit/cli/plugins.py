@@ -1,52 +1,106 @@
-"""The command plugins: what is installed, and what is wrong with it."""
+"""The command that lists what can be named in a run: plugins, and the builders and data sets that are built in."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 import click
 
 from compatkit.cli.options import json_option
-from compatkit.cli.output import clean, emit, fold
+from compatkit.cli.output import clean, columns, emit, fold, paragraph, width
 
 if TYPE_CHECKING:
     from compatkit.plugins import Listed
 
 
+GAPS = 4
+"""Characters between the three columns."""
+
+
 @click.command(
-    "plugins", help="List the installed plugins: status, distribution, version, hooks, order, settings."
+    "plugins",
+    help="List what a run can name, by kind, one line each: regularizers, metrics, builders of backbones, data sets, "
+    "studies. WORD shows those that have it in name or description; the NAME of one shows all of it: status, settings, "
+    "hooks, order, source.",
 )
+@click.argument("word", metavar="[WORD|NAME]", required=False)
 @click.option("--trace", is_flag=True, help="Show the traceback of each plugin that failed.")
 @json_option
-def plugins_command(trace: bool, machine: bool) -> None:
+@click.pass_context
+def plugins_command(context: click.Context, word: str | None, trace: bool, machine: bool) -> None:
     """List plugins; every one is imported, each on its own, and a broken one is no error here."""
     from compatkit.plugins import listing
 
-    found = listing()
+    found = sorted([*listing(), *_built_in()], key=lambda one: one.kind)
+    named = [one for one in found if word in (one.name, f"{one.kind}.{one.name}")]
+    if word is not None:
+        found = named or [
+            one for one in found if word.casefold() in f"{one.kind}.{one.name} {one.summary}".casefold()
+        ]
     if machine:
         emit([one.to_json() for one in found])
-        return
-    if not found:
-        click.echo("no plugins are installed")
-    for place, one in enumerate(found):
-        _print_plugin(one, trace, first=place == 0)
+    elif named:
+        for place, one in enumerate(named):
+            _print_plugin(one, first=place == 0)
+    else:
+        _print_kinds(found)
+    if trace and not machine:
+        for one in found:
+            if one.traceback:
+                click.echo(f"\n{clean(one.traceback)}")
+    if word is not None and not found:
+        if not machine:
+            paragraph(f"nothing has {word!r} in its name or description; `compatkit plugins` lists all.")
+        context.exit(1)
 
 
-def _print_plugin(one: Listed, trace: bool, *, first: bool) -> None:
+def _built_in() -> Iterator[Listed]:
+    """Yield the builders and data sets that are no plugins."""
+    from compatkit import __version__
+    from compatkit.adapters.builders import BUILT_IN
+    from compatkit.data.loading import known
+    from compatkit.plugins import Listed
+
+    for name in sorted(BUILT_IN):
+        yield Listed("builders", name, "active", "compatkit", __version__, summary=f"The networks of {name}.")
+    for name, summary in known().items():
+        yield Listed("data_sets", name, "active", "compatkit", __version__, summary=summary)
+
+
+def _print_kinds(found: list[Listed]) -> None:
+    for place, kind in enumerate(dict.fromkeys(one.kind for one in found)):
+        click.echo(f"{'' if place == 0 else chr(10)}{click.style(clean(kind), bold=True)}")
+        lines = [one for one in found if one.kind == kind]
+        status = max(0 if one.status == "active" else len(one.status) for one in lines)
+        left = width() - max(len(one.name) for one in lines) - status - GAPS
+        columns([("name", "", "what it does"), *(_line(one, left) for one in lines)])
+
+
+def _line(one: Listed, left: int) -> tuple[str, str, str]:
+    """Return name, status where it cannot be used, and what fits into ``left`` characters of what is to be said."""
+    usable = one.status == "active"
+    text = shorten(one.summary if usable else one.message, left, placeholder=" ...")
+    return one.name, "" if usable else one.status, text
+
+
+def _print_plugin(one: Listed, *, first: bool) -> None:
     colour = "green" if one.status == "active" else "red"
     key, owner = clean(f"{one.kind}.{one.name}"), clean(f"{one.distribution or '?'} {one.version or '?'}")
     click.echo(
         f"{'' if first else chr(10)}{click.style(key, bold=True)}  {click.style(one.status, fg=colour)}  {owner}"
     )
     facts = {
+        "does": one.summary,
+        "models": ", ".join(one.models),
         "hooks": ", ".join(hook.removeprefix("compatkit_") for hook in one.hooks),
         "settings": "; ".join(map(str, one.settings)),
-        "order": f"{one.order} of the {one.kind}" if one.status == "active" else "",
+        "order": f"{one.order} of the {one.kind}" if one.order and one.status == "active" else "",
+        "source": one.source or "",
         "problem": one.message,
         "notes": " ".join(one.notes),
     }
     for label, text in facts.items():
         if text:
             click.echo(fold(label, text, indent=2, size=8))
-    if trace and one.traceback:
-        click.echo(clean(one.traceback))

@@ -27,8 +27,26 @@ def store(context: click.Context) -> Store:
     """
     from compatkit.registry.store import Store
 
-    root, trusted = given(context).registry, demanded(context)
+    root, trusted = _named(context), demanded(context)
     return Store.find(trusted=trusted) if root is None else Store.open(Path(root).expanduser(), trusted)
+
+
+def _named(context: click.Context) -> str | None:
+    """Return the registry that the command line or the environment names, None for none.
+
+    Raises:
+        UsageError: It is the address of a remote.
+    """
+    from compatkit.registry.layout import VARIABLE
+
+    named = given(context).registry or os.environ.get(VARIABLE) or None
+    if named is not None and "://" in named:
+        raise UsageError(
+            f"{named} is a remote, and commands work in a folder. Copy all of it: `compatkit clone {named} FOLDER`, or "
+            f"some: `compatkit --registry FOLDER pull {named} PATTERN`.",
+            subject=named,
+        )
+    return named
 
 
 def demanded(context: click.Context) -> Trusted | None:
@@ -67,7 +85,7 @@ def destination(context: click.Context) -> Path:
     """
     from compatkit.registry.layout import FOLDERS, MARKER, VARIABLE, locate
 
-    named = given(context).registry
+    named = _named(context)
     root = Path(named if named is not None else locate(None)).expanduser().absolute()
     if (root / MARKER).exists():
         _try_to_write(root)

@@ -22,7 +22,8 @@ HEADER = ("name", "version", "kind", "parameters", "channels", "network", "tags"
 
 @click.command(
     "search",
-    help="Search versions; every filter must fit. PATTERN is a glob over whole names, such as 'digits/*.head'.",
+    help="Search versions; every filter must fit. PATTERN is a glob over whole names, such as 'digits/*.head', or "
+    "words that stand in name, title, description, model or tags, such as resnet.",
 )
 @click.argument("pattern", required=False)
 @click.option("--kind", help="extractor, head, auxiliary_head, adapter, ...")
@@ -34,7 +35,7 @@ HEADER = ("name", "version", "kind", "parameters", "channels", "network", "tags"
 @click.option("--class", "label", metavar="NAME", help="A class, by any of its names.")
 @click.option("--anchor", metavar="DIGEST", help="What it was trained against: a digest, or how it begins.")
 @click.option("--parent", metavar="REF", help="What it came from: a reference, or a manifest's digest.")
-@click.option("--text", metavar="WORDS", help="Words that all stand in the title or the description.")
+@click.option("--text", metavar="WORDS", help="Words that all stand in title, description, model or tags.")
 @click.option("--latest", is_flag=True, help="Only the latest version of each name.")
 @click.option("--withdrawn", is_flag=True, help="Withdrawn versions too.")
 @click.option(
@@ -57,10 +58,13 @@ def search_command(
 ) -> None:
     """Search versions."""
     from compatkit.registry.index.search import Query
+    from compatkit.registry.resolving import is_pattern
 
     index = store(context).index
     most = limit if limit is not None or machine else SHOWN
-    query = Query(pattern=pattern, kind=kind and kind.replace(" ", "_"), tags=tagged, limit=most, **filters)  # pyright: ignore[reportArgumentType]
+    where = "anywhere" if pattern is not None and not is_pattern(pattern) else "pattern"
+    filters[where] = pattern
+    query = Query(kind=kind and kind.replace(" ", "_"), tags=tagged, limit=most, **filters)  # pyright: ignore[reportArgumentType]
     found = list(index.each(query))
     total = len(found) if most is None or len(found) < most else max(len(found), index.count(query))
     if machine:

@@ -113,6 +113,15 @@ def _named(
     return _torchvision(name, folders, download, offered)
 
 
+def known() -> dict[str, str]:
+    """Return the data sets that have a name without any plugin, each with a line on what it is."""
+    own = {
+        name: (import_module(module).__doc__ or "").partition("\n")[0]
+        for name, (module, _) in (MADE | COMPOSED).items()
+    }
+    return own | {name: "A pack of this name, or torchvision's own files." for name in FETCHED.values()}
+
+
 def is_path(name_or_path: str | os.PathLike[str]) -> bool:
     """Return whether this is the path of a file, not the name of a data set."""
     text = os.fspath(name_or_path)

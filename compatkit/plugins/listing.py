@@ -25,6 +25,7 @@ class Listed:
     Attributes:
         status: ``blocked``: by a variable of the environment; ``incompatible``: written for another
             version of the hooks; ``clash``: two distributions have the same key.
+        summary: First line of its docstring.
         order: Place among the plugins of its kind, from 1, where a run states nothing else.
         models: For a builder that lists them: the names of its models.
         hooks: Hooks implemented; for a regularizer whose factory is a class, those of training too.
@@ -40,6 +41,7 @@ class Listed:
     distribution: str | None
     version: str | None
     source: str | None = None
+    summary: str = ""
     order: int = 0
     models: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()
@@ -94,6 +96,7 @@ def _describe(line: Listed, loaded: Loaded) -> Listed:
         line,
         models=models,
         source=loaded.offer.source,
+        summary=loaded.summary,
         hooks=tuple(one.hook for one in hooks),
         settings=loaded.offer.settings,
         notes=loaded.notes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import time
@@ -92,9 +93,14 @@ class Offer:
 
 @attrs.frozen(eq=False)
 class Loaded:
-    """A checked import: what is offered, the hooks, what is odd, and how long it took."""
+    """A checked import: what is offered, the hooks, what is odd, and how long it took.
+
+    Attributes:
+        summary: First line of what the plugin says of itself, or its factory.
+    """
 
     offer: Offer
+    summary: str
     hooks: tuple[Implementation, ...]
     notes: tuple[str, ...]
     seconds: float
@@ -140,7 +146,8 @@ def load(point: EntryPoint) -> Loaded:
             raise owner.error(
                 f"its factory has a setting {taken[0]!r}, a word that a run uses itself. Rename it."
             )
-    return Loaded(offer, hooks, (note,) if note else (), round(seconds, 4))
+    summary = (inspect.getdoc(plugin) or inspect.getdoc(factory) or "").partition("\n")[0].replace("``", "")
+    return Loaded(offer, summary, hooks, (note,) if note else (), round(seconds, 4))
 
 
 def _check_builder(owner: Owner, name: str, factory: Callable[..., Any]) -> None:

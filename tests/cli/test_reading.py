@@ -14,6 +14,8 @@ import compatkit as ck
 from compatkit.cli import COMMANDS
 from compatkit.registry.store import Store
 
+KINDS = "builders", "data_sets", "metrics", "regularizers", "studies"
+
 
 def test_help_names_every_command_and_the_first_steps(run: Any) -> None:
     said = run("--help")
@@ -100,9 +102,39 @@ def test_show_tells_what_a_head_takes_gives_and_was_trained_against(run: Any) ->
 def test_plugins_lists_what_is_installed(run: Any) -> None:
     said = run("plugins")
     assert said.code == 0
-    assert "regularizers.dcc  active  compatkit" in said.out and "set_up, losses" in said.out
+    lines = said.out.splitlines()
+    assert [line for line in lines if line in KINDS] == list(KINDS)
+    assert max(map(len, lines)) <= 100 and all("``" not in line for line in lines)
+    for name in ("dcc", "accuracy", "digits", "timm", "mnist", "3.1"):
+        assert [line for line in lines if line.split()[0:1] == [name] and len(line.split()) > 3], name
     found = {f"{one['kind']}.{one['name']}": one for one in run("plugins", "--json").json}
     assert found["regularizers.dcc"]["status"] == "active" and found["metrics.accuracy"]["order"] == 1
+    assert found["builders.timm"]["distribution"] == "compatkit"
+    assert all(one["summary"] for one in found.values())
+
+
+def test_plugins_are_found_by_a_word_and_one_is_shown_in_full(run: Any) -> None:
+    said = run("plugins", "Rotation")
+    assert "rotation_prediction" in said.out and "dcc" not in said.out and "settings" not in said.out
+    one = run("plugins", "dcc")
+    assert one.code == 0 and one.out.startswith("regularizers.dcc  active  compatkit")
+    for word in ("set_up, losses", "classes: ", "of the regularizers", "dcc.py"):
+        assert word in one.out
+    assert run("plugins", "regularizers.dcc").out == one.out
+    assert [found["name"] for found in run("plugins", "dcc", "--json").json] == ["dcc"]
+    none = run("plugins", "nothing-like-it")
+    assert none.code == 1 and "nothing has 'nothing-like-it'" in none.out
+    assert run("plugins", "nothing-like-it", "--json").json == []
+
+
+@pytest.mark.parametrize("words", [("ls",), ("show", "x"), ("search",), ("train", "recipe.toml")])
+def test_a_remote_as_registry_is_told_how_to_be_read(
+    run: Any, monkeypatch: Any, words: tuple[str, ...]
+) -> None:
+    error = run("--registry", "s3://bucket/parts", *words, "--json").json["error"]
+    assert error["code"] == "usage" and "compatkit clone s3://bucket/parts FOLDER" in error["message"]
+    monkeypatch.setenv("COMPATKIT_REGISTRY", "s3://bucket/parts")
+    assert run(*words, "--json").json["error"] == error
 
 
 def test_the_registry_is_named_before_or_after_the_command(run: Any, parts: Path, monkeypatch: Any) -> None:

@@ -125,6 +125,12 @@ def test_search_as_json_gives_all_facts_and_no_limit(run: Run, monkeypatch: pyte
         (["--text", "small digits"], 1),
         (["--kind", "auxiliary head"], 1),
         (["*.head", "--kind", "extractor"], 0),
+        (["vgg1"], 2),
+        (["mnist"], 3),
+        (["Digits red VGG"], 2),
+        (["digits", "--text", "small"], 1),
+        (["team=red", "--latest"], 1),
+        (["vgg", "--text", "dcc"], 0),
     ],
     ids=told,
 )

@@ -15,7 +15,7 @@ from compatkit.errors import CompatkitError, FormatError
 from compatkit.registry import durable
 from compatkit.registry.canonical import MAX_BYTES
 from compatkit.registry.documents import How
-from compatkit.registry.index.profiles import Profile, linked, profile, searched
+from compatkit.registry.index.profiles import Profile, linked, profile
 from compatkit.registry.index.scanning import read_plain, settled, stamp
 from compatkit.registry.index.tables import INDEXES, make_indexes
 from compatkit.registry.objects import Objects
@@ -225,8 +225,7 @@ class Manifests:
     def _keep(self, number: int, digest: str, mark: int, about: Profile) -> None:
         more = _LISTS.encode([about.tags, about.channels, about.anchors, about.parents])
         facts = (about.kind, about.builder, about.model, about.split, about.parameters, about.bytes)
-        words = searched(f"{about.title}\n{about.description}")
-        told = (about.title, about.licence, len(about.classes) or None, more, words)
+        told = (about.title, about.licence, len(about.classes) or None, more, about.words)
         self.rows.add("manifests", (number, digest, mark, None, *facts, *told))
         terms = [(f"tag:{key}", value) for key, value in about.tags.items()]
         terms += [("channels", str(width)) for width in about.channels]

@@ -56,6 +56,12 @@ class Profile:
     parents: tuple[tuple[str, str], ...]
     edges: Mapping[str, How]
 
+    @property
+    def words(self) -> str:
+        """Title, description, model and tags, as words are looked for in them."""
+        tags = (f"{key}={value}" for key, value in self.tags.items())
+        return searched("\n".join((self.title, self.description, self.model, *tags)))
+
 
 def profile(data: bytes, what: str) -> Profile:
     """Return the facts of a manifest.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from compatkit.registry.index.folders import UNFINISHED, WITHDRAWN
-from compatkit.registry.index.profiles import spelled
+from compatkit.registry.index.profiles import searched, spelled
 from compatkit.registry.index.search import LONGEST, Query
 
 STARS = 3
@@ -37,6 +37,15 @@ def glob(column: str, pattern: str | None) -> tuple[str, tuple[str, ...]]:
     if len(pattern) > LONGEST or "[" in pattern or "\0" in pattern or pattern.count("*") > STARS:
         return f" AND fnmatch({column}, ?)", (pattern,)
     return f" AND {column} GLOB ?", (pattern,)
+
+
+def named(query: Query) -> tuple[str, tuple[str, ...]]:
+    """Return the conditions of a query on the name ``f.name`` of a version ``v``, and their values."""
+    sql, values = glob("f.name", query.pattern)
+    for word in searched(query.anywhere or "").split():
+        sql += " AND (instr(f.name, ?) > 0 OR v.manifest IN (SELECT id FROM manifests WHERE instr(words, ?) > 0))"
+        values += (word, word)
+    return sql, values
 
 
 def filters(query: Query) -> list[Filter]:

@@ -12,7 +12,7 @@ import attrs
 
 from compatkit.registry.index.evidence import Files
 from compatkit.registry.index.folders import UNFINISHED, WITHDRAWN
-from compatkit.registry.index.queries import SOUND, Filter, filters, glob, of_versions, together
+from compatkit.registry.index.queries import SOUND, Filter, filters, glob, named, of_versions, together
 from compatkit.registry.index.results import Results
 from compatkit.registry.index.scanning import LINE_BYTES, Number, read_plain, stamp
 from compatkit.registry.index.search import Found, Query
@@ -101,7 +101,7 @@ class Reader:
     def count(self, query: Query) -> int:
         """Return how many versions fit, as far as the tables know."""
         hits, values = together(filters(query))
-        fits, names = glob("f.name", query.pattern)
+        fits, names = named(query)
         along = "folders f CROSS JOIN versions v ON v.folder = f.id" if fits else "versions v"
         within = f"v.manifest IN ({hits})" if hits else SOUND
         sql = f"SELECT count(*) FROM {along} WHERE {within}{of_versions(query)}{fits}"
@@ -165,7 +165,7 @@ class Reader:
 
     def _rows(self, query: Query, after: After | None) -> list[Row]:
         rest = of_versions(query)
-        names, values = glob("f.name", query.pattern)
+        names, values = named(query)
         if after is not None:
             names += " AND (f.name, v.major, v.minor, v.patch) > (?, ?, ?, ?)"
             values += (after[0], *after[1])

@@ -158,7 +158,9 @@ class Query:
         anchor: First hexadecimal digits of the digest of an anchor.
         parent: Manifest digest of a parent, or a reference to it.
         digest: Manifest digest, for the names that a component has.
-        text: Words that all stand in the title or the description, case makes no difference.
+        text: Words that all stand in the title, the description, the model or the tags (``key=value``), case makes no
+            difference.
+        anywhere: Words each of which stands there, or in the name.
         latest: Only the latest version of each name that is not withdrawn.
         withdrawn: Whether withdrawn versions are found too.
         limit: At most so many; None for all.
@@ -175,6 +177,7 @@ class Query:
     parent: str | None = attrs.field(default=None, validator=_text)
     digest: str | None = attrs.field(default=None, validator=_text)
     text: str | None = attrs.field(default=None, validator=_words)
+    anywhere: str | None = attrs.field(default=None, validator=_words)
     latest: bool = False
     withdrawn: bool = False
     limit: int | None = attrs.field(default=None, validator=_whole)
@@ -197,7 +200,8 @@ class Query:
             self.anchor is None or any(one.startswith(self.anchor) for one in about.anchors),
             self.parent is None or any(one == self.parent for _, one in about.parents),
             self.digest in (None, digest),
-            all(word in searched(f"{about.title}\n{about.description}") for word in self.words),
+            all(word in about.words for word in self.words),
+            all(word in name or word in about.words for word in searched(self.anywhere or "").split()),
         )
         return all(tests)
 

@@ -18,7 +18,7 @@ import attrs
 
 from compatkit.registry.index import results
 
-SCHEMA = 2
+SCHEMA = 3
 """Raised with every change of the tables or of what is put into them."""
 FILE = "index.sqlite"
 PATIENCE = 2.0
