@@ -62,8 +62,8 @@ def search_command(
 
     index = store(context).index
     most = limit if limit is not None or machine else SHOWN
-    where = "anywhere" if pattern is not None and not is_pattern(pattern) else "pattern"
-    filters[where] = pattern
+    as_words = pattern is not None and not is_pattern(pattern) and not {"@", ":"} & {*pattern}
+    filters["anywhere" if as_words else "pattern"] = pattern
     query = Query(kind=kind and kind.replace(" ", "_"), tags=tagged, limit=most, **filters)  # pyright: ignore[reportArgumentType]
     found = list(index.each(query))
     total = len(found) if most is None or len(found) < most else max(len(found), index.count(query))

@@ -42,7 +42,7 @@ class DataSet:
     name: str
     train: Split
     test: Split
-    source: Source | None = None
+    source: Source | None = attrs.field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         """Check that the two splits go together."""

@@ -44,8 +44,8 @@ class Finding:
 
         Args:
             filters: ``pattern`` (glob over names), ``kind``, ``tags`` (a mapping), ``model`` (glob), ``channels``,
-                ``label`` (a class), ``anchor``, ``parent``, ``text``, ``latest``, ``withdrawn``, ``limit``, ``offset``:
-                see ``compatkit.registry.index.search.Query``.
+                ``label`` (a class), ``anchor``, ``parent``, ``text``, ``anywhere``, ``latest``, ``withdrawn``,
+                ``limit``, ``offset``: see ``compatkit.registry.index.search.Query``.
 
         Raises:
             UsageError: A filter is unknown, or not usable as given.

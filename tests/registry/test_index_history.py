@@ -41,6 +41,8 @@ QUERIES = (
     {"channels": 64},
     {"model": "v*", "pattern": "a*"},
     {"parent": digest(FIRST)},
+    {"anywhere": "v"},
+    {"anywhere": "a colour=red", "latest": True},
     {"pattern": "[!b]*", "limit": 2, "offset": 1},
 )
 
