@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from compatkit.training.trainer import Trainer
     from compatkit.verdicts import check_all
     from compatkit.workspace import Registry
+    from compatkit.workspace.component import Component
 
     __version__: str
 
@@ -51,6 +52,7 @@ _HOMES = {
     "Batch": "compatkit.training.step",
     "Blueprint": "compatkit.contract",
     "Bridge": "compatkit.bridges.results",
+    "Component": "compatkit.workspace.component",
     "Contract": "compatkit.contract",
     "DataSet": "compatkit.data.dataset",
     "Difference": "compatkit.registry.changes.differences",
@@ -110,6 +112,7 @@ __all__ = [
     "Batch",
     "Blueprint",
     "Bridge",
+    "Component",
     "Contract",
     "DataSet",
     "Difference",

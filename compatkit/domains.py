@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.data.split import Split
+from compatkit.display import Shown, aligned
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.cells import Cell
 from compatkit.evaluation.matrix import LoadedPart, measure
@@ -50,8 +51,8 @@ def paper(**settings: Any) -> Trainer:
     return Trainer(**(defaults | settings))
 
 
-@attrs.frozen(eq=False)
-class Adapted:
+@attrs.frozen(eq=False, repr=False)
+class Adapted(Shown):
     """An extractor that was moved to other images, and what came of it.
 
     Attributes:
@@ -78,6 +79,15 @@ class Adapted:
             f"{who}, {policy}": None if cell.restricted is None else cell.restricted.accuracy
             for (who, policy), cell in self.cells.items()
         }
+
+    def __str__(self) -> str:
+        rows = [("arm", "accuracy")] + [
+            (arm, "not measured" if share is None else f"{share:.3f}") for arm, share in self.accuracy.items()
+        ]
+        first = f"{self.source.reference} adapted, for {self.head.reference}"
+        return "\n".join(
+            [first, *(aligned(rows) if self.accuracy else ["not measured: no test images were given"])]
+        )
 
 
 def adapt(

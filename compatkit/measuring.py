@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from compatkit.contract import Data
 from compatkit.data.dataset import DataSet, Split
+from compatkit.display import Shown, aligned
 from compatkit.errors import DataError, UnknownName, UsageError
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.conditions import Conditions
@@ -41,8 +42,8 @@ Progress = Callable[[int, int], None]
 """Called with batches done and batches in all."""
 
 
-@attrs.frozen(eq=False)
-class Measurement(Mapping[str, Measured]):
+@attrs.frozen(eq=False, repr=False)
+class Measurement(Shown, Mapping[str, Measured]):
     """What metrics said of a network, by the names of their results.
 
     Attributes:
@@ -61,6 +62,16 @@ class Measurement(Mapping[str, Measured]):
 
     def __len__(self) -> int:
         return len(self.results)
+
+    def __str__(self) -> str:
+        rows = [("metric", "value", "unit", "of", "status")]
+        for name, one in self.results.items():
+            if isinstance(one, Table):
+                rows.append((name, f"table of {len(one.cells):,} figures", "", "", ""))
+                continue
+            value = "" if one.value is None else f"{one.value:.4g}"
+            rows.append((name, value, one.unit, f"{one.count:,}", f"{one.status} {one.reason}".strip()))
+        return "\n".join(aligned(rows))
 
     def table(self, name: str) -> Table:
         """Return a result that is a table: ``measure(...).table("retrieval").at(layer="fc", ...)``.

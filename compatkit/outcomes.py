@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.display import Shown, aligned
 from compatkit.evaluation.cells import Figure
 from compatkit.registry.questions import Question
 
@@ -60,8 +60,8 @@ class Answer:
         )
 
 
-@attrs.frozen
-class Outcome:
+@attrs.frozen(repr=False)
+class Outcome(Shown):
     """What a policy says of one candidate.
 
     Attributes:
@@ -124,7 +124,7 @@ class Outcome:
         if policy is not None and self.answers:
             lines.append(f"policy {policy}")
         if self.answers:
-            lines += _aligned(self.rows())
+            lines += aligned(self.rows())
         return "\n".join(lines)
 
 
@@ -152,10 +152,3 @@ def refusal(outcome: Outcome, remedy: str = "") -> str:
         f"{question.name}: the new {question.kind}{after} breaks the policy {question.policy}. "
         f"{'; '.join(failed[:SHOWN])}{more}. {remedy}."
     )
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(text.ljust(size) for text, size in zip(row, sizes, strict=True)).rstrip() for row in rows
-    ]

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
+from compatkit.display import Shown
 from compatkit.errors import UsageError
 from compatkit.evaluation.cells import Grade
 
@@ -77,8 +78,8 @@ class Finding:
         )
 
 
-@attrs.frozen
-class Report:
+@attrs.frozen(repr=False)
+class Report(Shown):
     """What is known of an extractor and a head before a weight is read.
 
     Attributes:

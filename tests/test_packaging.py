@@ -105,6 +105,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
         "fsspec": "remotes",
         "huggingface_hub": "remotes",
         "lpips": "lpips",
+        "pandas": "pandas",
         "ray": "ray",
     }
     for module, files in imported().items():

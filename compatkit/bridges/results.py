@@ -10,6 +10,7 @@ import attrs
 
 from compatkit.bridges.judging import Judged
 from compatkit.bridges.rungs import LABELLED, RUNGS
+from compatkit.display import Shown
 from compatkit.errors import UsageError
 from compatkit.evaluation.cells import Figure, Rung
 
@@ -52,7 +53,7 @@ class Step:
     checked: Judged | None = None
     right: Tensor | None = attrs.field(default=None, repr=False)
     note: str = ""
-    candidate: Candidate | None = None
+    candidate: Candidate | None = attrs.field(default=None, repr=False)
 
     @property
     def agreement(self) -> Figure | None:
@@ -91,8 +92,8 @@ def _shown(one: Figure | None) -> dict[str, Any] | None:
     return {"share": one.accuracy, "low": one.low, "high": one.high, "images": one.count}
 
 
-@attrs.frozen(eq=False)
-class Bridge:
+@attrs.frozen(eq=False, repr=False)
+class Bridge(Shown):
     """A pair that was bridged.
 
     Attributes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 NARROW, WIDE = 60, 110
 """Columns between which text is wrapped."""
-PRINTED = 2500
-"""Pairs up to which a matrix is printed as a table."""
 SEVERITY_STYLES: Mapping[str, Mapping[str, Any]] = {
     "refuses": {"fg": "red"},
     "adaptable": {"fg": "magenta"},
@@ -173,16 +170,8 @@ def print_rich(value: Any) -> str:
 
 def print_matrix(matrix: Matrix) -> None:
     """Print a matrix, and what its marks mean where the table has no room for words; of a large one, what it holds."""
-    from compatkit.reports.wording import many, settings_line, verdict
+    from compatkit.reports.wording import verdict
 
-    pairs = len(matrix.extractors) * len(matrix.heads)
-    if pairs > PRINTED:
-        said = Counter(verdict(cell) for cell in matrix.cells)
-        click.echo(f"Compatibility matrix, {len(matrix.extractors)} extractors x {len(matrix.heads)} heads")
-        paragraph(settings_line(matrix.settings))
-        click.echo()
-        rows({one.word: many(number) for one, number in said.most_common()})
-        return
     printed = print_rich(matrix)
     seen = {
         verdict(matrix.find(row.reference, head.reference))

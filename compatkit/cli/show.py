@@ -11,7 +11,6 @@ from compatkit.cli.output import emit, rows, warn
 from compatkit.cli.roots import store
 
 if TYPE_CHECKING:
-    from compatkit.registry.manifest import Manifest
     from compatkit.registry.names import Reference
     from compatkit.registry.signing.verification import Verdict
     from compatkit.registry.store import Store
@@ -28,6 +27,7 @@ def show_command(context: click.Context, reference: str, machine: bool) -> None:
     """Show a component's contract."""
     from compatkit.registry.canonical import loads
     from compatkit.registry.manifest import to_bytes
+    from compatkit.reports.contracts import facts
 
     held = store(context)
     found = held.resolve(reference)
@@ -40,41 +40,8 @@ def show_command(context: click.Context, reference: str, machine: bool) -> None:
         emit({**place, **known, **signed, "manifest": loads(to_bytes(manifest), what=reference)})
         return
     click.echo(click.style(f"{found.name}@{found.version}", bold=True))
-    rows(_facts(held, found, manifest))
-
-
-def _facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
-    """Return the contract in words, with what a person gave and what the registry knows around it."""
-    from compatkit.registry.manifest import function_digest
-    from compatkit.reports.contracts import short, summary
-
-    about = manifest.about
-    facts = {
-        name: text for name in ("title", "description", "licence", "source") if (text := getattr(about, name))
-    }
-    if about.tags:
-        facts["tags"] = ", ".join(f"{key} {value}" for key, value in about.tags.items())
-    facts |= summary(manifest)
-    relations = [parent.relation for parent in manifest.parents]
-    for place, parent in enumerate(manifest.parents):
-        label = parent.relation.replace("_", " ")
-        if relations.count(parent.relation) > 1:
-            label += f" {relations[:place].count(parent.relation) + 1}"
-        known = [str(one) for one in held.index.search(digest=parent.component, limit=1)]
-        facts[label] = " ".join([*known, short(parent.component)])
-    facts["digest"] = str(found.digest)
-    if manifest.kind == "extractor" and (heads := len(held.evidence.partners(function_digest(manifest)))):
-        facts["measured with"] = (
-            f"{heads:,} head{'' if heads == 1 else 's'}; `compatkit matrix` tells the figures"
-        )
-    others = [str(version) for version in held.versions(found.name) if version != found.version]
-    if others:
-        facts["other versions"] = ", ".join(others)
-    if aliases := held.aliases(found.name):
-        facts["aliases"] = ", ".join(f":{alias} is {version}" for alias, version in aliases.items())
-    if line := _signed(*_signatures(held, found)):
-        facts["signatures"] = line
-    return facts
+    signed = _signed(*_signatures(held, found))
+    rows(facts(held, found, manifest) | ({"signatures": signed} if signed else {}))
 
 
 def _signatures(held: Store, found: Reference) -> tuple[bool, list[Verdict]]:

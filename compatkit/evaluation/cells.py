@@ -125,6 +125,21 @@ class Cell:
         said = self.settings.get(STATE)
         return "missing" if said == "missing" else "left-out" if said == "left-out" else "barred"
 
+    def left_out(self, reason: str) -> Cell:
+        """Return the place of this cell where it was not asked for; nothing is told of it but the reason."""
+        kept = (self.extractor, self.head, self.wiring, self.promise, "none")
+        return Cell(*kept, settings={STATE: "left-out"}, reason=reason)
+
+    def __repr__(self) -> str:
+        said = [self.grade if self.state == "measured" else self.state]
+        if self.restricted is not None:
+            said.append(f"accuracy {self.restricted.accuracy:.3f} of {self.restricted.count:,} images")
+        if self.bound is not None:
+            said.append(f"bound {self.bound.accuracy:.3f}")
+        if self.recovered is not None:
+            said.append(f"recovered {self.recovered:.2f}")
+        return f"Cell({self.extractor!r}, {self.head!r}: {', '.join([*said, *filter(None, [self.reason])])})"
+
     @property
     def own(self) -> bool:
         """True on the diagonal: the head was trained with this extractor."""

@@ -36,6 +36,10 @@ class Written:
     bytes: int
     description: Description
 
+    def __repr__(self) -> str:
+        whose = self.description.reference or self.description.about.title
+        return f"Written({str(self.path)!r}: {self.bytes:,} bytes, {self.description.kind} {whose!r})"
+
 
 def write(
     path: str | os.PathLike[str],

@@ -199,7 +199,7 @@ class Table:
                 elif detailed:
                     cell = self._with_findings(cell, left, right)
                 refused = self.where.refused(cell, before=True)
-                self.cells[pair] = _left_out(cell, refused) if refused else cell
+                self.cells[pair] = cell.left_out(f"does not fit {refused}") if refused else cell
 
     def wanted(self, fill: Fill) -> list[Pair]:
         """Return the pairs that are to be measured."""
@@ -241,7 +241,7 @@ class Table:
 
     def _shown(self, cell: Cell) -> Cell:
         refused = "" if cell.state == "left-out" else self.where.refused(cell, before=False)
-        return _left_out(cell, refused) if refused else cell
+        return cell.left_out(f"does not fit {refused}") if refused else cell
 
     def _settings(self, asked: Request, cells: Mapping[Pair, Cell]) -> dict[str, Any]:
         """Return what all cells have in common, and how many of them are what."""
@@ -280,17 +280,4 @@ def _without_figure(left: Component, right: Component, images: Images, asked: As
         settings=settings if found.reason else settings | {STATE: "missing"},
         findings=notes_of(found, settings),
         reason=found.reason or MISSING,
-    )
-
-
-def _left_out(cell: Cell, text: str) -> Cell:
-    """Return the place of a cell that does not fit a filter; nothing is told of it."""
-    return Cell(
-        cell.extractor,
-        cell.head,
-        cell.wiring,
-        cell.promise,
-        "none",
-        settings={STATE: "left-out"},
-        reason=f"does not fit {text}",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from compatkit.display import aligned
 from compatkit.plugins.calls import Bound
 
 HEADER = ("event", "order", "instance", "weight", "steps", "effect", "from")
@@ -28,9 +29,3 @@ def table(events: Mapping[str, Sequence[Bound]], origins: Mapping[str, str], dro
     if dropped:
         lines.append(f"Left out (weight 0): {', '.join(dropped)}")
     return "\n".join(lines)
-
-
-def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return rows of equally many cells as lines, each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

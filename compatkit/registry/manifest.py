@@ -116,6 +116,11 @@ class Manifest:
     extensions: Mapping[str, Any] = attrs.field(factory=dict)
     schema: int = SCHEMA
 
+    def __repr__(self) -> str:
+        what = f"{self.kind.replace('_', ' ')}, {self.blueprint.model} @ {self.blueprint.split}"
+        titled = f"{self.about.title!r}, " if self.about.title else ""
+        return f"Manifest({titled}{what}, {self.payload.parameters:,} parameters)"
+
 
 def to_bytes(manifest: Manifest) -> bytes:
     """Return the manifest as canonical JSON; its sha256 is the component's identity.

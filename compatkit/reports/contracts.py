@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from compatkit.adaptation import described
 from compatkit.batchnorm import is_policy, prior_of
 from compatkit.contract import Blueprint, Dimension, Port, Scaled
-from compatkit.registry.manifest import Manifest
+from compatkit.registry.manifest import Manifest, function_digest
+
+if TYPE_CHECKING:
+    from compatkit.registry.names import Reference
+    from compatkit.registry.store import Store
 
 SHORT_DIGEST = 12
 CLASSES = 100
@@ -79,6 +84,35 @@ def summary(manifest: Manifest) -> dict[str, str]:
         rows[f"trained against {what}"] = short(anchor.digest)
     rows.update(_training(manifest.training))
     return rows
+
+
+def facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
+    """Return the contract in words, with what a person gave and what the registry knows around it."""
+    about = manifest.about
+    told = {
+        name: text for name in ("title", "description", "licence", "source") if (text := getattr(about, name))
+    }
+    if about.tags:
+        told["tags"] = ", ".join(f"{key} {value}" for key, value in about.tags.items())
+    told |= summary(manifest)
+    relations = [parent.relation for parent in manifest.parents]
+    for place, parent in enumerate(manifest.parents):
+        label = parent.relation.replace("_", " ")
+        if relations.count(parent.relation) > 1:
+            label += f" {relations[:place].count(parent.relation) + 1}"
+        known = [str(one) for one in held.index.search(digest=parent.component, limit=1)]
+        told[label] = " ".join([*known, short(parent.component)])
+    told["digest"] = str(found.digest)
+    if manifest.kind == "extractor" and (heads := len(held.evidence.partners(function_digest(manifest)))):
+        told["measured with"] = (
+            f"{heads:,} head{'' if heads == 1 else 's'}; `compatkit matrix` tells the figures"
+        )
+    others = [str(version) for version in held.versions(found.name) if version != found.version]
+    if others:
+        told["other versions"] = ", ".join(others)
+    if aliases := held.aliases(found.name):
+        told["aliases"] = ", ".join(f":{alias} is {version}" for alias, version in aliases.items())
+    return told
 
 
 def _network(blueprint: Blueprint) -> str:

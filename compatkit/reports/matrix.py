@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import difflib
 import math
+import operator
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import attrs
 
+from compatkit.display import Shown
 from compatkit.errors import UnknownName, UsageError
-from compatkit.evaluation.cells import Cell, Figure, Part, Rung
+from compatkit.evaluation.cells import Cell, Figure, Grade, Part, Rung, State
 from compatkit.reports.wording import rung_of
 from compatkit.reports.writing import kept, write
+from compatkit.verdict import Promise, Wiring
 
 if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+    from pandas import DataFrame  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
     from rich.console import RenderableType
 
 LEAST, MOST = -1e-9, 1 + 1e-9  # Rounding of a Wilson end that should be exactly 0 or 1.
@@ -41,8 +49,11 @@ def _plain(value: Any) -> Any:
 
 
 @attrs.frozen(repr=False)
-class Matrix:
+class Matrix(Shown):
     """Which extractor works with which head, and how well.
+
+    Its cells are counted by ``len`` and iterated over row by row, without those that a filter left out; ``m[0, 1]``
+    and ``m["digits/mnist.extractor", "digits/usps.head"]`` are cells by place and by name.
 
     Attributes:
         extractors: Rows, in the order shown.
@@ -124,6 +135,114 @@ class Matrix:
             )
         return found
 
+    def __len__(self) -> int:
+        return sum(cell.state != "left-out" for cell in self.cells)
+
+    def __iter__(self) -> Iterator[Cell]:
+        for extractor, head in product(self.extractors, self.heads):
+            cell = self.find(extractor.reference, head.reference)
+            if cell is not None and cell.state != "left-out":
+                yield cell
+
+    def __getitem__(self, pair: tuple[int | str, int | str]) -> Cell:
+        """Return a cell by the places of its row and column, counted from 0 or from the end, or by names as ``cell``.
+
+        Raises:
+            UnknownName: No such row or column, several versions of it, or no cell for the pair.
+            UsageError: It is no pair of places or names.
+        """
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise UsageError(
+                f"a cell is found by extractor and head, such as m[0, 1] or m['a.extractor', 'b.head'], got "
+                f"{pair!r:.80}",
+                subject=pair,
+            )
+        return self.cell(
+            _at(pair[0], self.extractors, "extractors"),
+            _at(pair[1], self.heads, "heads"),
+        )
+
+    def filter(
+        self,
+        keep: Callable[[Cell], bool] | None = None,
+        *,
+        extractors: str = "*",
+        heads: str = "*",
+        state: str | Collection[str] | None = None,
+        wiring: str | Collection[str] | None = None,
+        promise: str | Collection[str] | None = None,
+        grade: str | Collection[str] | None = None,
+    ) -> Matrix:
+        """Return the matrix of the cells that fit all that is asked; rows and columns without any are left out.
+
+        Args:
+            keep: Returns whether a cell fits: ``lambda cell: cell.recovered is not None and cell.recovered > .9``.
+            extractors: Glob over the names of extractors, with or without a version: ``"digits/*"``.
+            heads: The same for heads.
+            state: One or several of ``measured``, ``stale``, ``missing``, ``barred``.
+            wiring: One or several of ``refused``, ``needs-adapter``, ``direct``.
+            promise: One or several of ``none``, ``shared-init``, ``shared-head``.
+            grade: One or several of ``none``, ``stale``, ``undecided``, ``chance``, ``compatible``, ``perfect``.
+
+        Raises:
+            UsageError: There is no such state, wiring, promise or grade.
+        """
+        asked = {
+            "state": _values("state", state, State),
+            "wiring": _values("wiring", wiring, Wiring),
+            "promise": _values("promise", promise, Promise),
+            "grade": _values("grade", grade, Grade),
+        }
+        kept = {
+            (cell.extractor, cell.head)
+            for cell in self
+            if _named(cell.extractor, extractors)
+            and _named(cell.head, heads)
+            and all(values is None or getattr(cell, field) in values for field, values in asked.items())
+            and (keep is None or keep(cell))
+        }
+        rows, columns = {one for one, _ in kept}, {one for _, one in kept}
+        cells = [
+            cell if (cell.extractor, cell.head) in kept else cell.left_out("does not fit the filter")
+            for cell in self.cells
+            if cell.extractor in rows and cell.head in columns
+        ]
+        return Matrix(
+            [one for one in self.extractors if one.reference in rows],
+            [one for one in self.heads if one.reference in columns],
+            cells,
+            {
+                name: value for name, value in self.settings.items() if name != "cells"
+            },  # they were counted before
+        )
+
+    def to_dataframe(self) -> DataFrame:
+        """Return a pandas data frame with one row a cell: names, grades, numbers; missing where there is no figure.
+
+        ``accuracy``, ``correct``, ``count``, ``low`` and ``high`` are of the common classes; ``unrestricted_...`` of
+        all outputs, ``bound_...`` of the extractor with its own head. ``setting_...`` are the settings of each cell.
+
+        Raises:
+            MissingDependency: pandas is not installed.
+        """
+        from compatkit.reports.tidy import frame
+
+        return frame(self)
+
+    def to_numpy(self, field: str = "accuracy") -> NDArray[float64]:
+        """Return a number of every pair as float64 ``(extractors, heads)``, NaN where there is none.
+
+        Args:
+            field: Such as ``"accuracy"``, ``"low"``, ``"recovered"``, ``"chance"`` or ``"bound_accuracy"``: a column
+                of numbers of ``to_dataframe``.
+
+        Raises:
+            UnknownName: No number has this name.
+        """
+        from compatkit.reports.tidy import array
+
+        return array(self, field)
+
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained page and return its path.
 
@@ -190,9 +309,11 @@ class Matrix:
 
         return render(self)
 
-    def __repr__(self) -> str:
-        measured = sum(cell.restricted is not None for cell in self.cells)
-        return f"Matrix({len(self.extractors)} extractors x {len(self.heads)} heads, {measured} measured)"
+    def _told(self) -> str:
+        """Return the matrix as text, or of one with too many pairs how many are what."""
+        from compatkit.reports.plain import PRINTED, summary
+
+        return str(self) if len(self.extractors) * len(self.heads) <= PRINTED else summary(self)
 
     def __rich__(self) -> RenderableType:
         from compatkit.reports.terminal import render
@@ -207,6 +328,38 @@ def _references(parts: tuple[Part, ...], what: str) -> set[str]:
             raise UsageError(f"the {what} {part.reference!r} is in the matrix twice", subject=part)
         seen.add(part.reference)
     return seen
+
+
+def _at(place: int | str, parts: tuple[Part, ...], what: str) -> str:
+    if isinstance(place, str):
+        return place
+    try:
+        return parts[operator.index(place)].reference
+    except IndexError:
+        raise UnknownName(
+            f"the matrix has {len(parts)} {what}, counted from 0; there is no number {place}", subject=place
+        ) from None
+    except TypeError:
+        raise UsageError(
+            f"a row or column is given by its place or name, got {place!r:.80}; use filter for several",
+            subject=place,
+        ) from None
+
+
+def _values(field: str, given: str | Collection[str] | None, known: Any) -> Collection[str] | None:
+    values = [given] if isinstance(given, str) else given
+    for one in values or ():
+        if one not in get_args(known):
+            near = difflib.get_close_matches(str(one), get_args(known), 1)
+            hint = f"; perhaps {near[0]!r}" if near else ""
+            raise UsageError(
+                f"{field} is one of {', '.join(get_args(known))}, got {one!r:.80}{hint}", subject=one
+            )
+    return values
+
+
+def _named(reference: str, pattern: str) -> bool:
+    return fnmatchcase(reference, pattern) or fnmatchcase(reference.rpartition("@")[0], pattern)
 
 
 def _pick(reference: str, parts: tuple[Part, ...], what: str) -> str:

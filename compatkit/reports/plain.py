@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from compatkit.display import aligned
 from compatkit.evaluation.cells import Cell, Part
 from compatkit.reports.wording import (
     Verdict,
     brief,
     clip,
     explained,
+    many,
     settings_line,
     share,
     through,
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
 
 WIDTH = 100
+PRINTED = 2500
+"""Pairs up to which a matrix is printed as a table."""
 GAP = "  "
 COMPACT_CELL = 6
 REASONS = 8
@@ -32,7 +37,7 @@ HARD = "\N{NO-BREAK SPACE}"
 
 def render(matrix: Matrix, width: int = WIDTH) -> str:
     """Return the table: with intervals where all columns fit ``width``, else numbered, in blocks."""
-    lines = [f"Compatibility matrix, {len(matrix.extractors)} extractors x {len(matrix.heads)} heads"]
+    lines = [_title(matrix)]
     if matrix.settings:
         lines += textwrap.wrap(settings_line(matrix.settings), width)
     lines.append("")
@@ -41,6 +46,17 @@ def render(matrix: Matrix, width: int = WIDTH) -> str:
     for line in (*_reasons(matrix), *_notes(matrix)):
         lines += textwrap.wrap(line, width, subsequent_indent="  ")
     return "\n".join(line.rstrip() for line in lines)
+
+
+def summary(matrix: Matrix) -> str:
+    """Return what a matrix holds, for one of too many pairs to print: how many pairs each word is said of."""
+    said = Counter(verdict(cell).word for cell in matrix.cells).most_common()
+    lines = [_title(matrix), *textwrap.wrap(settings_line(matrix.settings), WIDTH), ""]
+    return "\n".join(lines + [f"  {line}" for line in aligned([(word, many(count)) for word, count in said])])
+
+
+def _title(matrix: Matrix) -> str:
+    return f"Compatibility matrix, {len(matrix.extractors)} extractors x {len(matrix.heads)} heads"
 
 
 def _full(matrix: Matrix) -> list[str]:

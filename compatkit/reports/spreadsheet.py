@@ -5,39 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+from itertools import product
 from typing import TYPE_CHECKING
 
-from compatkit.evaluation.cells import Cell, Figure, Part
-from compatkit.reports.wording import rung_of, verdict
+from compatkit.evaluation.cells import Cell
+from compatkit.reports.tidy import NAMES, row
+from compatkit.reports.wording import rung_of
 
 if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
 
-_FIGURE = ("accuracy", "correct", "count", "low", "high")
-COLUMNS = (
-    "extractor",
-    "extractor_digest",
-    "head",
-    "head_digest",
-    "own",
-    "state",
-    "wiring",
-    "promise",
-    "grade",
-    "verdict",
-    *_FIGURE,
-    *(f"unrestricted_{name}" for name in _FIGURE),
-    "chance",
-    *(f"bound_{name}" for name in _FIGURE),
-    "recovered",
-    "difference_low",
-    "difference_high",
-    "common",
-    "reason",
-    "findings",
-    "settings",
-    "through",
-)
+TEXTS = ("common", "reason", "findings", "settings", "through")
+COLUMNS = (*NAMES, *TEXTS)
 
 
 def render(matrix: Matrix) -> str:
@@ -50,45 +29,24 @@ def render(matrix: Matrix) -> str:
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for part in matrix.extractors:
-        for head in matrix.heads:
-            writer.writerow(_line(part, head, matrix.find(part.reference, head.reference)))
+    for part, head in product(matrix.extractors, matrix.heads):
+        cell = matrix.find(part.reference, head.reference)
+        writer.writerow([*map(_written, row(part, head, cell).values()), *_texts(cell)])
     return out.getvalue()
 
 
-def _line(part: Part, head: Part, cell: Cell | None) -> list[str]:
-    names = [_text(part.reference), part.digest, _text(head.reference), head.digest]
+def _texts(cell: Cell | None) -> list[str]:
     if cell is None:
-        return [*names, "", "missing", "", "", "", verdict(None).word, *[""] * (len(COLUMNS) - 10)]
-    return [
-        *names,
-        "yes" if cell.own else "no",
-        cell.state,
-        cell.wiring,
-        cell.promise,
-        cell.grade,
-        verdict(cell).word,
-        *_figure(cell.restricted),
-        *_figure(cell.unrestricted),
-        _number(cell.chance),
-        *_figure(cell.bound),
-        _number(cell.recovered),
-        *(map(_number, cell.difference or (None, None))),
-        json.dumps(cell.common, ensure_ascii=False),
-        _text(cell.reason),
-        json.dumps(cell.findings, ensure_ascii=False),
-        json.dumps(cell.settings, ensure_ascii=False),
-        _text(rung_of(cell)),
-    ]
+        return [""] * len(TEXTS)
+    common, findings, settings = (
+        json.dumps(one, ensure_ascii=False) for one in (cell.common, cell.findings, cell.settings)
+    )
+    return [common, _written(cell.reason), findings, settings, _written(rung_of(cell))]
 
 
-def _figure(figure: Figure | None) -> list[str]:
-    return [_number(getattr(figure, name, None)) for name in _FIGURE]
-
-
-def _number(value: float | int | None) -> str:
-    return "" if value is None else repr(value)
-
-
-def _text(value: str) -> str:
-    return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else value
+def _written(value: str | float | None) -> str:
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else value
+    if value is None or isinstance(value, bool):
+        return {True: "yes", False: "no", None: ""}[value]
+    return repr(value)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compatkit.evaluation.cells import Cell, Part
+from compatkit.reports.plain import PRINTED, summary
 from compatkit.reports.plain import render as plain
 from compatkit.reports.wording import brief, interval, settings_line, share, through, verdict, visible
 
@@ -51,7 +52,9 @@ class Fitting:
         """Yield the table that fits."""
         heads, width = len(self.matrix.heads), options.max_width
         names = min(32, max((len(part.reference) for part in self.matrix.extractors), default=0))
-        if options.ascii_only:  # The marks would not be encodable.
+        if len(self.matrix.extractors) * heads > PRINTED:
+            yield Text(summary(self.matrix))
+        elif options.ascii_only:  # The marks would not be encodable.
             yield Text(plain(self.matrix, width))
         elif names + heads * CELL_WIDTH <= width:
             yield _table(self.matrix, short=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from compatkit.display import Shown
 from compatkit.errors import UnknownName
 from compatkit.reports.wording import many
 from compatkit.reports.writing import kept
@@ -52,7 +53,7 @@ class Group:
 
 
 @attrs.frozen(repr=False, eq=False)
-class Verdicts:
+class Verdicts(Shown):
     """What is known of every extractor with every head before a weight is read.
 
     Attributes:
@@ -144,9 +145,6 @@ class Verdicts:
         from compatkit.reports.verdict_table import plain
 
         return plain(self)
-
-    def __repr__(self) -> str:
-        return f"Verdicts({len(self.extractors)} extractors x {len(self.heads)} heads; {self.summary()})"
 
     def __rich__(self) -> RenderableType:
         from compatkit.reports.verdict_table import render

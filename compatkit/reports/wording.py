@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
+
+from compatkit.display import visible
 
 if TYPE_CHECKING:
     from compatkit.evaluation.cells import Cell, Figure
@@ -186,22 +187,6 @@ def listed(keys: Collection[str]) -> list[Verdict]:
 def of_word(word: Word) -> Verdict:
     """Return mark, sign and meaning of the word of a check."""
     return _BY_WORD[word]
-
-
-def visible(text: str) -> str:
-    """Return ``text`` in one line with control, format and direction characters written as escapes."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        one if unicodedata.category(one)[0] != "C" and one not in "\u2028\u2029" else _escape(one)
-        for one in text
-    )
-
-
-def _escape(character: str) -> str:
-    named = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    code = ord(character)
-    return named.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
 def clip(text: str, width: int, gap: str = "…") -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.plugins.explanation import aligned
+from compatkit.display import aligned
 from compatkit.training.loop import Loop
 
 

@@ -10,13 +10,14 @@ import attrs
 from torch import Tensor, nn
 
 from compatkit.contract import Anchor
+from compatkit.display import Shown, aligned
 from compatkit.errors import UnknownName, UsageError
 from compatkit.training.networks import parameters_digest
 from compatkit.training.state import AuxiliaryHead, TaskState
 
 
-@attrs.frozen(eq=False)
-class Fit:
+@attrs.frozen(eq=False, repr=False)
+class Fit(Shown):
     """The result of ``Trainer.fit``.
 
     Attributes:
@@ -37,6 +38,33 @@ class Fit:
     plan: str
     evaluations: list[dict[str, Any]] = attrs.field(factory=list)
     averages: Mapping[str, Mapping[str, Tensor]] | None = None
+
+    def __str__(self) -> str:
+        trainer, plugins = self.run["trainer"], [one["as"] for one in self.run["plugins"]]
+        rows = [("task", "network", "trained on", "loss", "evaluated")]
+        for name, state in self.tasks.items():
+            losses = [
+                one["losses"]["task"]
+                for one in self.history
+                if one["task"] == name and "task" in one["losses"]
+            ]
+            seen = [one for one in self.evaluations if one["task"] == name]
+            rows.append(
+                (
+                    name,
+                    f"{state.task.backbone} cut at {state.task.split}",
+                    f"{len(state.examples):,} images of {state.examples.name}",
+                    f"{losses[0]:.3g} to {losses[-1]:.3g}" if losses else "",
+                    f"accuracy {seen[-1]['accuracy']:.3f} on {seen[-1]['on']}" if seen else "",
+                )
+            )
+        lines = [
+            f"{trainer['steps']:,} steps a task, seed {trainer['seed']}; regularizers: {', '.join(plugins) or 'none'}"
+        ]
+        lines += aligned(rows)
+        if self.auxiliary:
+            lines.append(f"shared heads: {', '.join(self.auxiliary)}")
+        return "\n".join(lines)
 
     def averaged(self) -> Fit:
         """Return the fit whose parts hold the moving averages, to be published like any other; this one stays.

@@ -46,6 +46,13 @@ class TaskState:
     anchors: list[Anchor] = attrs.field(factory=list)
     statistics: Literal["stored", "batch"] = "stored"
 
+    def __repr__(self) -> str:
+        size = "x".join(map(str, self.data.size))
+        return (
+            f"TaskState({self.name!r}: {self.task.backbone} cut at {self.task.split}, {len(self.labels)} classes, "
+            f"{len(self.examples):,} images at {size})"
+        )
+
     @property
     def name(self) -> str:
         """The task's name."""
@@ -109,6 +116,10 @@ class AuxiliaryHead:
     origin: str | None = None
     initials: tuple[str, ...] = ()
     plugin: str = ""
+
+    def __repr__(self) -> str:
+        outputs = "" if self.labels is None else f", {len(self.labels)} classes"
+        return f"AuxiliaryHead({self.name!r}: {self.blueprint.model}{outputs}{', frozen' if self.frozen else ''})"
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return logits ``(batch, outputs)``, with the statistics that the head's state asks for."""

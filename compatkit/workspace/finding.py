@@ -18,7 +18,7 @@ from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
     from compatkit.contract import Data
-    from compatkit.registry.index.search import Found
+    from compatkit.reports.listing import Listing
     from compatkit.reports.verdicts import Verdicts
 
 
@@ -39,18 +39,25 @@ class Finding:
         """Return component names, sorted; ``pattern`` is a glob over whole names."""
         return self.store.names(pattern)
 
-    def search(self, **filters: Any) -> list[Found]:
+    def search(self, words: str | None = None, **filters: Any) -> Listing:
         """Return the components that fit all filters, by name and rising version; reads no manifests.
 
         Args:
+            words: Each of them stands in name, title, description, network or tags, such as ``"digits resnet"``; case
+                makes no difference.
             filters: ``pattern`` (glob over names), ``kind``, ``tags`` (a mapping), ``model`` (glob), ``channels``,
-                ``label`` (a class), ``anchor``, ``parent``, ``text``, ``anywhere``, ``latest``, ``withdrawn``,
-                ``limit``, ``offset``: see ``compatkit.registry.index.search.Query``.
+                ``label`` (a class), ``anchor``, ``parent``, ``text``, ``latest``, ``withdrawn``, ``limit``, ``offset``: see
+                ``compatkit.registry.index.search.Query``.
+
+        Returns:
+            A list of ``Found`` that shows itself as a table.
 
         Raises:
             UsageError: A filter is unknown, or not usable as given.
         """
-        return self.store.index.search(**filters)
+        from compatkit.reports.listing import Listing
+
+        return Listing(self.store.index.search(anywhere=words, **filters))
 
     def select(self, patterns: str | Sequence[str], kind: str) -> list[Reference]:
         """Return what patterns mean, each component once; reads no weights.

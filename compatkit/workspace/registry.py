@@ -13,16 +13,19 @@ from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
 from compatkit.workspace.adapting import Adapting
 from compatkit.workspace.bridging import Bridging
-from compatkit.workspace.building import Building
+from compatkit.workspace.containing import Containing
 from compatkit.workspace.copying import Copying
 from compatkit.workspace.extending import Extending
 from compatkit.workspace.policing import Policing
 from compatkit.workspace.signing import Signing
 
 
-@attrs.frozen(eq=False)
-class Registry(Extending, Building, Bridging, Adapting, Copying, Signing, Policing):
+@attrs.frozen(eq=False, repr=False)
+class Registry(Containing, Extending, Bridging, Adapting, Copying, Signing, Policing):
     """Components under versioned names in one folder.
+
+    It is a container: ``for name in registry`` gives names, ``len`` counts them, ``registry["digits/mnist.head@^1"]``
+    is a ``Component``, and ``"digits/mnist.head" in registry`` tells whether there is one.
 
     Attributes:
         store: The files; it stores and finds, and knows no network.

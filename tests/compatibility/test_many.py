@@ -107,7 +107,7 @@ def test_a_report_is_made_when_it_is_asked_for() -> None:
 def test_parts_without_references_are_numbered() -> None:
     table = check_all([extractor()], [head(), head()])
     assert (table.extractors, table.heads) == (("extractor 1",), ("head 1", "head 2"))
-    assert repr(table) == "Verdicts(1 extractors x 2 heads; 2 pairs: 2 unproven)"
+    assert "2 pairs: 2 unproven" in repr(table)
 
 
 def test_no_parts_are_no_pairs() -> None:

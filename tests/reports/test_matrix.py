@@ -124,7 +124,6 @@ def test_a_cell_is_found_by_reference_or_by_name():
     with pytest.raises(UnknownName, match="was not measured"):
         both.cell("digits/mnist.extractor", "digits/usps.head@2.0.0")
     assert both.find("digits/mnist.extractor@1.0.0", "digits/usps.head@2.0.0") is None
-    assert repr(matrix) == "Matrix(2 extractors x 2 heads, 4 measured)"
 
 
 def test_the_word_of_a_cell():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
 
+from compatkit.display import Shown
 from compatkit.registry.canonical import dumps, loads
 from compatkit.registry.changes.demands import ORDER, Demands
 from compatkit.registry.changes.partners import Place
@@ -108,8 +109,8 @@ class Change:
         }
 
 
-@attrs.frozen
-class Difference:
+@attrs.frozen(repr=False)
+class Difference(Shown):
     """Everything in which two manifests differ.
 
     Attributes:

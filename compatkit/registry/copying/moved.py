@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from compatkit.display import Shown
 from compatkit.errors import CompatkitError, Incomplete
 from compatkit.registry.names import Reference
 
@@ -56,8 +57,8 @@ class Item:
     whose: str
 
 
-@attrs.define
-class Moved:
+@attrs.define(repr=False)
+class Moved(Shown):
     """What came of moving components.
 
     Attributes:
@@ -86,6 +87,15 @@ class Moved:
     signatures: int = 0
     aliases: list[str] = attrs.field(factory=list)
     planned: bool = False
+
+    def __str__(self) -> str:
+        first = f"{len(self.made)} new, {len(self.there)} there already, {len(self.refused)} refused"
+        lines = [
+            f"{first}; {self.blobs:,} blobs, {self.bytes:,} bytes{', planned only' if self.planned else ''}"
+        ]
+        return "\n".join(
+            [*lines, *(f"new      {one}" for one in self.made), *(f"refused  {one}" for one in self.refused)]
+        )
 
     @property
     def blobs(self) -> int:

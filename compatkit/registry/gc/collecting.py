@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.display import Shown, aligned
 from compatkit.errors import UsageError
 from compatkit.registry import durable
 from compatkit.registry.gc import leftovers
@@ -41,8 +42,8 @@ SAFE = timedelta(seconds=HELD_SECONDS, hours=12)
 import copies all bytes, for hours, before it makes the draft of its first version."""
 
 
-@attrs.frozen
-class Plan:
+@attrs.frozen(repr=False)
+class Plan(Shown):
     """What a collection would do; nothing is done before ``apply``.
 
     Attributes:
@@ -73,6 +74,17 @@ class Plan:
     store: Store = attrs.field(repr=False, eq=False)
     spares: bool = attrs.field(default=False, repr=False)
     lost: frozenset[str] = attrs.field(default=frozenset(), repr=False)
+
+    def __str__(self) -> str:
+        rows = [
+            (name, f"{len(getattr(self, name)):,} files", f"{size:,} bytes")
+            for name, size in self.bytes.items()
+        ]
+        found = [one for one in rows if getattr(self, one[0])]
+        first = "nothing to collect" if self.is_empty else "what apply() would collect"
+        return "\n".join(
+            [f"{first}; {self.kept:,} digests are referred to and stay", *(aligned(found) if found else [])]
+        )
 
     @property
     def bytes(self) -> dict[str, int]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from compatkit.contract import Kind
+from compatkit.display import visible
 from compatkit.errors import UsageError
 from compatkit.registry.index.profiles import KINDS, Profile, searched, spelled
 
@@ -59,6 +60,10 @@ class Found(NamedTuple):  # made in a third of the time of an attrs class, hundr
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
+
+    def __repr__(self) -> str:
+        said = f"{self.kind.replace('_', ' ')}, {self.model} @ {self.split}" if not self.error else "damaged"
+        return f"Found({visible(str(self))!r}: {visible(said)}{', withdrawn' if self.withdrawn else ''})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; of a damaged version, name, digest and error only."""

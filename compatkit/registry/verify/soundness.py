@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.display import Shown
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
 from compatkit.registry import durable
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, inspect
@@ -45,8 +46,8 @@ _STAND_IN = Layout(LAYOUT, LAYOUT, LAYOUT, "sha256", "unknown")
 """Of a registry whose ``compatkit.json`` cannot be read."""
 
 
-@attrs.frozen
-class Soundness:
+@attrs.frozen(repr=False)
+class Soundness(Shown):
     """What an examination found.
 
     Attributes:
@@ -70,6 +71,14 @@ class Soundness:
     results: int = 0
     blobs: int = 0
     bytes: int = 0
+
+    def __str__(self) -> str:
+        names = ("versions", "manifests", "results", "blobs", "bytes")
+        read = ", ".join(f"{getattr(self, name):,} {name}" for name in names)
+        lines = [f"{'sound' if self.sound else 'not sound'}; read {read}", f"registry {self.root}"]
+        return "\n".join(
+            [*lines, *(f"{one.severity:<7}  {one.code}  {one.path}: {one.what}" for one in self.faults)]
+        )
 
     @property
     def sound(self) -> bool:

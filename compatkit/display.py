@@ -1,0 +1,122 @@
+"""How values show themselves where nobody asked for a report: a screenful in a console, the same in a notebook."""
+
+from __future__ import annotations
+
+import html
+import io
+import textwrap
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LINES, WIDTH = 40, 120
+"""Of a screenful."""
+NOTEBOOK = (
+    '<pre style="white-space:pre;overflow-x:auto;line-height:normal;font-family:monospace">{code}</pre>'
+)
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """What rich can draw in a terminal."""
+
+    def __rich__(self) -> RenderableType: ...
+
+
+class Shown:
+    """A value that tells what it is: its ``repr`` is a screenful of it, and notebooks show the same as HTML.
+
+    Where a class has ``__rich__``, notebooks show what a terminal would.
+    """
+
+    __slots__ = ()
+
+    def _told(self) -> str:
+        """Return what the value is, for people, in any number of lines."""
+        return str(self)
+
+    def __repr__(self) -> str:
+        return screenful(self._told())
+
+    def _repr_html_(self) -> str:
+        """Return a screenful as HTML, every text escaped."""
+        if isinstance(self, Drawn):
+            return drawn(self)
+        return NOTEBOOK.format(code=html.escape(repr(self)))
+
+
+def screenful(text: str) -> str:
+    """Return the first lines of a text, with what could drive a terminal written as escapes.
+
+    Args:
+        text: Any number of lines of any width.
+
+    Returns:
+        At most ``LINES`` lines of at most ``WIDTH`` characters; the last says how many more there are.
+    """
+    lines = [part for line in text.strip("\n").split("\n") for part in _folded(visible(line))]
+    return "\n".join(lines if len(lines) <= LINES else [*lines[: LINES - 1], _more(len(lines))])
+
+
+def _folded(line: str) -> list[str]:
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+
+
+def drawn(value: Drawn) -> str:
+    """Return a screenful of what a terminal shows of a value, as HTML with colours; texts are escaped."""
+    from rich.console import Console
+    from rich.segment import SegmentLines
+    from rich.text import Text
+
+    console = Console(file=io.StringIO(), width=WIDTH, record=True, highlight=False, color_system="truecolor")
+    lines = console.render_lines(value, pad=False)
+    console.print(SegmentLines(lines if len(lines) <= LINES else lines[: LINES - 1], new_lines=True), end="")
+    if len(lines) > LINES:
+        console.print(Text(_more(len(lines))))
+    return console.export_html(inline_styles=True, code_format=NOTEBOOK)
+
+
+def _more(lines: int) -> str:
+    return f"... {lines - LINES + 1:,} more lines; print it to see them all"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of equally many cells as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def labelled(values: Mapping[str, str]) -> list[str]:
+    """Return labels and texts in two columns, the texts wrapped."""
+    size = max(map(len, values), default=0) + 2
+    return [
+        line
+        for label, text in values.items()
+        for line in textwrap.wrap(
+            text,
+            WIDTH,
+            initial_indent=label.ljust(size),
+            subsequent_indent=" " * size,
+            break_on_hyphens=False,
+        )
+    ]
+
+
+def visible(text: str) -> str:
+    """Return ``text`` in one line with control, format and direction characters written as escapes."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        one if unicodedata.category(one)[0] != "C" and one not in "\u2028\u2029" else _escape(one)
+        for one in text
+    )
+
+
+def _escape(character: str) -> str:
+    named = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    code = ord(character)
+    return named.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")

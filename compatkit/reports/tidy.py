@@ -1,0 +1,117 @@
+"""A matrix as plain values, one row a pair, for data frames and arrays."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from compatkit.errors import MissingDependency, UnknownName
+from compatkit.evaluation.cells import Cell, Figure, Part
+from compatkit.reports.wording import rung_of, verdict
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+    from pandas import DataFrame  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
+
+    from compatkit.reports.matrix import Matrix
+
+FIGURE = ("accuracy", "correct", "count", "low", "high")
+COUNTED = tuple(
+    f"{front}{name}" for front in ("", "unrestricted_", "bound_") for name in ("correct", "count")
+)
+SHARES = (
+    *(f"{front}{name}" for front in ("", "unrestricted_", "bound_") for name in ("accuracy", "low", "high")),
+    "chance",
+    "recovered",
+    "difference_low",
+    "difference_high",
+)
+SETTING = "setting_"
+"""Before the names of settings, which are columns of their own."""
+
+
+def row(extractor: Part, head: Part, cell: Cell | None) -> dict[str, Any]:
+    """Return what is known of a pair by name: texts, truth values and numbers; None where there is nothing."""
+    low, high = (cell.difference if cell is not None else None) or (None, None)
+    return {
+        "extractor": extractor.reference,
+        "extractor_digest": extractor.digest,
+        "head": head.reference,
+        "head_digest": head.digest,
+        "own": None if cell is None else cell.own,
+        "state": "missing" if cell is None else cell.state,
+        "wiring": cell and cell.wiring,
+        "promise": cell and cell.promise,
+        "grade": cell and cell.grade,
+        "verdict": verdict(cell).word,
+        **_figure("", cell and cell.restricted),
+        **_figure("unrestricted_", cell and cell.unrestricted),
+        "chance": cell and cell.chance,
+        **_figure("bound_", cell and cell.bound),
+        "recovered": cell and cell.recovered,
+        "difference_low": low,
+        "difference_high": high,
+    }
+
+
+def _figure(front: str, figure: Figure | None) -> dict[str, float | int | None]:
+    return {f"{front}{name}": getattr(figure, name, None) for name in FIGURE}
+
+
+NAMES = tuple(row(Part("", "", "", ""), Part("", "", "", ""), None))
+
+
+def frame(matrix: Matrix) -> DataFrame:
+    """Return one row a cell; see ``Matrix.to_dataframe``.
+
+    Raises:
+        MissingDependency: pandas is not installed.
+    """
+    try:
+        import pandas  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
+    except ImportError as error:
+        raise MissingDependency(
+            "A data frame is made by the library pandas, which is not installed. Run: pip install "
+            f"'compatkit[pandas]'; to_csv() gives the same without it. ({error})",
+            subject="pandas",
+        ) from error
+    parts = {part.reference: part for part in (*matrix.extractors, *matrix.heads)}
+    rows = [
+        {
+            **row(parts[cell.extractor], parts[cell.head], cell),
+            "common_classes": len(cell.common),
+            "reason": cell.reason,
+            "through": rung_of(cell),
+            **{SETTING + name: value for name, value in cell.settings.items()},
+        }
+        for cell in matrix
+    ]
+    columns = dict.fromkeys(
+        [*NAMES, "common_classes", "reason", "through", *(name for one in rows for name in one)]
+    )
+    made = pandas.DataFrame(rows, columns=list(columns))
+    kinds = {"own": "boolean"} | dict.fromkeys(COUNTED, "Int64") | dict.fromkeys(SHARES, "float64")
+    return made.astype(kinds)
+
+
+def array(matrix: Matrix, field: str) -> NDArray[float64]:
+    """Return a number of every pair as float64 ``(extractors, heads)``; see ``Matrix.to_numpy``.
+
+    Raises:
+        UnknownName: No number has this name.
+    """
+    import numpy as np
+
+    known = (*SHARES, *COUNTED)
+    if field not in known:
+        near = difflib.get_close_matches(str(field), known, 1)
+        hint = f"; perhaps {near[0]!r}" if near else ""
+        raise UnknownName(
+            f"{field!r:.80} is none of the numbers of a cell, {', '.join(known)}{hint}.", subject=field
+        )
+    values = [
+        [row(one, head, matrix.find(one.reference, head.reference))[field] for head in matrix.heads]
+        for one in matrix.extractors
+    ]
+    return np.array(values, dtype=np.float64).reshape(len(matrix.extractors), len(matrix.heads))
