@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from compatkit.data.classes import common as match_classes
     from compatkit.data.classes import label
     from compatkit.data.dataset import DataSet, Split
+    from compatkit.evaluation.predictions import Prediction, Predictions
     from compatkit.evaluation.recombination import Recombination
     from compatkit.exports.reading import load_exported
     from compatkit.hooks import HOOK_API, effect, hookimpl, hookspec
@@ -65,6 +66,8 @@ _HOMES = {
     "Measurement": "compatkit.measuring",
     "Outcome": "compatkit.outcomes",
     "Policy": "compatkit.registry.policies",
+    "Prediction": "compatkit.evaluation.predictions",
+    "Predictions": "compatkit.evaluation.predictions",
     "Pretraining": "compatkit.training.pretraining",
     "Recombination": "compatkit.evaluation.recombination",
     "Registry": "compatkit.workspace",
@@ -125,6 +128,8 @@ __all__ = [
     "Measurement",
     "Outcome",
     "Policy",
+    "Prediction",
+    "Predictions",
     "Pretraining",
     "Recombination",
     "Registry",

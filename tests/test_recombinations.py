@@ -92,7 +92,7 @@ def test_what_was_published_is_what_is_loaded(registry: ck.Registry, policy: str
         assert torch.equal(logits(again), logits(made)) and torch.equal(logits(again, 2), logits(made, 2))
         assert again.contract.data == made.contract.data and again.labels == made.labels
         assert again.sources == made.sources and again.estimated == made.estimated
-        assert torch.equal(again.predict(IMAGES), made.predict(IMAGES))
+        assert torch.equal(again.predict(IMAGES).probabilities, made.predict(IMAGES).probabilities)
         assert again.report.findings == made.report.findings
     assert isinstance(registry.build("pairs/ab"), ck.Recombination)
 

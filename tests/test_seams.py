@@ -166,7 +166,7 @@ def test_adapters_without_parameters_are_put_in(
         expected = registry.build(f"zoo/{right}.head")(between(features(registry, left, images)))
     pixels = normalise(prepare(images, model.data).images, model.data)
     torch.testing.assert_close(model(pixels).detach(), expected, atol=1e-5, rtol=1e-5)
-    assert torch.equal(model.predict(images), expected.argmax(1))
+    assert torch.equal(model.predict(images).positions, expected.argmax(1))
 
 
 def test_nothing_is_put_in_unasked_and_the_way_to_ask_is_told(registry: ck.Registry) -> None:
@@ -345,7 +345,7 @@ def test_an_adapter_for_any_count_of_tokens_is_kept_too(tmp_path: Path, images: 
     assert model.inserted[0].gives[0].shape == ("N", 32, "H", "W")
     name = registry.publish_adapter("zoo/permute", model.inserted[0])
     again = registry.recombine("zoo/dynamic.extractor", "zoo/wide.head", adapters=[name])
-    assert torch.equal(model.predict(images), again.predict(images))
+    assert torch.equal(model.predict(images).probabilities, again.predict(images).probabilities)
 
 
 def test_a_refit_is_a_new_version_of_the_same_name(mine: ck.Registry, images: Split) -> None:
@@ -575,7 +575,7 @@ def test_a_pair_with_adapters_is_measured_like_any_other_and_not_kept_as_evidenc
     matrix = registry.matrix(pair[0], heads, {"*": images}, **settings)  # type: ignore[arg-type]
     cell = matrix.cell(*pair)
     assert cell.restricted is not None and cell.wiring == "needs-adapter"
-    assert cell.restricted.correct == int((model.predict(images).numpy() == images.labels).sum())
+    assert cell.restricted.correct == int((model.predict(images).positions.numpy() == images.labels).sum())
     assert cell.bound == matrix.cell(pair[0], "zoo/classy.head@1.0.0").restricted
     assert cell.settings["adapters"] == "drop-tokens: leave out 1"
     assert registry.check(*pair).evidence == "none"

@@ -46,9 +46,9 @@ def through(folder: Path, models: dict[str, str], images: int) -> ck.Matrix:
             *pair, adapt=True, data=data.train.subset(6, seed=0), normalisation="batch"
         )
         (adapter,) = model.inserted
-        assert adapter.blueprint.model == "project" and model.predict(data.test.subset(4, seed=0)).shape == (
-            4,
-        )
+        assert adapter.blueprint.model == "project" and model.predict(
+            data.test.subset(4, seed=0)
+        ).positions.shape == (4,)
         adapters[f"{pair[0]}@1.0.0", f"{pair[1]}@1.0.0"] = [adapter]
         registry.publish_recombination(f"pairs/{left}", model)
     return registry.matrix(

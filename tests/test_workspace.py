@@ -181,7 +181,7 @@ def test_a_recombination_is_head_after_extractor(registry: ck.Registry, tests: l
         expected = registry.build(RIGHT)(registry.build(LEFT)(images))
         assert torch.equal(model(images), expected)
     assert [label.name for label in model.labels] == ["0", "1", "2"] and model.data.size == (16, 16)
-    assert torch.equal(model.predict(tests[0]), expected.argmax(1))
+    assert torch.equal(model.predict(tests[0]).positions, expected.argmax(1))
 
 
 def test_two_recombinations_share_no_tensor(registry: ck.Registry) -> None:
@@ -196,7 +196,7 @@ def test_matrix_and_recombination_agree(registry: ck.Registry, tests: list[ck.Sp
     """The matrix shuffles and cuts the images by its own rules; one batch of all makes both the same."""
     images = tests[0] if policy == "reestimate" else None
     model = registry.recombine(LEFT, RIGHT, normalisation=policy, images=images)
-    right = int((model.predict(tests[0], batch_size=48).numpy() == tests[0].labels).sum())
+    right = int((model.predict(tests[0], batch_size=48).positions.numpy() == tests[0].labels).sum())
     matrix = registry.matrix(LEFT, [RIGHT, "digits/left.head"], tests, normalisation=policy, batch_size=48)
     cell = matrix.cell(LEFT, RIGHT)
     assert cell.unrestricted is not None and cell.unrestricted.correct == right

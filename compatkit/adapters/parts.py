@@ -9,12 +9,26 @@ from torch import Tensor, fx, nn
 
 from compatkit.adapters.ownership import Part, state_of
 from compatkit.adapters.tracing import attribute
-from compatkit.errors import CutError
+from compatkit.errors import CutError, UsageError
 
 Graphs = tuple[fx.Graph, fx.Graph]
 """For train mode, for eval mode."""
 _FUNCTIONS: dict[tuple[Any, ...], Callable[..., Tensor]] = {}
 """By their code and the functions that it calls; what a function holds on to is torch's, never a network's."""
+
+
+class _Unpickled:
+    """Rides along in a part: copies share it, and pickle is told how else a part is saved."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Unpickled:
+        return self
+
+    def __reduce__(self) -> str:
+        raise UsageError(
+            "torch.save writes a module by pickle, which runs code when it is opened; parts are saved without. Use "
+            "registry.export(reference, 'part.safetensors') and compatkit.load_exported('part.safetensors'), which "
+            "needs no registry, or torch.save(module.state_dict(), ...) for the weights alone."
+        )
 
 
 class TracedPart(nn.Module):
@@ -31,6 +45,7 @@ class TracedPart(nn.Module):
         self.port_names = port_names
         self.num_prefix_tokens = int(getattr(whole, "num_prefix_tokens", 0))
         self.num_patches = getattr(getattr(whole, "patch_embed", None), "num_patches", None)
+        self._unpickled = _Unpickled()
         self._run_train: Callable[..., Tensor] = _not_compiled
         self._run_eval: Callable[..., Tensor] = _not_compiled
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from compatkit.data.packs import LARGEST, images_of, opened, stem
 from compatkit.data.separable import Images
 from compatkit.data.split import NO_CLASSES, Split
 from compatkit.errors import DataError, EnvironmentFailure
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -61,7 +64,13 @@ def _bare(images: Images, name: str, place: Path) -> Split:
         raise DataError(f"{place}: {error}", subject=place) from error
 
 
-def _folder(folder: Path) -> Images:
+def files_of(folder: Path) -> list[Path]:
+    """Return the image files of a folder and of those in it, in the order of their names.
+
+    Raises:
+        DataError: There is none.
+        EnvironmentFailure: It cannot be read.
+    """
     try:
         files = sorted(one for one in folder.rglob("*") if one.suffix.lower() in ENDINGS and one.is_file())
     except OSError as error:
@@ -70,7 +79,12 @@ def _folder(folder: Path) -> Images:
         raise DataError(
             f"{folder} holds no images: expected files that end in {', '.join(ENDINGS)}.", subject=folder
         )
-    first = _read(files[0])
+    return files
+
+
+def _folder(folder: Path) -> Images:
+    files = files_of(folder)
+    first = read_image(files[0])
     if first.nbytes * len(files) > LARGEST:
         raise DataError(
             f"The {len(files):,} images of {folder} would take more than {LARGEST} bytes. Give fewer, or smaller ones.",
@@ -78,7 +92,7 @@ def _folder(folder: Path) -> Images:
         )
     images = np.empty((len(files), *first.shape), dtype=np.uint8)
     for place, file in enumerate(files):
-        image = _read(file)
+        image = read_image(file)
         if image.shape != first.shape:
             raise DataError(
                 f"{file} has {_said(image)}, {files[0]} {_said(first)}; all images must be of one size and kind. "
@@ -94,22 +108,18 @@ def _said(image: Images) -> str:
     return f"{height} x {width} pixels in {'grey' if channels == 1 else 'colour'}"
 
 
-def _read(file: Path) -> Images:
+def read_image(file: Path) -> Images:
+    """Return the pixels of a file, uint8 ``(height, width, 1 or 3)``.
+
+    Raises:
+        DataError: It is no readable image, has more than eight bits or transparency, or is too large.
+        EnvironmentFailure: The system does not let it be read.
+    """
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(file, formats=FORMATS) as image:
-            if max(image.size) > LARGEST_SIDE:
-                raise DataError(
-                    f"{file} has {image.size[1]} x {image.size[0]} pixels, more than {LARGEST_SIDE} on a side."
-                )
-            if image.mode not in MODES:
-                raise DataError(
-                    f"{file} has pixels of the kind {image.mode}; grey or RGB ones of eight bits are read. Convert it "
-                    "first.",
-                    subject=file,
-                )
-            pixels = np.asarray(image.convert(MODES[image.mode]))
+            return pixels_of(image, file)
     except DataError:
         raise
     except PermissionError as error:
@@ -123,4 +133,25 @@ def _read(file: Path) -> Images:
         EOFError,
     ) as error:
         raise DataError(f"{file} is no readable image: {error}", subject=file) from error
-    return cast(Images, pixels[..., None] if pixels.ndim == 2 else pixels)
+
+
+def pixels_of(image: Image, whose: Path | str) -> Images:
+    """Return the pixels of a PIL image, uint8 ``(height, width, 1 or 3)``.
+
+    Raises:
+        DataError: It has more than eight bits or transparency, or is too large.
+    """
+    if max(image.size) > LARGEST_SIDE:
+        raise DataError(
+            f"{whose} has {image.size[1]} x {image.size[0]} pixels, more than {LARGEST_SIDE} on a side. Scale it down "
+            "first.",
+            subject=whose,
+        )
+    if image.mode not in MODES:
+        raise DataError(
+            f"{whose} has pixels of the kind {image.mode}; grey or RGB ones of eight bits are read. Convert it first: "
+            "image.convert('RGB').",
+            subject=whose,
+        )
+    pixels = np.asarray(image.convert(MODES[image.mode]))
+    return cast("Images", pixels[..., None] if pixels.ndim == 2 else pixels)

@@ -13,13 +13,16 @@ from torch import Tensor, nn
 
 from compatkit.batchnorm import check_policy
 from compatkit.contract import Contract
-from compatkit.data.dataset import Split
+from compatkit.data.split import NO_CLASSES, Split
 from compatkit.errors import UsageError
+from compatkit.evaluation.images import arrays_of
 from compatkit.evaluation.normalisation import batch_statistics, batches, evaluation_mode, normalised
+from compatkit.evaluation.predictions import Predictions
 from compatkit.evaluation.preprocessing import normalise, prepare
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from compatkit.data.separable import Images
+    from compatkit.evaluation.images import Given
 
 
 _ALONE = (
@@ -85,33 +88,68 @@ class Assembly(nn.Module):
                 values = module(values)
         return values
 
-    def predict(self, images: NDArray[np.uint8] | Split, *, batch_size: int = 256) -> Tensor:
-        """Return the most likely class of each image, as positions in ``labels``, int64 ``(n,)``.
+    def predict(self, images: Given, *, batch_size: int = 256) -> Predictions:
+        """Return class and probability of each image; modes, weights and buffers are afterwards as before.
+
+        Under the policy ``"batch"`` an image's answer depends on the others of its batch: give as many as it was
+        measured with, and a ``BatchStatisticsWarning`` comes with a single one.
 
         Args:
-            images: uint8 ``(n, height, width, channels)`` of any size; preprocessed as the contract says.
+            images: As for ``preprocess``.
             batch_size: Largest batch, in the order given; matters under ``"batch"``.
 
         Raises:
             UsageError: It takes no images, or gives no logits.
+            DataError: Something is no image.
+            EnvironmentFailure: The system does not let a file be read.
         """
         if self.extractor is None or self.head is None:
             lacking = "an extractor" if self.extractor is None else "a head"
             raise UsageError(f"Classes are predicted by a whole network; this one is without {lacking}.")
-        split = images if isinstance(images, Split) else _unlabelled(images)
-        found: list[Tensor] = []
+        examples, found = self._fitted(images), list[Tensor]()
         with evaluation_mode(self), torch.no_grad():
-            for batch in self.normalised_batches(split, batch_size, None):
-                found.append(self(batch).argmax(dim=1).cpu())
-        return torch.cat(found)
+            for positions in batches(len(examples), batch_size, None):
+                logits = self(normalise(examples[positions], self.data, device=self._device))
+                found.append(logits.to(torch.float32).softmax(dim=1).cpu())
+        shares = torch.cat(found)
+        names = [one.name for one in self.labels] or map(str, range(shares.shape[1]))
+        return Predictions(shares, tuple(names))
+
+    def preprocess(self, images: Given) -> Tensor:
+        """Return images as this network takes them: ``model(model.preprocess("cat.png"))`` gives logits.
+
+        Channels, size, crop and normalisation are those of the contract (``data``).
+
+        Args:
+            images: A file, a folder, a PIL image, a numpy array with channels last or a tensor with channels first, of
+                one image or many (uint8, or floats from 0 to 1); a ``Split``; or a list of these, of any sizes.
+
+        Returns:
+            float32 ``(n, channels, height, width)`` on the network's device.
+
+        Raises:
+            UsageError: It takes no images.
+            DataError: Something is no image.
+            EnvironmentFailure: The system does not let a file be read.
+        """
+        if self.extractor is None:
+            raise UsageError("Images are prepared for an extractor; this network takes features.")
+        return normalise(self._fitted(images), self.data, device=self._device)
+
+    def _fitted(self, images: Given) -> Tensor:
+        """Return images in channels and size of the contract, uint8 ``(n, channels, height, width)``."""
+        return torch.cat([prepare(_unlabelled(one), self.data).images for one in arrays_of(images)])
+
+    @property
+    def _device(self) -> torch.device:
+        return next((one.device for one in (*self.parameters(), *self.buffers())), torch.device("cpu"))
 
     def normalised_batches(self, split: Split, batch_size: int, seed: int | None) -> Iterator[Tensor]:
         """Yield normalised batches on the module's device; in the order given where ``seed`` is None."""
-        device = next((one.device for one in (*self.parameters(), *self.buffers())), torch.device("cpu"))
         examples = prepare(split, self.data)
         for positions in batches(len(examples), batch_size, seed):
-            yield normalise(examples.images[positions], self.data, device=device)
+            yield normalise(examples.images[positions], self.data, device=self._device)
 
 
-def _unlabelled(images: NDArray[np.uint8]) -> Split:
-    return Split(images, np.zeros(len(images), dtype=np.int64), ("unknown",), "images")
+def _unlabelled(images: Images) -> Split:
+    return Split(images, np.zeros(len(images), dtype=np.int64), NO_CLASSES, "images")

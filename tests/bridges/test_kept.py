@@ -83,7 +83,7 @@ def test_a_bridge_is_kept_with_its_statistics_contract_and_provenance(
     again = registry.load_recombination(names["recombination"])
     step = found.step("ridge3x3")
     assert step.accuracy is not None and step.agreement is not None and step.candidate is not None
-    right = int((again.predict(images).numpy() == images.labels).sum())
+    right = int((again.predict(images).positions.numpy() == images.labels).sum())
     # With the statistics that were estimated; tensors that lie elsewhere may turn a tie by their last bits.
     assert abs(right - step.accuracy.correct) <= 1
     adapter = registry.manifest(names["adapter"])
@@ -254,7 +254,7 @@ def test_the_recombination_states_how_the_bridge_was_judged(registry: ck.Registr
                 "images": 30,
             },
         }
-        assert registry.load_recombination(kept).predict(images).shape == (60,)
+        assert registry.load_recombination(kept).predict(images).positions.shape == (60,)
     blind = registry.bridge("zoo/two.extractor", "zoo/one.head", images, rungs=["direct"])
     kept = registry.publish_bridge("pairs/blind", blind)["recombination"]
     assert registry.manifest(kept).training["bridge"]["reference"] is None

@@ -113,9 +113,9 @@ def test_reestimate_works_on_copies(left: LoadedPart, right: LoadedPart, images:
 def test_predict_takes_images_as_they_are(left: LoadedPart, right: LoadedPart, images: Split) -> None:
     model = Recombination.of(left, right, check(left.manifest, right.manifest)).train()
     before = state(model)
-    found = model.predict(images.images, batch_size=7)
+    found = model.predict(images.images, batch_size=7).positions
     assert torch.equal(found, right.module.eval()(left.module.eval()(pixels(left, images))).argmax(1))
-    assert torch.equal(found, model.predict(images))
+    assert torch.equal(found, model.predict(images).positions)
     assert state(model) == before
 
 

@@ -117,7 +117,7 @@ def test_what_comes_back_is_the_same_network(registry: ck.Registry, tmp_path: Pa
     assert not again.training and again.normalisation == policy
     for batch in (2, 5):
         assert torch.equal(run(again, images(batch)), run(made, images(batch)))
-    assert torch.equal(again.predict(IMAGES), made.predict(IMAGES))
+    assert torch.equal(again.predict(IMAGES).probabilities, made.predict(IMAGES).probabilities)
     assert [one.name for one in again.labels] == list(LABELS) and again.data == made.data
     found = again.description
     assert found.kind == "recombination" and found.policy == policy and found.contract == again.contract

@@ -92,7 +92,7 @@ def test_parts_without_batch_normalisation_come_back_and_no_policy_matters(
     for policy in ("running", "batch", "mix:16"):
         given = images if policy == "mix:16" else None
         made = registry.recombine("nets/a.extractor", "nets/b.head", normalisation=policy, images=given)
-        logits.append(made.predict(images))
+        logits.append(made.predict(images).positions)
         found = [one for one in made.report.findings if one.code == "normalisation-needed"]
         assert [one.severity for one in found] == ["informs"] and "changes nothing" in found[0].came
     assert all(torch.equal(one, logits[0]) for one in logits)

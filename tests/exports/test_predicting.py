@@ -1,0 +1,193 @@
+"""Images as people have them go in, class names and probabilities come out: of recombinations and of exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small import data_set
+from torch import nn
+
+import compatkit as ck
+from compatkit.errors import DataError, UsageError
+from compatkit.evaluation.preprocessing import normalise, prepare
+
+CLASSES = ("crow", "dog", "eel")
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
+    made = ck.Registry.init(tmp_path_factory.mktemp("predicting") / "parts")
+    tasks = [
+        ck.Task(
+            name,
+            data_set(name, seed=seed, channels=3, classes=CLASSES),
+            "resnet8_cifar",
+            "layer2",
+            size=(16, 16),
+        )
+        for seed, name in enumerate(("left", "right"))
+    ]
+    trainer = ck.Trainer(steps=30, batch_size=16, precision="float32", progress=False)
+    made.publish(trainer.fit(tasks, ["identical_init", "dcc"]), prefix="animals")
+    return made
+
+
+@pytest.fixture(scope="module")
+def recombined(registry: ck.Registry) -> ck.Recombination:
+    return registry.recombine("animals/left.extractor", "animals/left.head")
+
+
+@pytest.fixture(scope="module", params=["recombination", "export"])
+def model(request: Any, registry: ck.Registry, recombined: ck.Recombination, tmp_path_factory: Any) -> Any:
+    if request.param == "recombination":
+        return recombined
+    path = tmp_path_factory.mktemp("exported") / "animals.safetensors"
+    registry.export(recombined, path)
+    return ck.load_exported(path)
+
+
+@pytest.fixture(scope="module")
+def images() -> ck.Split:
+    return data_set("left", channels=3, classes=CLASSES).test
+
+
+FORMS: dict[str, Callable[[np.ndarray[Any, Any], Path], Any]] = {
+    "array": lambda images, _: images,
+    "float array": lambda images, _: images / 255,
+    "tensor": lambda images, _: torch.from_numpy(images).permute(0, 3, 1, 2),
+    "float tensor": lambda images, _: torch.from_numpy(images).permute(0, 3, 1, 2) / 255,
+    "arrays": lambda images, _: list(images),
+    "tensors": lambda images, _: [torch.from_numpy(one).permute(2, 0, 1) for one in images],
+    "pil images": lambda images, _: [Image.fromarray(one) for one in images],
+    "generator": lambda images, _: (Image.fromarray(one) for one in images),
+    "paths": lambda images, folder: written(images, folder),
+    "texts": lambda images, folder: tuple(map(str, written(images, folder))),
+    "folder": lambda images, folder: written(images, folder)[0].parent,
+    "split": lambda images, _: ck.Split(images, np.zeros(len(images), dtype=np.int64), ("unknown",), "some"),
+    "mixed": lambda images, folder: [images[:2], Image.fromarray(images[2]), *written(images, folder)[3:]],
+}
+
+
+def written(images: np.ndarray[Any, Any], folder: Path) -> list[Path]:
+    paths = [folder / f"{place:02}.png" for place in range(len(images))]
+    for path, one in zip(paths, images, strict=True):
+        Image.fromarray(one).save(path)
+    return paths
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same(model: Any, images: ck.Split, form: str, tmp_path: Path) -> None:
+    pixels = images.images[:6]
+    expected = model(normalise(prepare(images, model.data).images[:6], model.data)).softmax(1)
+    given = model.preprocess(FORMS[form](pixels, tmp_path))
+    assert given.dtype == torch.float32 and given.shape == (6, 3, 16, 16)
+    assert torch.equal(given, normalise(prepare(images, model.data).images[:6], model.data))
+    found = model.predict(FORMS[form](pixels, tmp_path))
+    assert torch.allclose(found.probabilities, expected, atol=1e-6) and len(found) == 6
+
+
+@pytest.mark.parametrize("form", ["path", "pil image", "array", "tensor", "grey array"])
+def test_one_image_is_one_prediction(model: Any, images: ck.Split, form: str, tmp_path: Path) -> None:
+    one = images.images[4]
+    forms = {
+        "path": lambda: written(images.images[4:5], tmp_path)[0],
+        "pil image": lambda: Image.fromarray(one),
+        "array": lambda: one,
+        "tensor": lambda: torch.from_numpy(one).permute(2, 0, 1),
+        "grey array": lambda: one[..., 0],
+    }
+    (found,) = model.predict(forms[form]())
+    assert (
+        found.label in CLASSES and CLASSES[found.position] == found.label and 1 / 3 <= found.probability <= 1
+    )
+
+
+def test_classes_are_those_of_the_images(model: Any, images: ck.Split) -> None:
+    found = model.predict(images)
+    truth = [CLASSES[at] for at in images.labels]
+    assert sum(one == other for one, other in zip(found.labels, truth, strict=True)) > 40
+    assert found.classes == CLASSES and torch.allclose(found.probabilities.sum(1), torch.ones(48))
+    best = found.top(2)[0]
+    assert best[0] == found[0] and best[0].probability >= best[1].probability and len(found.top(9)[0]) == 3
+    assert [one.label for one in found] == found.labels
+    assert (
+        repr(found[0]) in str(list(found)) and found.labels[0] in repr(found) and "more lines" in repr(found)
+    )
+
+
+def test_images_of_different_sizes_go_together(model: Any, images: ck.Split) -> None:
+    large = Image.fromarray(images.images[0]).resize((90, 70))
+    assert model.preprocess([large, images.images[1], images.images[2][..., 0]]).shape == (3, 3, 16, 16)
+
+
+def test_predicting_leaves_the_network_as_it_is(recombined: ck.Recombination, images: ck.Split) -> None:
+    assert isinstance(recombined, nn.Module)
+    recombined.train()
+    before = {name: value.clone() for name, value in recombined.state_dict().items()}
+    recombined.predict(images)
+    assert all(module.training for module in recombined.modules())
+    assert all(torch.equal(value, before[name]) for name, value in recombined.state_dict().items())
+    recombined.eval()
+
+
+REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "channels first": (
+        lambda _: np.zeros((2, 3, 8, 9), dtype=np.uint8),
+        r"shape \(2, 3, 8, 9\).*\(n, height, width, channels\)",
+    ),
+    "grey without an axis": (lambda _: np.zeros((5, 28, 28), dtype=np.uint8), r"images\[..., None\]"),
+    "channels last in a tensor": (lambda _: torch.zeros(8, 9, 3), "channels, height, width"),
+    "nothing": (lambda _: [], "no images"),
+    "an empty array": (lambda _: np.zeros((0, 8, 8, 3)), "no image"),
+    "normalised": (lambda _: torch.randn(2, 3, 16, 16), r"model\(images\)"),
+    "not finite": (lambda _: np.full((4, 4), np.nan), "nan"),
+    "integers": (lambda _: np.zeros((8, 8, 3), dtype=np.int64), "uint8"),
+    "a number": (lambda _: 5, "got int"),
+    "bytes": (lambda _: b"png", "got bytes"),
+    "a data set": (lambda _: data_set("left"), "got DataSet"),
+    "transparency": (lambda _: Image.new("RGBA", (8, 8)), r"convert\('RGB'\)"),
+    "no such file": (lambda folder: folder / "none.png", "no readable image"),
+    "no image file": (lambda folder: text_file(folder), "no readable image"),
+    "an empty folder": (lambda folder: folder, "holds no images"),
+}
+
+
+def text_file(folder: Path) -> Path:
+    (folder / "text.png").write_text("text")
+    return folder / "text.png"
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_image_is_refused_with_what_is(
+    recombined: ck.Recombination, what: str, tmp_path: Path
+) -> None:
+    make, says = REFUSED[what]
+    for ask in (recombined.predict, recombined.preprocess):
+        with pytest.raises(DataError, match=says) as error:
+            ask(make(tmp_path))
+        assert error.value.code == "data"
+
+
+def test_a_part_alone_says_what_it_lacks(registry: ck.Registry, images: ck.Split, tmp_path: Path) -> None:
+    for side in ("extractor", "head"):
+        registry.export(f"animals/left.{side}", tmp_path / side)
+    extractor, head = (ck.load_exported(tmp_path / side) for side in ("extractor", "head"))
+    features = extractor(extractor.preprocess(images))
+    assert head(features).shape == (48, 3)
+    for ask in (extractor.predict, head.predict, head.preprocess):
+        with pytest.raises(UsageError) as error:
+            ask(images)
+        assert error.value.code == "usage"
+
+
+def test_one_image_under_batch_statistics_is_warned_of(registry: ck.Registry, images: ck.Split) -> None:
+    made = registry.recombine("animals/left.extractor", "animals/right.head", normalisation="batch")
+    with pytest.warns(UserWarning, match="reestimate"):
+        made.predict(images.images[0])
+    assert len(made.predict(images.images[:8])) == 8
