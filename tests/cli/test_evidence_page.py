@@ -74,10 +74,13 @@ def test_the_page_s_commands_run_one_after_the_other(run: Callable[..., Any], di
 def test_the_page_s_python_says_what_comes_out(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     registry = ck.Registry.open("parts")
     registry.matrix(*BOTH, [ck.data.load(name).test for name in ("mnist", "usps")])
-    (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    exec(compile(block, "docs/evidence.md", "exec"), {})
+    block, cells = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/evidence.md", "exec"), names)
     printed, expected = capsys.readouterr().out, re.findall(r"print\(.*#  ?(.*)$", block, re.MULTILINE)
     assert expected == [printed.strip().replace("'", '"')]
+    exec(compile(cells, "docs/evidence.md", "exec"), names)
+    assert str(names["matrix"].to_numpy()) in capsys.readouterr().out
 
 
 def test_the_page_tells_of_every_field_of_a_key_and_of_a_document(digits: Path) -> None:
