@@ -46,8 +46,8 @@ class Finding:
             words: Each of them stands in name, title, description, network or tags, such as ``"digits resnet"``; case
                 makes no difference.
             filters: ``pattern`` (glob over names), ``kind``, ``tags`` (a mapping), ``model`` (glob), ``channels``,
-                ``label`` (a class), ``anchor``, ``parent``, ``text``, ``latest``, ``withdrawn``, ``limit``, ``offset``: see
-                ``compatkit.registry.index.search.Query``.
+                ``label`` (a class), ``anchor``, ``parent``, ``text``, ``latest``, ``withdrawn``, ``limit``, ``offset``:
+                see ``compatkit.registry.index.search.Query``.
 
         Returns:
             A list of ``Found`` that shows itself as a table.
