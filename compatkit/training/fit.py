@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from compatkit.contract import Anchor
 from compatkit.display import Shown, aligned
 from compatkit.errors import UnknownName, UsageError
+from compatkit.training.history import History
 from compatkit.training.networks import parameters_digest
 from compatkit.training.state import AuxiliaryHead, TaskState
 
@@ -24,7 +25,7 @@ class Fit(Shown):
         tasks: By name: modules, blueprints, preprocessing, anchors.
         auxiliary: Auxiliary heads by name, those handed in frozen included.
         run: The run's manifest: plan, plugins, data digests, environment; the same for the same run.
-        history: Losses: ``{"task", "step", "losses": {name: mean}}``.
+        history: Losses: rows ``{"task", "step", "losses": {name: mean}}``, and ``history["mnist/loss"]`` as an array.
         plan: Digest of the plan.
         evaluations: What was measured while it trained: ``{"task", "step", "on", "weights", "loss", "accuracy"}``.
         averages: Exponential moving averages by owner (``<task>.extractor``, ``shared.<head>``), as state dicts; None
@@ -34,7 +35,7 @@ class Fit(Shown):
     tasks: Mapping[str, TaskState]
     auxiliary: Mapping[str, AuxiliaryHead]
     run: Mapping[str, Any]
-    history: list[dict[str, Any]]
+    history: History = attrs.field(converter=History)
     plan: str
     evaluations: list[dict[str, Any]] = attrs.field(factory=list)
     averages: Mapping[str, Mapping[str, Tensor]] | None = None

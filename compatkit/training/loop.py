@@ -169,6 +169,7 @@ class Loop:
         step, measured = self.work(lane, number, reports)
         if self.averages is not None:
             self.averages.follow(task.name, number)
+        step._measured = measured
         for call in lane.after_step:
             call(step)
         if lane.after_epoch and lane.source.ends_epoch(number):

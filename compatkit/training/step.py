@@ -10,12 +10,14 @@ from torch import Tensor
 
 from compatkit.evaluation.normalisation import batch_statistics
 from compatkit.training.precision import Precision
+from compatkit.training.progress import Measured
 from compatkit.training.randomness import generator
 from compatkit.training.recording import NOTHING, Layers
 from compatkit.training.state import TaskState
 
 NO_LABEL = -1
 """In the place of a label that is not known; no loss takes it for a class."""
+UNMEASURED: Measured = {}
 
 
 @attrs.frozen(eq=False)
@@ -79,6 +81,20 @@ class Step:
     reports: bool = False
     views: Sequence[Tensor] = ()
     layers: Layers = NOTHING
+    _measured: Measured = UNMEASURED
+
+    @property
+    def losses(self) -> dict[str, Tensor]:
+        """What the step measured, by the names of the history: ``task``, ``<instance>/<loss>``, ``accuracy``, ...
+
+        Float tensors ``()`` on the device, without gradient, that nothing overwrites: keep them, and read them
+        (``float``) now and then, since reading waits for the device. There are none before ``compatkit_after_step``;
+        with several processes, each has those of its own images.
+        """
+        return {
+            name: one if isinstance(one, Tensor) else (one[0] == one[1]).float().mean()
+            for name, one in self._measured.items()
+        }
 
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
         """Run the task's extractor on further views.
