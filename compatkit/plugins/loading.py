@@ -87,7 +87,8 @@ class Offer:
         except (Exception, SystemExit) as error:
             given = ", ".join(f"{name}={value!r}" for name, value in settings.items()) or "no settings"
             raise self.owner.error(f"the factory failed with {given}: {raised(error)}") from error
-        tell(changed, self.owner, "its factory", "Make modules in compatkit_set_up, with setup.build.")
+        made_in_set_up = "Make modules in compatkit_set_up, and hand them to setup.own."
+        tell(changed, self.owner, "its factory", made_in_set_up)
         return made
 
 

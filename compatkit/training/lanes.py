@@ -38,6 +38,8 @@ class Lane:
         pieces: In how many the batch of a step is worked through.
         span: The steps for which the tuples below are right: no plugin begins or ends in them.
         settled: Whether a step of the span was taken, and pure views need not be looked at any more.
+        followed: Whether the loss of a step of the span was followed to what it reaches; nobody but plugins could lead
+            it astray.
         views: What changes a batch, with the seeds of what it draws, None for a pure one, which draws nothing from
             torch's generators; the others as their hooks are named.
         objective: What the steps minimise.
@@ -60,6 +62,7 @@ class Lane:
     captured: Captured | None = None
     span: range = range(0)
     settled: bool = False
+    followed: bool = False
     views: tuple[tuple[Callable[..., Any], Stream | None], ...] = ()
     seeds: tuple[Stream, ...] = ()
     after_backward: tuple[Callable[..., Any], ...] = ()
@@ -111,7 +114,7 @@ class Lane:
         edges = {edge for one in everything for edge in (one.phase.start, one.phase.stop) if edge is not None}
         begin = max((edge for edge in edges if edge <= number), default=0)
         end = min((edge for edge in edges if edge > number), default=2**62)
-        self.span, self.settled = range(begin, end), False
+        self.span, self.settled, self.followed = range(begin, end), False, not plugins.members
         self.views = tuple(
             (_watched(one, self._setup.precision.device), None)
             if one.effect == "pure"

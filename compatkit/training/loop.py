@@ -21,6 +21,7 @@ from compatkit.training.lanes import Lane
 from compatkit.training.optimisation import Optimisation, set_rate
 from compatkit.training.progress import Measured
 from compatkit.training.randomness import reseed
+from compatkit.training.reach import check_reach
 from compatkit.training.rehearsing import rehearse
 from compatkit.training.schedules import Schedule
 from compatkit.training.set_up import SetUp
@@ -264,6 +265,11 @@ class Loop:
                 f"In step {step.number} task {lane.task.name!r} has a loss without any gradient: {why}",
                 subject=lane.task.name,
             )
+        if not lane.followed:
+            parts = [part for one in self.setup.tasks.values() for part in (one.extractor, one.head)]
+            trained = [*self.moving, *(one for part in parts for one in part.parameters())]
+            check_reach(total, trained, self.plugins.members)
+            lane.followed = True
         if lane.pieces > 1:
             total = total / lane.pieces
         total.backward()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from compatkit.adapters.blueprints import build, with_classes
 from compatkit.contract import Blueprint, Label
@@ -20,6 +22,8 @@ from compatkit.training.recording import Recorder
 from compatkit.training.released import EXTRACTOR, HEAD, ReleasedExtractor
 from compatkit.training.state import AuxiliaryHead, TaskState
 
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
 
 @attrs.define(eq=False)
 class SetUp:
@@ -28,6 +32,7 @@ class SetUp:
     Attributes:
         tasks: By name, in the order of training.
         auxiliary: Auxiliary heads of this run by name, frozen ones included.
+        owners: What is trained: ``<task>.extractor``, ``<task>.head``, ``shared.<head>``, ``plugin.<instance>.<name>``.
         frozen: Heads that were handed in frozen, by name.
         released: An extractor that was handed in frozen, or None.
         compared: Whether a regularizer of this run looks at it.
@@ -68,9 +73,68 @@ class SetUp:
         """
         self.reset(task, stream, seed, class_layer)
 
+    def own(self, name: str, module: nn.Module) -> nn.Module:
+        """Let the run own a module of the plugin's: it is trained like a network, and kept in checkpoints.
+
+        It is moved to the run's device in place and gets an optimizer of its own, which moves it in every step of every
+        task; parameters whose ``requires_grad`` is False stay as they are. ``Trainer.explain`` lists it as
+        ``plugin.<instance>.<name>``. What torch draws for its weights in ``compatkit_set_up`` follows from the seed.
+
+        Args:
+            name: What it is for: letters, digits, ``_`` and ``-``; once for each module.
+            module: Made in ``compatkit_set_up``, with all its shapes known.
+
+        Returns:
+            The same module.
+
+        Raises:
+            UsageError: This is not asked in ``compatkit_set_up``; the name is taken or none; it is no module, or a lazy
+                one.
+        """
+        instance = self._asking("own", "optimizers are made before the first step")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UsageError(
+                f"own expects a name of letters, digits, '_' and '-', such as 'projection'; got {name!r}.",
+                subject=name,
+            )
+        if not isinstance(module, nn.Module):
+            raise UsageError(
+                f"own expects a torch.nn.Module as {name!r}; got a {type(module).__name__}. Put a single parameter "
+                "into a module of its own.",
+                subject=name,
+            )
+        if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+            raise UsageError(
+                f"The module {name!r} is lazy: its shapes are not known before the first step. Give them; "
+                "setup.tasks[...].feature_shape has those of the features.",
+                subject=name,
+            )
+        owner = f"plugin.{instance}.{name}"
+        if owner in self.owners:
+            raise UsageError(f"This run owns a module {owner!r} already. Give each a name.", subject=name)
+        self.owners[owner] = module
+        return self._placed(module)
+
     def build(self, blueprint: Blueprint, *key: str | int) -> nn.Module:
-        """Build a module with initial weights of the stream ``key``, on the run's device."""
-        module = build(blueprint, seed=seed_of(self.seed, "initial", *key))
+        """Build a module that the run owns, see ``own``, with initial weights of the stream ``key``.
+
+        Args:
+            blueprint: Such as ``setup.tasks[...].head_blueprint``.
+            key: Names the stream; the same gives the same weights in any run. Joined by ``-``, it names the module.
+
+        Returns:
+            The module, on the run's device.
+
+        Raises:
+            UsageError: As for ``own``.
+        """
+        return self.own("-".join(map(str, key)), self._drawn(blueprint, *key))
+
+    def _drawn(self, blueprint: Blueprint, *key: str | int) -> nn.Module:
+        """Return a module with initial weights of the stream ``key``, on the run's device."""
+        return self._placed(build(blueprint, seed=seed_of(self.seed, "initial", *key)))
+
+    def _placed(self, module: nn.Module) -> nn.Module:
         return module.to(self.precision.device, memory_format=self.precision.memory_format)  # type: ignore[call-overload]
 
     def record_layers(self, task: TaskState, names: Iterable[str]) -> None:
@@ -205,7 +269,7 @@ class SetUp:
         if not count:
             raise UsageError(f"The auxiliary head {name!r} needs classes or a count of outputs.")
         blueprint = with_classes(first.head_blueprint, count)
-        module = self.build(blueprint, "auxiliary", name)
+        module = self._drawn(blueprint, "auxiliary", name)
         head = AuxiliaryHead(name, blueprint, module, tuple(classes) if classes is not None else None)
         for state in self.tasks.values():
             given = self._accepts(head, state)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from small import data_set, quick
 from swept import TASK
+from torch import nn
 
 import compatkit as ck
 from compatkit.errors import UsageError
@@ -18,6 +19,7 @@ from compatkit.sweeps.ensembles import Ensemble, Unsuited, quiet
 from compatkit.sweeps.members import train
 from compatkit.sweeps.results import accuracies
 from compatkit.training.beginning import begun
+from compatkit.training.history import History
 
 STEPS = 3
 
@@ -52,6 +54,31 @@ def states(fit: ck.Fit) -> dict[str, torch.Tensor]:
     parts = {f"{n}.{s}": getattr(t, s) for n, t in fit.tasks.items() for s in ("extractor", "head")}
     parts |= {name: head.module for name, head in fit.auxiliary.items()}
     return {f"{name}.{key}": v for name, one in parts.items() for key, v in one.state_dict().items()}
+
+
+class Projects:
+    """Trains a layer of its own."""
+
+    @ck.hookimpl
+    def compatkit_set_up(self, setup: ck.SetUp) -> None:
+        self.layer = setup.own("layer", nn.Linear(32, 2))
+
+    @ck.hookimpl
+    @effect("pure")
+    def compatkit_losses(self, step: ck.Step) -> Mapping[str, torch.Tensor]:
+        assert step.features is not None
+        return {"pull": (self.layer(step.features.mean((2, 3))) - 1).square().mean()}
+
+
+def test_a_module_of_a_plugin_is_each_members_own(begin: Any) -> None:
+    chosen, more = trainers(), {"factories": {"mine": Projects}}
+    members = begin(chosen, tasks(), "mine", **more)
+    rows, _ = train(chosen[0], members)
+    for trainer, history in zip(chosen, rows, strict=True):
+        alone = trainer.fit(tasks(), ["mine"], **more).history
+        assert alone["left/mine/pull"] == pytest.approx(History(history)["left/mine/pull"], rel=1e-4)
+    weights = [one.loop.setup.owners["plugin.mine.layer"].get_parameter("weight") for one in members]
+    assert not torch.equal(weights[0], weights[1])
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from small import data_set, quick
+from torch import nn
 
 import compatkit as ck
+from compatkit.errors import PluginError
 
 pytestmark = [
     pytest.mark.gpu,
@@ -89,6 +92,59 @@ def test_no_captured_step_waits_for_the_device(mode: Any) -> None:
         )
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_losses_that_a_plugin_keeps_are_not_overwritten_and_cost_no_wait(mode: Any) -> None:
+    kept: list[dict[str, torch.Tensor]] = []
+
+    class Listens:
+        @ck.hookimpl
+        def compatkit_after_step(self, step: ck.Step) -> None:
+            kept.append(step.losses)
+            torch.cuda.set_sync_debug_mode("error" if 0 < step.number < 8 else "default")
+
+    try:
+        fit = quick(steps=10, log_every=10, **ON_GPU, execution=mode).fit(
+            tasks(), [*ALL, "listens"], factories={"listens": Listens}
+        )
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for place, row in enumerate(fit.history):
+        for name, mean in row["losses"].items():
+            values = [float(one[name]) for one in kept[place::2]]
+            assert sum(values) / 10 == pytest.approx(mean, rel=1e-5) and len(set(values)) > 1
+
+
+class Projects:
+    """Trains a layer of its own, or one that nobody owns."""
+
+    owned = True
+
+    @ck.hookimpl
+    def compatkit_set_up(self, setup: ck.SetUp) -> None:
+        layer = nn.Linear(32, 2)
+        self.layer = setup.own("layer", layer) if self.owned else layer.cuda()
+        self.before = self.layer.weight.detach().clone()
+
+    @ck.hookimpl
+    @ck.effect("pure")
+    def compatkit_losses(self, step: ck.Step) -> Mapping[str, torch.Tensor]:
+        return {"pull": (self.layer(step.features.mean((2, 3))) - 1).square().mean()}  # type: ignore[union-attr]
+
+    @ck.hookimpl
+    def compatkit_finish(self, setup: ck.SetUp) -> None:
+        assert self.layer.weight.is_cuda and not torch.equal(self.layer.weight, self.before)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph", "compile+graph"])
+def test_a_module_of_a_plugin_is_trained_or_refused_in_every_mode(mode: Any) -> None:
+    trainer = quick(steps=4, **ON_GPU, execution=mode)
+    fit = trainer.fit(tasks(), ["mine"], factories={"mine": Projects})
+    assert fit.run["environment"]["execution"]["mode"] == mode
+    with pytest.raises(PluginError, match=r"'layer\.weight'") as caught:
+        trainer.fit(tasks(), ["mine"], factories={"mine": type("Unowned", (Projects,), {"owned": False})})
+    assert caught.value.subject == "mine"
 
 
 def test_a_trial_chooses_and_leaves_no_trace() -> None:

@@ -1,0 +1,84 @@
+"""Whether all that a step's loss reaches is trained: a parameter that gets gradients and no optimizer is a mistake.
+
+A plugin that makes a module and forgets to have it owned would otherwise train everything but that module, without a
+word. Looked at once for each set of active plugins, on the graph of the loss; no tensor is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from torch import Tensor, nn
+
+from compatkit.errors import PluginError
+from compatkit.plugins import Member
+
+
+def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Member]) -> None:
+    """Refuse a loss with gradients for a parameter that is not trained.
+
+    Args:
+        loss: Of a step, with its graph.
+        trained: What optimizers move, or a task leaves as it is.
+        members: The plugins of the run.
+
+    Raises:
+        PluginError: Names the plugin and its parameter.
+    """
+    known = {id(one) for one in trained}
+    strays = {id(one): one for one in _leaves(loss) if id(one) not in known}
+    if not strays:
+        return
+    plugins = tuple(members)
+    for member in plugins:
+        for name, one in _held(member.instance):
+            if id(one) in strays:
+                raise member.owner.error(_untrained(f"the parameter {name!r}", one), "compatkit_set_up")
+    # A plain tensor that no plugin keeps lives for this step only; a parameter is there to be trained.
+    for one in strays.values():
+        if isinstance(one, nn.Parameter):
+            message, hook = _untrained("a parameter that it does not keep", one), "compatkit_set_up"
+            if len(plugins) == 1:
+                raise plugins[0].owner.error(message, hook)
+            names = " or ".join(repr(member.use.as_) for member in plugins)
+            raise PluginError(f"Plugin {names}: {message}", hook=hook)
+
+
+def _untrained(what: str, parameter: Tensor) -> str:
+    return (
+        f"the loss reaches {what}, of shape {tuple(parameter.shape)}, and no optimizer moves it, so that it would stay "
+        "as it is. In compatkit_set_up, hand its module to setup.own(name, module) and use what that returns; or set "
+        "requires_grad_(False)."
+    )
+
+
+def _leaves(loss: Tensor) -> Iterator[Tensor]:
+    """Yield what a backward pass from ``loss`` leaves gradients in."""
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor):
+            yield variable
+        waiting.extend(following for following, _ in node.next_functions)
+
+
+def _held(plugin: object) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that a plugin keeps, with paths that its author knows them by."""
+    found = object.__getstate__(plugin)  # instance attributes, those in slots too
+    for part in found if isinstance(found, tuple) else (found,):
+        yield from _inside("", part or {})
+
+
+def _inside(path: str, value: object) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, nn.Module):
+        yield from ((f"{path}.{name}", one) for name, one in value.named_parameters())
+    elif isinstance(value, Mapping | list | tuple):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, one in items:
+            yield from _inside(f"{path}.{key}" if path else str(key), one)
