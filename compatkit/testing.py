@@ -18,7 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import numpy as np
 
+from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import PluginError
 from compatkit.metrics import (
     Cell,
@@ -35,6 +37,9 @@ from compatkit.metrics import (
 from compatkit.plugins import Bound, Offer, PluginWarning, RunPlugins, use
 from compatkit.plugins.conformance import check_builder
 from compatkit.plugins.plan import EVENTS
+from compatkit.training.beginning import Frozen
+from compatkit.training.task import Task
+from compatkit.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,18 +51,29 @@ RELATIVE, ABSOLUTE = 1e-5, 1e-6
 """Tolerances: float32 sums over batches may be taken in another order, and may cancel."""
 
 
-def assert_regularizer(factory: Callable[..., Any], **settings: Any) -> None:
-    """Check what can be told of a regularizer without training.
+def assert_regularizer(
+    factory: Callable[..., Any],
+    *,
+    tasks: Sequence[Task] | None = None,
+    frozen: Frozen = None,
+    **settings: Any,
+) -> None:
+    """Check what can be told of a regularizer by training with it for two steps.
 
     It is made twice, as a run that uses it twice would; its hooks are spelt, marked and take the arguments
-    that they will get; a state goes with a way to load it; making it leaves global random states alone.
+    that they will get; a state goes with a way to load it; making it leaves global random states alone. Then it takes
+    part in two steps on a CPU, where what it returns is checked, and that all that its losses reach is trained.
 
     Args:
         factory: What the registration hook registers.
-        **settings: Keyword arguments for it.
+        tasks: What it is trained with, at least 8 images each; by default two small residual networks on noise of 3 x
+            16 x 16 pixels, of three classes.
+        frozen: As for ``Trainer.fit``, where it trains against released parts.
+        **settings: Keyword arguments for the factory.
 
     Raises:
-        PluginError: What does not hold, and the remedy.
+        PluginError: What does not hold, and the remedy; also where the regularizer refuses these tasks.
+        TrainingError: A loss is not finite.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", PluginWarning)
@@ -73,6 +89,10 @@ def assert_regularizer(factory: Callable[..., Any], **settings: Any) -> None:
             f"of {', '.join(EVENTS)}.",
             plugin=NAME,
         )
+    trainer = Trainer(
+        steps=2, batch_size=8, device="cpu", precision="float32", execution="eager", progress=False
+    )
+    trainer.fit(tasks or _tasks(), uses[:1], frozen=frozen, factories={NAME: factory})
 
 
 def assert_metric(
@@ -143,6 +163,18 @@ def assert_builder(factory: Callable[..., Any], model: str, /, **kwargs: Any) ->
         PluginError: What does not hold, and the remedy.
     """
     check_builder(Offer("builders", NAME, factory), model, kwargs)
+
+
+def _tasks() -> list[Task]:
+    """Return what a regularizer is trained with that brings nothing of its own."""
+    draw, names = np.random.default_rng(0), ("a", "b", "c")
+    labels = np.arange(12, dtype=np.int64) % len(names)
+
+    def split(name: str) -> Split:
+        return Split(draw.integers(0, 256, (12, 16, 16, 3), np.uint8), labels, names, name)
+
+    sets = [DataSet(name, split(f"{name}/train"), split(f"{name}/test")) for name in ("left", "right")]
+    return [Task(one.name, one, "resnet8_cifar", "layer2", size=16) for one in sets]
 
 
 def _usual() -> tuple[Subject, list[Observation]]:

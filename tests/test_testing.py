@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +10,14 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from small import data_set
 from torch import nn
 
+import compatkit as ck
 from compatkit import hookimpl
 from compatkit.errors import PluginError
 from compatkit.metrics import Result
+from compatkit.plugins import find
 from compatkit.testing import assert_builder, assert_metric, assert_regularizer
 
 
@@ -24,6 +28,49 @@ class Norm:
     @hookimpl
     def compatkit_losses(self, step: Any) -> Any:
         return {"norm": step.features.mean()}
+
+
+class Projects:
+    """Makes a layer in set-up, in the way of its subclass, and trains it."""
+
+    def layer(self, setup: ck.SetUp) -> nn.Module:
+        return setup.own("layer", nn.Linear(32, 1))
+
+    @hookimpl
+    def compatkit_set_up(self, setup: Any) -> None:
+        self.projection = self.layer(setup)
+
+    @hookimpl
+    def compatkit_losses(self, step: Any) -> Any:
+        return {"pull": self.projection(step.features.mean((2, 3))).square().mean()}
+
+
+class Unowned(Projects):
+    def layer(self, setup: ck.SetUp) -> nn.Module:
+        return nn.Linear(32, 1)
+
+
+class Copied(Projects):
+    def layer(self, setup: ck.SetUp) -> nn.Module:
+        return copy.deepcopy(super().layer(setup))
+
+
+class Built(Projects):
+    def layer(self, setup: ck.SetUp) -> nn.Module:
+        head = setup.build(next(iter(setup.tasks.values())).head_blueprint, "built")
+        return nn.Sequential(nn.Unflatten(1, (32, 1, 1)), head)
+
+
+class Detached(Norm):
+    @hookimpl
+    def compatkit_losses(self, step: Any) -> Any:
+        return {"norm": step.features.detach().mean()}
+
+
+class Fails(Norm):
+    @hookimpl
+    def compatkit_after_step(self, step: Any) -> None:
+        raise KeyError("late")
 
 
 class Misspelt:
@@ -47,6 +94,32 @@ class Drawn(Norm):
 def test_good_regularizer() -> None:
     assert_regularizer(Norm)
     assert_regularizer(Norm, target=2.0)
+    assert_regularizer(Projects)
+    assert_regularizer(Built)
+
+
+def test_a_regularizer_is_tried_on_the_tasks_and_the_released_parts_that_it_needs() -> None:
+    task = ck.Task("small", data_set("small", size=(8, 8)), "resnet8_cifar", "layer1", size=8)
+
+    def shaped() -> Any:
+        return type(
+            "Narrow", (Projects,), {"layer": lambda self, setup: setup.own("layer", nn.Linear(16, 1))}
+        )()
+
+    assert_regularizer(shaped, tasks=[task])
+    with pytest.raises(PluginError, match="failed in compatkit_losses"):
+        assert_regularizer(shaped)
+    released = ck.Trainer(steps=1, batch_size=8, device="cpu", progress=False).fit([task], ["dcc"])
+    dcc = find("regularizers", "dcc").factory
+    assert_regularizer(dcc, tasks=[task], frozen=released)
+    with pytest.raises(PluginError, match="does not take the features"):
+        assert_regularizer(dcc, frozen=released)
+
+
+def test_trying_a_regularizer_leaves_random_states_alone() -> None:
+    state = torch.get_rng_state()
+    assert_regularizer(Projects)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 one = Norm()
@@ -60,11 +133,16 @@ one = Norm()
         (Drawn, "its factory changed torch's random state"),
         (lambda: one, "returned the same object"),
         (lambda: Norm, "is the class 'Norm', not an instance"),
+        (Unowned, r"'projection\.weight', of shape \(1, 32\), and no optimizer moves it"),
+        (Copied, r"'projection\.weight'.*setup\.own"),
+        (Detached, "gave 'norm' without a gradient"),
+        (Fails, "failed in compatkit_after_step: KeyError: 'late'"),
     ],
 )
 def test_bad_regularizer(factory: Callable[..., Any], message: str) -> None:
-    with pytest.raises(PluginError, match=message):
+    with pytest.raises(PluginError, match=message) as caught:
         assert_regularizer(factory)
+    assert caught.value.code == "plugin"
 
 
 @attrs.define
