@@ -58,7 +58,7 @@ def run(
     seed: int = 0,
     rotation: bool = False,
     say: Callable[[str], None] = lambda text: None,
-    progress: bool | None = None,
+    progress: bool = True,
 ) -> Demo:
     """Train, publish, recombine, measure and report, on one thread.
 
@@ -83,7 +83,7 @@ def run(
 
 
 def _run(
-    root: Path, steps: int, seed: int, rotation: bool, say: Callable[[str], None], progress: bool | None
+    root: Path, steps: int, seed: int, rotation: bool, say: Callable[[str], None], progress: bool
 ) -> Demo:
     registry = Registry.init(root / "parts", exist_ok=True)
     sets = {name: load(source) for name, source in DOMAINS.items()}

@@ -1,7 +1,7 @@
 """The command line: ``compatkit COMMAND``; every command takes ``--json``.
 
 Exit codes: 0 ok, 1 incompatible or failed check, 2 usage, 3 integrity, 4 environment (disk, rights); 70 a defect
-of this program or of a plugin, 130 interrupted.
+of this program or of a plugin, 130 interrupted, 143 ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import given, json_option, registry_option
+from compatkit.cli.options import Given, given, json_option, registry_option
 from compatkit.cli.output import clean, emit, only_json, report_text, speaks, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken
 
@@ -51,6 +51,7 @@ COMMANDS = {
     "policy": ("compatkit.cli.policy", "Set, show and test what new versions must keep working with."),
     "oci": ("compatkit.cli.oci", "Write and read OCI image layouts, which container registries carry."),
     "plugins": ("compatkit.cli.plugins", "List plugins with status, distribution, version and hooks."),
+    "publish": ("compatkit.cli.publish", "Publish a trained run that was not published."),
     "pull": ("compatkit.cli.remote", "Copy components of a remote, verified."),
     "push": ("compatkit.cli.remote", "Copy components to a remote: a folder, S3, the Hugging Face Hub."),
     "recombine": ("compatkit.cli.recombine", "Put a head on another network's extractor and measure it."),
@@ -76,7 +77,7 @@ New here?
 Exit codes: 0 ok, 1 incompatible or failed check, 2 usage, 3 integrity,
 4 environment (disk, rights).
 """
-DEFECT, INTERRUPTED = 70, 130
+DEFECT, INTERRUPTED, TERMINATED = 70, 130, 143
 TRACEBACK = "--traceback"
 HEAD_START = 3.0
 """Seconds by which the first of several processes fails first; torchrun ends the others before they say the same."""
@@ -161,6 +162,10 @@ def _run(words: list[str], machine: bool) -> int:
     """Run the command line; return the exit code."""
     try:
         return _traced(words)
+    except SystemExit as end:
+        if end.code != TERMINATED:
+            raise
+        return _fail("Ended by SIGTERM. Nothing half written is left.", "interrupted", TERMINATED, machine)
     except click.Abort:
         return _fail("Interrupted. Nothing half written is left.", "interrupted", INTERRUPTED, machine)
     except click.ClickException as error:
@@ -195,7 +200,8 @@ def _traced(words: list[str]) -> int:
     asked = TRACEBACK in words
     try:
         rest = [word for word in words if word != TRACEBACK]
-        return program(args=rest, prog_name="compatkit", standalone_mode=False) or 0
+        line = Given(line=tuple(words))
+        return program(args=rest, prog_name="compatkit", standalone_mode=False, obj=line) or 0
     except (click.ClickException, click.Abort, BrokenPipeError):
         raise
     except Exception:

@@ -47,6 +47,7 @@ class Given:
         trusted: Whose signatures count: folders, files or keys; empty for the user's own.
         key: Private key to sign with what is published, or None.
         about: What is said for people of what is published, by field of ``About``.
+        line: All words of the command line.
     """
 
     registry: str | None = None
@@ -55,6 +56,7 @@ class Given:
     trusted: tuple[str, ...] = ()
     key: str | None = None
     about: dict[str, Any] = attrs.field(factory=dict)
+    line: tuple[str, ...] = ()
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
-from compatkit.cli.options import (
-    about,
-    about_options,
-    data_options,
-    given,
-    json_option,
-    registry_option,
-    sign_option,
-)
-from compatkit.cli.outcome import found_in, show_outcomes, to_json
-from compatkit.cli.output import columns, emit, news, next_step, progress, speaks
-from compatkit.cli.roots import check_folder, destination, publishing, registry
-from compatkit.cli.signing import chosen_key, sign_published
+from compatkit.cli.options import about, data_options, given, json_option, registry_option
+from compatkit.cli.outcome import found_in
+from compatkit.cli.output import emit, news, speaks
+from compatkit.cli.publish import Release, averaged, check_numbers, release_options
+from compatkit.cli.roots import check_folder, destination, registry
+from compatkit.cli.signing import chosen_key
 from compatkit.cli.weights import offline
-from compatkit.errors import DataError, EnvironmentFailure, PolicyBroken, UsageError
+from compatkit.errors import DataError, EnvironmentFailure, UsageError
+from compatkit.recipes import STATE, Started
 from compatkit.registry.names import Version
 
 if TYPE_CHECKING:
     from compatkit.promises import Given
     from compatkit.recipes import Recipe
-    from compatkit.registry.manifest import About
     from compatkit.training.beginning import Frozen
     from compatkit.training.fit import Fit
     from compatkit.training.task import Task
@@ -37,31 +31,29 @@ if TYPE_CHECKING:
 
 @click.command(
     "train",
-    help="Train the tasks of RECIPE, a TOML file, and publish their parts. Examples are in examples/.",
+    help="Train the tasks of RECIPE, a TOML file, and publish their parts. Examples are in examples/. The state of the "
+    "run is kept every other minute and when Ctrl-C or SIGTERM ends it: the same command then goes on.",
 )
 @click.argument("recipe", type=click.Path())
 @click.option("--seed", type=click.IntRange(0), help="In place of the recipe's.")
 @click.option("--steps", type=click.IntRange(1), help="Steps of each task, in place of the recipe's.")
 @click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of the run's state; else one next to the registry, ROOT-runs/RECIPE-..., which is emptied when the "
+    "parts are published.",
+)
+@click.option(
     "--checkpoint",
     type=click.Path(),
     metavar="FILE",
-    help="Keep the state in this file, and go on from it if it exists.",
+    help="Keep the state in this file in place of a folder, and go on from it if it exists.",
 )
 @click.option(
     "--scalars", type=click.Path(), metavar="FOLDER", help="Write TensorBoard's event files into this folder."
 )
-@click.option("--prefix", help="Publish under this prefix in place of the recipe's.")
-@sign_option
-@click.option(
-    "--version", metavar="X.Y.Z", help="Number of all parts; else each takes the least step it needs."
-)
-@click.option(
-    "--major", is_flag=True, help="Each part takes its next MAJOR number: a break, which policies allow."
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Train and show what policies say of each part; publish nothing."
-)
+@release_options
 @click.option(
     "--explain",
     is_flag=True,
@@ -73,7 +65,6 @@ if TYPE_CHECKING:
     metavar="STEPS",
     help="Show where the time of so many steps goes, and train nothing.",
 )
-@about_options
 @data_options
 @registry_option
 @json_option
@@ -83,6 +74,7 @@ def train_command(
     recipe: str,
     seed: int | None,
     steps: int | None,
+    out: Path | None,
     checkpoint: str | None,
     scalars: str | None,
     prefix: str | None,
@@ -96,27 +88,27 @@ def train_command(
     machine: bool,
 ) -> None:
     """Train and publish; registry and policies are looked at first, so that nothing is trained in vain."""
-    from compatkit.recipes import read
-
-    if version is not None:
-        Version.parse(version)
-        if major:
-            raise UsageError("Give --version or --major, not both.")
-
+    check_numbers(version, major)
+    if out is not None and checkpoint is not None:
+        raise UsageError(
+            "Give --out or --checkpoint, not both: the folder keeps the state in a file of its own."
+        )
     first = speaks()
     if download and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError(
             "--download is for one process: several would write the same files. Fetch the data sets first, for example "
             "with `compatkit train RECIPE --steps 1 --dry-run --download`."
         )
-    root, key = (destination(context), chosen_key(context)) if first else (Path(), None)
+    root, key = (destination(context), chosen_key(context)) if first else (Path("registry"), None)
 
     def start(*words: Any, **settings: Any) -> Task:
         return registry(context).task(*words, **settings)
 
-    overrides = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "scalars": scalars}
+    settings = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "scalars": scalars}
+    line = ("compatkit", *given(context).line)
+    started = Started.of(recipe, root, data_root, settings=settings, prefix=prefix, command=line)
     try:
-        plan = read(recipe, root=data_root, download=download, prefix=prefix, start=start, **overrides)
+        plan = started.load(download, start)
     except DataError as error:
         if not isinstance(error.subject, str):  # the name of a data set that is not at hand
             raise
@@ -125,52 +117,48 @@ def train_command(
     if explain or profile is not None:
         _look(plan, frozen, download, machine, profile)
         return
+    folder = None
+    if plan.trainer.checkpoint is None:
+        folder = started.beside() if out is None else out
+        plan = attrs.evolve(plan, trainer=attrs.evolve(plan.trainer, checkpoint=folder / STATE))
     images = (found_in(data_root, download),)
     if first:
-        _check_checkpoint(plan.trainer.checkpoint)
+        _check_checkpoint(plan.trainer.checkpoint, folder)
         if not major:
             _check_policies(root, plan, version, images)
         _announce(plan)
-    try:
-        with offline(unless=download):
-            fit = plan.trainer.fit(
-                plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics
-            )
-    except KeyboardInterrupt:
-        if plan.trainer.checkpoint is not None and Path(plan.trainer.checkpoint).exists():
-            news(f"The same command goes on from the checkpoint {plan.trainer.checkpoint}.")
-        raise
+    with started.kept(folder) if first and folder is not None else nullcontext(), offline(unless=download):
+        fit = _fit(plan, frozen, started.again())
     if not first:
         return
-    if plan.trainer.ema is not None:
-        fit = fit.averaged()
-        news("What is published are the moving averages of the weights, as the recipe's ema asks.")
+    fit = averaged(fit)
+    said = about(context, plan.about)
+    release = Release(context, root, plan, folder, out is not None, images, said, version, major, key)
     if dry_run:
-        context.exit(_rehearse(root, fit, plan, version, major, images, machine))
-    parts = _publish(root, fit, plan, about(context, plan.about), version, major, images)
-    signed = sign_published(registry(context), parts.values(), key)
-    last = {row["task"]: row["losses"] for row in fit.history}
-    if machine:
-        measured = {"evaluations": fit.evaluations} if fit.evaluations else {}
-        emit({"registry": str(root), "parts": parts, **signed, "losses": last, **measured, "plan": fit.plan})
-        return
-    _print_losses(last)
-    _print_evaluations(fit)
-    for reference in parts.values():
-        click.echo(f"published {reference}{' and signed it' if signed else ''}")
-    data = ("--data-root", data_root) if data_root else ()
-    globs = f"{plan.prefix}/*.extractor", f"{plan.prefix}/*.head"
-    next_step(
-        "compatkit",
-        *given(context).words,
-        "matrix",
-        *globs,
-        "--recipe",
-        recipe,
-        *data,
-        "--html",
-        "matrix.html",
-    )
+        context.exit(release.rehearse(fit, machine))
+    release.publish(fit, started, machine)
+
+
+def _fit(plan: Recipe, frozen: Frozen, again: str) -> Fit:
+    """Train, from the state that is kept if there is one, and say how to go on after an end before the end."""
+    from compatkit.training.checkpoints import kept
+
+    state = Path(plan.trainer.checkpoint or "")
+    if speaks() and (known := kept(state)) is not None:
+        where = (
+            "is trained" if known.ended else f"goes on after step {known.step:,} of {plan.trainer.steps:,}"
+        )
+        news(f"The run {where}: {state}")
+    elif speaks():
+        news(f"The state of the run is kept in {state}.")
+    try:
+        return plan.trainer.fit(
+            plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics
+        )
+    except (KeyboardInterrupt, SystemExit, EnvironmentFailure):
+        if speaks() and (known := kept(state)) is not None:
+            news(f"{known.step:,} of {plan.trainer.steps:,} steps are kept. To go on: {again}")
+        raise
 
 
 def _look(plan: Recipe, frozen: Frozen, download: bool, machine: bool, steps: int | None) -> None:
@@ -207,14 +195,16 @@ def _announce(plan: Recipe) -> None:
     news(f"{plan.trainer.steps:,} steps of each task, regularizers: {methods}{against}")
 
 
-def _check_checkpoint(path: Any) -> None:
+def _check_checkpoint(path: Any, folder: Path | None) -> None:
     """Refuse a checkpoint that could not be written when it is due, or that is none."""
-    if path is None:
-        return
     file = Path(path).absolute()
     if file.is_dir():
         raise UsageError(f"The checkpoint {path} is a folder; name a file in it.", subject=file)
-    check_folder(file.parent, f"The checkpoint {path}")
+    if folder is None:
+        check_folder(file.parent, f"The checkpoint {path}")
+    else:
+        above = next(one for one in (file.parent, *file.parents) if one.exists())
+        check_folder(above, f"The run's folder {folder} (--out names another)")
     if file.exists():
         from compatkit.recipes import check_tensor_file
 
@@ -242,67 +232,3 @@ def _check_policies(root: Path, plan: Recipe, version: str | None, images: Given
             if found.policy.data is not None and (same or found.policy.across_major):
                 deciding(found.policy.data, given)
                 news(f"{name}: the policy {found.policy}")
-
-
-def _rehearse(
-    root: Path, fit: Fit, plan: Recipe, version: str | None, major: bool, images: Given, machine: bool
-) -> int:
-    """Show what policies say of the parts; return the exit code."""
-    with progress("policies") as report:
-        outcomes = publishing(root).rehearse(
-            fit, prefix=plan.prefix, version=version, major=major, data=images, progress=report
-        )
-    if machine:
-        emit({"registry": str(root), "outcomes": to_json(outcomes), "plan": fit.plan})
-    else:
-        show_outcomes(outcomes)
-        click.echo("nothing was published")
-    return 0 if all(one.passed for one in outcomes.values()) else 1
-
-
-def _publish(
-    root: Path, fit: Fit, plan: Recipe, said: About, version: str | None, major: bool, images: Given
-) -> dict[str, str]:
-    kept = plan.trainer.checkpoint
-    state = (
-        f"The trained state is in the checkpoint {kept}: the same command goes on from it."
-        if kept is not None
-        else "With --checkpoint FILE a later run would not have to train again."
-    )
-    try:
-        with progress("policies") as report:
-            return publishing(root).publish(
-                fit,
-                prefix=plan.prefix,
-                version=version,
-                major=major,
-                about=said,
-                data=images,
-                progress=report,
-            )
-    except (EnvironmentFailure, PolicyBroken) as error:
-        raise type(error)(f"{error} {state}", subject=error.subject) from error
-
-
-def _print_losses(last: Mapping[str, Mapping[str, float]]) -> None:
-    """Print the last losses of each task, one column a loss."""
-    names = list(dict.fromkeys(name for losses in last.values() for name in losses))
-    table = [("task", *(name.replace("task", "target", 1) if name == "task" else name for name in names))]
-    for task, losses in last.items():
-        table.append((task, *(f"{losses[name]:.3f}" if name in losses else "" for name in names)))
-    columns(table, right=range(1, len(names) + 1))
-
-
-def _print_evaluations(fit: Fit) -> None:
-    """Print what was measured last of each network, and where early stopping ended the run."""
-    if not fit.evaluations:
-        return
-    last = {(row["task"], row["weights"]): row for row in fit.evaluations}
-    table = [("task", "on", "weights", "step", "loss", "accuracy")]
-    for row in last.values():
-        words = (row["task"], row["on"], row["weights"], str(row["step"]))
-        table.append((*words, f"{row['loss']:.3f}", f"{row['accuracy']:.3f}"))
-    columns(table, right=range(3, 6))
-    if "stopped" in fit.run:
-        stopped = fit.run["stopped"]
-        click.echo(f"ended after {stopped['steps']:,} steps, weights of step {stopped['weights_of_step']:,}")

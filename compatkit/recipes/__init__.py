@@ -3,12 +3,15 @@
 from compatkit.recipes.files import check_tensor_file, loader, parse, providers
 from compatkit.recipes.reading import SWEEP, data_sets, read
 from compatkit.recipes.recipe import Recipe
+from compatkit.recipes.runs import STATE, Started
 from compatkit.recipes.tables import TASK, check
 
 __all__ = [
+    "STATE",
     "SWEEP",
     "TASK",
     "Recipe",
+    "Started",
     "check",
     "check_tensor_file",
     "data_sets",

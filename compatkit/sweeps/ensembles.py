@@ -21,9 +21,9 @@ from compatkit.errors import CompatkitError
 from compatkit.sweeps.batches import Batches
 from compatkit.training.beginning import Begun
 from compatkit.training.lanes import Lane
+from compatkit.training.ledger import Measured
 from compatkit.training.loop import NETWORK, Loop
 from compatkit.training.objective import Objective
-from compatkit.training.progress import Measured
 from compatkit.training.resident import Resident
 from compatkit.training.step import Batch, Step
 

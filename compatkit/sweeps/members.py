@@ -13,7 +13,7 @@ from torch.func import functional_call
 from compatkit.errors import TrainingError, UsageError
 from compatkit.sweeps.ensembles import Ensemble, Stacked, Unsuited, quiet
 from compatkit.training.beginning import Begun
-from compatkit.training.progress import Measured
+from compatkit.training.ledger import Measured
 from compatkit.training.step import Batch, Step
 from compatkit.training.trainer import Trainer
 

@@ -18,10 +18,9 @@ from compatkit.registry.durable import read as read_file
 from compatkit.sweeps.orders import Bench, Order
 from compatkit.sweeps.records import SCHEMA
 from compatkit.training.beginning import begun
+from compatkit.training.describing import BESIDE
 from compatkit.workspace import Registry
 
-HIDDEN = ("checkpoint", "checkpoint_every", "progress", "scalars")
-"""Settings of the trainer that change nothing of its result."""
 Progress = Callable[[int, int, str], None]
 
 
@@ -70,7 +69,7 @@ def rehearse(
 
 def _decides(order: Order, plan: Recipe, heads: Mapping[str, str]) -> dict[str, Any]:
     """Return everything that decides the result of a run and is known before it, as JSON values."""
-    settings = attrs.asdict(plan.trainer, filter=lambda one, _: one.name not in HIDDEN)
+    settings = attrs.asdict(plan.trainer, filter=lambda one, _: one.name not in BESIDE)
     return {
         "schema": SCHEMA,
         "prefix": order.prefix,

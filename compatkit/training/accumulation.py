@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from compatkit.training.progress import Measured
+from compatkit.training.ledger import Measured
 from compatkit.training.step import Batch
 
 

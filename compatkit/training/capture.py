@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from compatkit.training.agreement import untouched
-from compatkit.training.progress import Measured
+from compatkit.training.ledger import Measured
 from compatkit.training.step import Step
 
 if TYPE_CHECKING:

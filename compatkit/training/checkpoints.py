@@ -22,7 +22,7 @@ from compatkit.registry.durable import replace_file
 from compatkit.registry.surroundings import environment
 from compatkit.registry.tensors.tensorfile import deserialise, metadata, serialise, state_digest
 from compatkit.training.describing import differences
-from compatkit.training.distributed import World
+from compatkit.training.distributed import ALONE, World
 from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
 
@@ -41,6 +41,9 @@ class State:
         stopping: What early stopping knows, as JSON values; None without.
         best: Its best weights by name; empty without.
         pretraining: What plugins said that trained before the first step; None where none did.
+        waiting: Losses that no row of the history holds yet, see ``Ledger.waiting``.
+        steps_of: Which steps these are of.
+        ended: Whether no step follows.
     """
 
     step: int
@@ -49,6 +52,9 @@ class State:
     stopping: Mapping[str, Any] | None = None
     best: Mapping[str, Tensor] = attrs.field(factory=dict)
     pretraining: Mapping[str, Any] | None = None
+    waiting: Mapping[str, Tensor] = attrs.field(factory=dict)
+    steps_of: Mapping[str, Any] = attrs.field(factory=dict)
+    ended: bool = False
 
 
 def save(path: Path, loop: Loop, run: Mapping[str, Any], state: State) -> None:
@@ -59,7 +65,9 @@ def save(path: Path, loop: Loop, run: Mapping[str, Any], state: State) -> None:
         EnvironmentFailure: The file cannot be written; an earlier checkpoint stays as it was.
     """
     _check_finite(loop, state.step)
-    tensors = {**_tensors(loop), **{f"best/{name}": value for name, value in state.best.items()}}
+    tensors = _tensors(loop)
+    for kind, held in (("best", state.best), ("waiting", state.waiting)):
+        tensors |= {f"{kind}/{name}": value for name, value in held.items()}
     values: dict[str, Any] = {}
     for instance, kept in loop.plugins.states().items():
         plain = values.setdefault(instance, {})
@@ -77,6 +85,8 @@ def save(path: Path, loop: Loop, run: Mapping[str, Any], state: State) -> None:
         "evaluations": state.evaluations,
         "stopping": state.stopping,
         "pretraining": state.pretraining,
+        "waiting": state.steps_of,
+        "ended": state.ended,
         "plugins": values,
         "execution": attrs.asdict(loop.execution),
     }
@@ -96,6 +106,31 @@ def read(path: Path | None, world: World) -> bytes | None:
         with environment("read", path):
             data = path.read_bytes()
     return world.from_first(data)
+
+
+@attrs.frozen
+class Kept:
+    """How far a run has come, by its checkpoint: steps that are done, and whether none follows."""
+
+    step: int
+    ended: bool
+
+
+def kept(path: Path) -> Kept | None:
+    """Return how far the run of a checkpoint has come; None where there is no file.
+
+    Raises:
+        FormatError: The file is no checkpoint.
+        EnvironmentFailure: It cannot be read.
+    """
+    data = read(path, ALONE)
+    if data is None:
+        return None
+    try:
+        note = json.loads(metadata(data) or "")
+        return Kept(int(note["step"]), note.get("ended") is True)
+    except (FormatError, ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"The checkpoint {path} is none of a run: {error}", subject=path) from error
 
 
 def execution(data: bytes) -> Execution | None:
@@ -119,7 +154,7 @@ def load(path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]) -> State:
         stored = deserialise(data)
     except FormatError as error:
         raise FormatError(f"The checkpoint {path} is damaged: {error}", subject=path) from error
-    best = {name.removeprefix("best/"): one for name, one in stored.items() if name.startswith("best/")}
+    best, waiting = _below("best/", stored), _below("waiting/", stored)
     try:
         note = json.loads(metadata(data) or "")
         belongs, promised, of, values = (
@@ -129,7 +164,16 @@ def load(path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]) -> State:
             dict(note["plugins"]),
         )
         rows, measured = list(note["history"]), list(note["evaluations"])
-        state = State(int(note["step"]), rows, measured, note["stopping"], best, note.get("pretraining"))
+        state = State(
+            int(note["step"]),
+            rows,
+            measured,
+            note["stopping"],
+            best,
+            note.get("pretraining"),
+            waiting,
+            note.get("waiting", {}),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(
             f"{path} is no checkpoint of a run: its note is missing or damaged ({error})."
@@ -150,6 +194,10 @@ def load(path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]) -> State:
             states.setdefault(instance, {})[name] = value
     loop.plugins.load_states(states)
     return state
+
+
+def _below(prefix: str, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): one for name, one in stored.items() if name.startswith(prefix)}
 
 
 def _other_plan(path: Path, run: Mapping[str, Any], there: Mapping[str, Any]) -> TrainingError:

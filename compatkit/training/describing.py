@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from compatkit.training.loop import Loop
     from compatkit.training.trainer import Trainer
 
+BESIDE = ("checkpoint", "checkpoint_every", "checkpoint_seconds", "progress", "scalars")
+"""Settings that have nothing to do with what comes out."""
 HIDDEN = (
-    "checkpoint",
-    "checkpoint_every",
-    "progress",
-    "scalars",
+    *BESIDE,
     "device",
     "precision",
     "channels_last",

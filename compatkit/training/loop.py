@@ -18,8 +18,8 @@ from compatkit.training.exchange import Exchange
 from compatkit.training.execution import EAGER, Execution
 from compatkit.training.further import SEPARATE, passes
 from compatkit.training.lanes import Lane
+from compatkit.training.ledger import Measured
 from compatkit.training.optimisation import Optimisation, set_rate
-from compatkit.training.progress import Measured
 from compatkit.training.randomness import reseed
 from compatkit.training.reach import check_reach
 from compatkit.training.rehearsing import rehearse

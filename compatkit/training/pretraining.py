@@ -60,7 +60,7 @@ class Pretraining:
                 yield source.batch(number)
 
     def bar(self, title: str, steps: int, batch_size: int) -> Bar:
-        """Return a progress bar like the trainer's, to be used in a ``with`` and moved by ``at(step, losses)``."""
+        """Return progress like the trainer's, to be used in a ``with`` and moved by ``at(step, losses)``."""
         return Bar(self.shown, title, steps, 0, batch_size)
 
 

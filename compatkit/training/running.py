@@ -13,14 +13,19 @@ from compatkit.errors import EnvironmentFailure, TrainingError
 from compatkit.training import checkpoints
 from compatkit.training.evaluating import Evaluator
 from compatkit.training.exhaustion import ran_out
+from compatkit.training.interruption import Interruption
+from compatkit.training.ledger import Ledger
 from compatkit.training.loop import Loop
 from compatkit.training.memory import does_not_fit
 from compatkit.training.pretraining import Pretrained, pretrain
-from compatkit.training.progress import Bar, Ledger
+from compatkit.training.progress import Bar
 from compatkit.training.replicas import check_replicas, even_statistics
 from compatkit.training.scalars import Scalars
 from compatkit.training.sources import Placing
 from compatkit.training.stopping import Stopper
+
+SHARE = 0.05
+"""Of a run's time that checkpoints by time may take."""
 
 
 @attrs.define(eq=False)
@@ -31,7 +36,9 @@ class Run:
         manifest: Of the run; a checkpoint of another one is refused.
         steps: Of each task; where the run ended, after ``to_the_end``.
         log_every: Steps between rows of the history.
-        checkpoint: Where the state is kept, every ``checkpoint_every`` steps and at the end.
+        checkpoint_every: Steps between checkpoints.
+        checkpoint_seconds: Seconds after which one is due besides, or None.
+        checkpoint: Where the state is kept, in between, at the end, and when the run is interrupted.
         evaluations: Rows of what was measured meanwhile.
         pretrained: What plugins said that trained before the first step; None where none did.
     """
@@ -41,6 +48,7 @@ class Run:
     steps: int
     log_every: int
     checkpoint_every: int
+    checkpoint_seconds: float | None = None
     checkpoint: Path | None = None
     evaluator: Evaluator | None = None
     stopper: Stopper | None = None
@@ -49,6 +57,8 @@ class Run:
     pretrained: Pretrained | None = None
     _scalars: Scalars | None = None
     _kept: int | None = None
+    _saved: float = 0.0
+    _saving: float = 0.0
 
     def resume(self) -> int:
         """Take back the checkpoint, where there is one; return the steps that are done."""
@@ -57,6 +67,7 @@ class Run:
             return 0
         state = checkpoints.load(self.checkpoint, data, self.loop, self.manifest)
         self.ledger.rows, self.evaluations, self._kept = state.history, state.evaluations, state.step
+        self.ledger.take(state.waiting, state.steps_of, self.loop.setup.precision.device)
         if self.stopper is not None and state.stopping is not None:
             self.stopper.take(state.stopping, state.best, self.loop)
         self.pretrained = state.pretraining
@@ -71,25 +82,43 @@ class Run:
             if self.pretrained is not None:
                 self._save(0)
 
-    def to_the_end(self, start: int, bar: Bar, scalars: Scalars | None = None) -> None:
+    def to_the_end(
+        self, start: int, bar: Bar, scalars: Scalars | None = None, held: Interruption | None = None
+    ) -> None:
         """Take the steps from ``start``; afterwards modules are in eval mode.
+
+        Args:
+            start: Steps that are done.
+            bar: Shows where the run is.
+            scalars: Files to write rows into.
+            held: Signals that end the run once its state is kept; it then has fewer steps.
 
         Raises:
             TrainingError: A loss or a weight is not finite.
             EnvironmentFailure: The memory is too small, or the checkpoint cannot be written.
         """
-        self._scalars, done = scalars, start
-        # A checkpoint closes whole rows of the history only, so that a resumed history is the same.
-        every = -(-self.checkpoint_every // self.log_every) * self.log_every
-        while done < self.steps and not self._stopped:
+        self._scalars, done, self._saved = scalars, start, time.monotonic()
+        last = False
+        while done < self.steps and not self._stopped and not (held is not None and held.came):
             self._step(done)
             done += 1
             self._evaluate(done)
             last = done == self.steps or self._stopped
-            if done % self.log_every == 0 or last:
+            row = done % self.log_every == 0 or last
+            if row:
                 self._close(done, bar)
-            if done % every == 0 or last:
-                self._save(done)
+            else:
+                bar.step(done)
+            if last or self._due(done, row):
+                self._save(done, last)
+        if held is not None and held.came:
+            if self._kept != done:
+                self._save(done, last)
+            held.message = (
+                f"Interrupted after {done:,} of {self.steps:,} steps of each task. The state is kept: the same call "
+                f"goes on from {self.checkpoint}."
+            )
+            return
         self.steps = done
         if self.stopper is not None:
             self.stopper.restore(self.loop)
@@ -151,6 +180,20 @@ class Run:
         if self._scalars is not None:
             self._scalars.evaluations(rows, time.perf_counter() - began)
 
+    def _due(self, done: int, row: bool) -> bool:
+        """Tell whether a checkpoint is due after ``done`` steps: by their count, or by the time since the last one.
+
+        Several processes keep theirs at rows of the history, where they have the same statistics, and go by the clock
+        of the first.
+        """
+        waited = time.monotonic() - self._saved
+        limit = self.checkpoint_seconds
+        late = limit is not None and waited > max(limit, self._saving / SHARE)
+        if self.loop.world.size == 1:
+            return done % self.checkpoint_every == 0 or late
+        rows = -(-self.checkpoint_every // self.log_every) * self.log_every
+        return row and (done % rows == 0 or self.loop.world.gather(late)[0])
+
     def _close(self, done: int, bar: Bar) -> None:
         even_statistics(self.loop)
         try:
@@ -169,11 +212,11 @@ class Run:
             shown[row["task"]] = {**shown[row["task"]], **figures}
         return shown
 
-    def _save(self, done: int) -> None:
+    def _save(self, done: int, ended: bool = False) -> None:
         check_replicas(self.loop)
         if self.checkpoint is None:
             return
-        stopper = self.stopper
+        began, stopper = time.monotonic(), self.stopper
         state = checkpoints.State(
             done,
             self.ledger.rows,
@@ -181,13 +224,16 @@ class Run:
             stopper.values() if stopper is not None else None,
             stopper.weights if stopper is not None else {},
             self.pretrained,
+            *self.ledger.waiting(),
+            ended,
         )
         try:
             if self.loop.world.first:
                 checkpoints.save(self.checkpoint, self.loop, self.manifest, state)
         except TrainingError as error:
             raise self._with_checkpoint(error) from error
-        self._kept = done
+        self._kept, self._saved = done, time.monotonic()
+        self._saving = self._saved - began
         if self._scalars is not None:
             self._scalars.flush()
 

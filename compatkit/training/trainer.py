@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -19,6 +18,7 @@ from compatkit.training.evaluating import Evaluator, On
 from compatkit.training.execution import Asked
 from compatkit.training.explanation import Explanation
 from compatkit.training.fit import Fit
+from compatkit.training.interruption import Interruption
 from compatkit.training.limits import named, number, one_of
 from compatkit.training.optimisation import Kind
 from compatkit.training.precision import Choice
@@ -68,9 +68,13 @@ class Trainer:
             each view normalised by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Both give the same to
             rounding; networks that draw random numbers (dropout) draw others.
         checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
-        checkpoint_every: Steps between checkpoints, rounded up to whole rows of the history.
+        checkpoint_every: Steps between checkpoints; several processes round them up to whole rows of the history.
+        checkpoint_seconds: Seconds after which a checkpoint is due whatever the step, as long as writing them takes
+            little of the time; None goes by steps alone. One is kept at the end too, and, in a run on one process,
+            when Ctrl-C or SIGTERM ends it.
         log_every: Steps between rows of the history.
-        progress: Whether to show a progress bar on standard error; None asks whether it is a terminal.
+        progress: Whether to show on standard error where the run is: a bar in a terminal or a notebook, elsewhere a
+            line every ten seconds.
         accumulate: In how many pieces the batch of a step is worked through; ``batch_size`` stays the images of a step.
         clip_norm: Largest norm of all gradients that a step moves by; None leaves them as they are.
         ema: Decay of exponential moving averages of all that is trained, between 0 and 1: ``Fit.averaged()``.
@@ -106,8 +110,9 @@ class Trainer:
     passes: further.Asked = attrs.field(default="auto", validator=one_of(further.ASKED))
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = attrs.field(default=500, validator=number(least=1, whole=True))
+    checkpoint_seconds: float | None = attrs.field(default=120.0, validator=number(above=0, optional=True))
     log_every: int = attrs.field(default=50, validator=number(least=1, whole=True))
-    progress: bool | None = None
+    progress: bool = True
     accumulate: int = attrs.field(default=1, validator=number(least=1, whole=True))
     clip_norm: float | None = attrs.field(
         default=None, validator=number(above=0, endless=True, optional=True)
@@ -222,7 +227,8 @@ class Trainer:
         """Take all steps."""
         loop, tasks = start.loop, start.loop.setup.tasks
         path = Path(self.checkpoint) if self.checkpoint is not None else None
-        run = Run(loop, start.manifest, self.steps, self.log_every, self.checkpoint_every, path)
+        often = self.checkpoint_every, self.checkpoint_seconds
+        run = Run(loop, start.manifest, self.steps, self.log_every, *often, path)
         run.ledger.world = loop.world
         if self.evaluate_every is not None:
             images = self.batch_size // self.accumulate
@@ -232,13 +238,14 @@ class Trainer:
         if self.stop_early is not None:
             run.stopper = Stopper(self.stop_early)
         done = run.resume()
-        shown = loop.world.first and (sys.stderr.isatty() if self.progress is None else self.progress)
+        shown = loop.world.first and self.progress
         run.pretrain(resolved(self).placing, shown)
         with ExitStack() as stack:
+            held = stack.enter_context(Interruption(path is not None and loop.world.size == 1))
             scalars = None
             if self.scalars is not None and loop.world.first:
                 scalars = stack.enter_context(closing(Scalars.open(self.scalars, done, self.batch_size)))
             images = self.batch_size * len(tasks)
             bar = stack.enter_context(Bar(shown, " + ".join(tasks), self.steps, done, images))
-            run.to_the_end(done, bar, scalars)
+            run.to_the_end(done, bar, scalars, held)
         return run

@@ -203,7 +203,7 @@ def test_training_that_breaks_a_policy_is_refused_with_the_figures(
     other = recipe(('split = "layer2"', 'split = "layer1"'))
     said = run("train", other)
     assert said.code == 1 and "[policy-broken]" in said.err and "offered only as 2.0.0" in said.err
-    assert "With --checkpoint FILE" in said.err and "wiring needs-adapter" in said.out
+    assert "publishes it without training again" in said.err and "wiring needs-adapter" in said.out
     told = run("train", other, "--json")
     assert told.json["error"]["code"] == "policy-broken" and told.json["error"]["report"]["passed"] is False
     assert [str(one) for one in Store.open(parts).versions(EXTRACTOR)] == ["1.0.0"]

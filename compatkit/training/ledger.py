@@ -1,0 +1,153 @@
+"""Losses by name on the way into the history, read from the device only now and then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit.errors import TrainingError
+from compatkit.training.distributed import ALONE, World
+
+Measured = Mapping[str, Tensor | tuple[Tensor, Tensor]]
+"""What one step measured: losses, and predicted and true classes, on the device."""
+SIDES = "predicted", "true"
+"""Of what ``accuracy`` is the share of, in the names of a checkpoint's tensors."""
+
+
+@attrs.define(eq=False)
+class Ledger:
+    """Collects device scalars and turns them into rows of means, one host read a row.
+
+    Attributes:
+        world: Rows are means over its processes.
+        rows: ``{"task", "step", "losses": {name: mean}}``, oldest first.
+    """
+
+    world: World = ALONE
+    rows: list[dict[str, Any]] = attrs.field(factory=list)
+    _waiting: dict[str, list[Measured]] = attrs.field(factory=dict)
+
+    def add(self, task: str, measured: Measured) -> None:
+        """Keep what one step measured."""
+        self._waiting.setdefault(task, []).append(measured)
+
+    def check(self, step: int) -> None:
+        """Look at what was collected up to ``step``, and go on collecting.
+
+        Raises:
+            TrainingError: A loss is not finite; the first one is named with its task and step.
+        """
+        self._means(step)
+
+    def close(self, step: int) -> list[dict[str, Any]]:
+        """Write one row a task for what was collected up to ``step``, and return these rows.
+
+        Raises:
+            TrainingError: A loss is not finite; the first one is named with its task and step.
+        """
+        new = [{"task": task, "step": step, "losses": means} for task, means in self._means(step).items()]
+        self.rows.extend(new)
+        self._waiting.clear()
+        return new
+
+    def _means(self, step: int) -> dict[str, dict[str, float]]:
+        means = {
+            task: {
+                name: _mean([measured[name] for measured in waiting if name in measured])
+                for name in dict.fromkeys(name for measured in waiting for name in measured)
+            }
+            for task, waiting in self._waiting.items()
+        }
+        if self.world.size > 1:
+            means = {
+                task: self._over_processes(means[task], waiting) for task, waiting in self._waiting.items()
+            }
+        if not all(math.isfinite(one) for of_task in means.values() for one in of_task.values()):
+            raise self._first(step)
+        return means
+
+    def _first(self, step: int) -> TrainingError:
+        """Return the error for the first loss that is not finite; only now each step's is read."""
+        faults = [
+            (number, task, name, float(value))
+            for task, waiting in self._waiting.items()
+            for number, measured in enumerate(waiting, step - len(waiting))
+            for name, value in measured.items()
+            if isinstance(value, Tensor) and not math.isfinite(float(value))
+        ]
+        if not faults:
+            self.world.gather(None)  # never answered: the process that has it raises the error
+        number, task, name, value = min(faults, key=lambda fault: fault[0])
+        what = "The gradient norm" if name == "gradient_norm" else f"The loss {name!r}"
+        plugin, named, _ = name.partition("/")
+        cause = (
+            f"The plugin {plugin!r} computed it; the loss of the task was finite. Correct the plugin, or lower"
+            if named
+            else "Lower"
+        )
+        return TrainingError(
+            f"{what} of task {task!r} is not finite in step {number}, counted from 0: it is {value}. {cause} the "
+            "learning rate, add warm-up steps, clip the gradients with clip_norm, or use precision='float32'.",
+            subject=name,
+        )
+
+    def _over_processes(self, means: Mapping[str, float], waiting: Sequence[Measured]) -> dict[str, float]:
+        """Return the means over all processes; who has no such loss in a step where another has, has 0 of it."""
+        places = {name: [at for at, one in enumerate(waiting) if name in one] for name in means}
+        everyone = self.world.gather({name: (means[name], places[name]) for name in means})
+        whole: dict[str, float] = {}
+        for name in dict.fromkeys(name for one in everyone for name in one):
+            told = [one[name] for one in everyone if name in one]
+            steps = {at for _, places in told for at in places}
+            whole[name] = sum(mean * len(at) for mean, at in told) / (self.world.size * len(steps))
+        return whole
+
+    def waiting(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what no row holds yet, for a checkpoint between two rows: tensors by name, and of which steps."""
+        tensors: dict[str, Tensor] = {}
+        note: dict[str, Any] = {}
+        for task, steps in self._waiting.items():
+            note[task] = {"steps": len(steps), "names": {}}
+            for name in dict.fromkeys(name for one in steps for name in one):
+                at = [place for place, one in enumerate(steps) if name in one]
+                found = [steps[place][name] for place in at]
+                pairs = [one for one in found if isinstance(one, tuple)]
+                for side, parts in zip(SIDES, zip(*pairs, strict=True), strict=False):
+                    tensors[f"{side}/{task}/{name}"] = torch.cat(parts)
+                if not pairs:
+                    losses = [one for one in found if isinstance(one, Tensor)]
+                    tensors[f"loss/{task}/{name}"] = torch.stack(losses)
+                note[task]["names"][name] = {"at": at, "sizes": [len(one[0]) for one in pairs]}
+        return tensors, note
+
+    def take(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any], device: str) -> None:
+        """Take back what ``waiting`` returned, onto the run's device."""
+        for task, kept in note.items():
+            steps: list[dict[str, Any]] = [{} for _ in range(kept["steps"])]
+            for name, one in kept["names"].items():
+                if one["sizes"]:
+                    sides = (tensors[f"{side}/{task}/{name}"].to(device) for side in SIDES)
+                    found = zip(*(side.split(one["sizes"]) for side in sides), strict=True)
+                else:
+                    found = tensors[f"loss/{task}/{name}"].to(device).unbind()
+                for place, value in zip(one["at"], found, strict=True):
+                    steps[place][name] = value
+            self._waiting[task] = [*steps]
+
+    def latest(self) -> dict[str, dict[str, float]]:
+        """Return the losses of the last row of each task, by task and name."""
+        return {row["task"]: row["losses"] for row in self.rows}
+
+
+def _mean(measured: Sequence[Tensor | tuple[Tensor, Tensor]]) -> float:
+    """Return the mean of losses, or the share of predicted classes that are the true ones; reads the device once."""
+    pairs = [one for one in measured if isinstance(one, tuple)]
+    if pairs:
+        predicted, true = (torch.cat(side) for side in zip(*pairs, strict=True))
+        return float((predicted == true).float().mean())
+    return float(torch.stack([one.float() for one in measured if isinstance(one, Tensor)]).mean())

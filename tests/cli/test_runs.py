@@ -1,0 +1,281 @@
+"""The folder of a run: made, told, gone on from, published later; and processes that are ended by signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import data_set, quick
+
+import compatkit as ck
+from compatkit.registry.store import Store
+from compatkit.training import checkpoints
+from compatkit.training.loop import Loop
+
+RUN = "from compatkit.cli import main; main()"
+STATE = "state.safetensors"
+LONGER = ("steps = 2", "steps = 5")
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch, run: Any) -> Callable[..., Any]:
+    """Run a command line that Ctrl-C interrupts in its first step."""
+
+    def start(*words: object) -> Any:
+        take = Loop.step
+
+        def interrupt(self: Loop, task: Any, number: int, reports: bool = False) -> Any:
+            if number == 0 and task.name == "left":
+                signal.raise_signal(signal.SIGINT)
+            return take(self, task, number, reports)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Loop, "step", interrupt)
+            return run(*words)
+
+    return start
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch, run: Any) -> Callable[..., Any]:
+    """Run a command line that may take no step."""
+
+    def start(*words: object) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(Loop, "step", lambda *given: pytest.fail("a step was taken"))
+            return run(*words)
+
+    return start
+
+
+def folders(registry: Path) -> list[Path]:
+    """Return the folders of the runs beside a registry."""
+    return sorted(registry.with_name(f"{registry.name}-runs").iterdir())
+
+
+def versions(registry: Path) -> dict[str, Any]:
+    """Return the latest version of each part with its digest: equal ones have equal bytes, probes and runs."""
+    store = Store.open(registry)
+    return {name: store.resolve(name) for name in store.names()}
+
+
+def test_a_run_has_a_folder_beside_the_registry_that_is_emptied_once_it_is_published(
+    run: Any, recipe: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "parts"
+    said = run("train", recipe(), "--registry", root)
+    (folder,) = folders(root)
+    assert said.code == 0 and f"The state of the run is kept in {folder / STATE}." in said.err
+    assert folder.name.startswith("recipe-") and [one.name for one in folder.iterdir()] == ["run.json"]
+    note = json.loads((folder / "run.json").read_text())
+    assert note["published"]["left.head"] == "digits/left.head@1.0.0" and note["registry"] == str(root)
+
+
+def test_an_interrupted_run_goes_on_with_the_command_that_it_told(
+    run: Any, recipe: Any, tmp_path: Path, interrupted: Any
+) -> None:
+    calm, torn = tmp_path / "calm", tmp_path / "torn apart"
+    assert run("train", recipe(LONGER), "--registry", calm).code == 0
+    said = interrupted("train", recipe(LONGER), "--registry", torn)
+    assert said.code == 130 and said.out == "" and "[interrupted]" in said.err and not torn.exists()
+    line = next(one for one in said.err.splitlines() if one.startswith("1 of 5 steps are kept. To go on: "))
+    words = shlex.split(line.split(": ", 1)[1])
+    assert words[0] == "compatkit"
+    again = run(*words[1:])
+    assert again.code == 0 and "The run goes on after step 1 of 5: " in again.err
+    assert versions(torn) == versions(calm)
+
+
+def test_programs_are_told_in_json(recipe: Any, tmp_path: Path, interrupted: Any) -> None:
+    said = interrupted("train", recipe(LONGER), "--registry", tmp_path / "parts", "--json")
+    assert said.code == 130 and said.json["error"]["code"] == "interrupted"
+
+
+def test_what_makes_another_run_has_another_folder(
+    run: Any, recipe: Any, tmp_path: Path, interrupted: Any
+) -> None:
+    root = tmp_path / "parts"
+    words = "train", recipe(LONGER), "--registry", root
+    for more in ((), ("--prefix", "other"), ("--scalars", tmp_path / "events")):
+        interrupted(*words, *more)
+        assert len(folders(root)) == 1
+    interrupted("train", recipe(("steps = 2", "steps = 5\ncheckpoint_every = 3")), "--registry", root)
+    assert len(folders(root)) == 1
+    interrupted(*words, "--seed", 1)
+    interrupted("train", recipe(("steps = 2", "steps = 5\nlr = 0.02")), "--registry", root)
+    assert len(folders(root)) == 3
+
+
+def test_a_folder_that_was_named_keeps_the_state(
+    run: Any, recipe: Any, tmp_path: Path, untrained: Any
+) -> None:
+    words = "train", recipe(), "--registry", tmp_path / "parts", "--out", tmp_path / "mine" / "run"
+    assert run(*words).code == 0 and (tmp_path / "mine" / "run" / STATE).exists()
+    said = untrained(*words, "--prefix", "other")
+    assert (
+        said.code == 0
+        and "The run is trained: " in said.err
+        and "published other/left.head@1.0.0" in said.out
+    )
+    assert not tmp_path.joinpath("parts-runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--out", "held"), 2, "holds other files and no run"),
+        (("--out", "held/file"), 4, "is no folder; name another"),
+        (("--out", "run", "--checkpoint", "state"), 2, "Give --out or --checkpoint, not both"),
+    ],
+)
+def test_folders_that_no_run_can_have(
+    run: Any, recipe: Any, tmp_path: Path, monkeypatch: Any, words: tuple[str, ...], code: int, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "file").write_text("mine")
+    told = run("train", recipe(), "--registry", "parts", *words)
+    assert told.code == code and said in told.err and not (tmp_path / "parts").exists()
+
+
+class TestPublishingLater:
+    def refused(self, run: Any, recipe: Any, root: Path) -> Path:
+        """Train a second run whose number is taken, and return its folder."""
+        assert run("train", recipe(), "--registry", root).code == 0
+        said = run("train", recipe(), "--registry", root, "--seed", 1, "--version", "1.0.0")
+        assert said.code == 2 and "[version-exists]" in said.err
+        (folder,) = (one for one in folders(root) if (one / STATE).exists())
+        assert f"`compatkit publish {folder}` publishes it without training again" in said.err
+        return folder
+
+    def test_under_another_name(self, run: Any, recipe: Any, tmp_path: Path, untrained: Any) -> None:
+        root, direct = tmp_path / "parts", tmp_path / "direct"
+        folder = self.refused(run, recipe, root)
+        recipe(("steps = 2", "steps = 3"))  # what was started counts, whatever became of the recipe
+        said = untrained("publish", folder, "--prefix", "other")
+        assert said.code == 0 and "published other/left.head@1.0.0" in said.out
+        assert "next: compatkit --registry" in said.out and (folder / STATE).exists()
+        run("train", recipe(), "--registry", direct, "--seed", 1, "--prefix", "other")
+        assert {name: one for name, one in versions(root).items() if name.startswith("other")} == versions(
+            direct
+        )
+
+    def test_under_another_number_and_into_another_registry(
+        self, run: Any, recipe: Any, tmp_path: Path, untrained: Any
+    ) -> None:
+        folder = self.refused(run, recipe, tmp_path / "parts")
+        said = untrained("publish", folder, "--json").json
+        assert said["parts"]["left.head"] == "digits/left.head@2.0.0" and set(said["losses"]) == {
+            "left",
+            "right",
+        }
+        assert untrained("publish", folder, "--registry", tmp_path / "new").code == 0
+        assert Store.open(tmp_path / "new").names() == Store.open(tmp_path / "parts").names()
+
+    def test_the_same_command_with_another_name_trains_nothing_either(
+        self, run: Any, recipe: Any, tmp_path: Path, untrained: Any
+    ) -> None:
+        root = tmp_path / "parts"
+        folder = self.refused(run, recipe, root)
+        said = untrained("train", recipe(), "--registry", root, "--seed", 1, "--prefix", "other")
+        assert said.code == 0 and "published other/left.head@1.0.0" in said.out
+        assert not (folder / STATE).exists()
+        told = run("publish", folder)
+        assert told.code == 2 and "is published, as other/left.extractor@1.0.0" in told.err
+
+    def test_what_a_policy_refused(self, run: Any, recipe: Any, parts: Path, untrained: Any) -> None:
+        words = "--mode", "backward", "--data", "left/test", "--tolerance", "0"
+        assert run("policy", "set", "digits/left.extractor", *words).code == 0
+        said = run("train", recipe(('split = "layer2"', 'split = "layer1"')))
+        assert said.code == 1 and "[policy-broken]" in said.err
+        (folder,) = folders(parts)
+        assert untrained("publish", folder).code == 1
+        told = untrained("publish", folder, "--major")
+        assert told.code == 0 and "published digits/left.extractor@2.0.0" in told.out
+
+    def test_a_rehearsed_run(self, run: Any, recipe: Any, tmp_path: Path, untrained: Any) -> None:
+        root = tmp_path / "parts"
+        said = run("train", recipe(), "--registry", root, "--dry-run")
+        line = said.out.splitlines()[-1]
+        assert line.startswith("next: compatkit publish ")
+        words = shlex.split(line.removeprefix("next: compatkit "))
+        assert untrained(*words, "--dry-run").out.splitlines()[-2] == "nothing was published"
+        assert untrained(*words).code == 0 and "digits/left.head" in Store.open(root).names()
+
+    def test_averages_are_published_as_by_train(
+        self, run: Any, recipe: Any, tmp_path: Path, untrained: Any
+    ) -> None:
+        file = recipe(("steps = 2", "steps = 2\nema = 0.5"))
+        run("train", file, "--registry", tmp_path / "parts", "--dry-run")
+        said = untrained("publish", *folders(tmp_path / "parts"))
+        assert "What is published are the moving averages" in said.err
+        manifest = Store.open(tmp_path / "parts").manifest("digits/left.head")
+        assert manifest.training["weights"] == "averages"
+
+    def test_a_run_that_is_not_at_its_end(
+        self, run: Any, recipe: Any, tmp_path: Path, interrupted: Any
+    ) -> None:
+        interrupted("train", recipe(LONGER), "--registry", tmp_path / "parts")
+        said = run("publish", *folders(tmp_path / "parts"))
+        assert said.code == 2 and "1 steps of it kept. Go on with it: compatkit train " in said.err
+
+    def test_folders_that_hold_no_run(self, run: Any, tmp_path: Path) -> None:
+        said = run("publish", tmp_path)
+        assert said.code == 2 and f"No run is kept in {tmp_path}" in said.err
+        (tmp_path / "run.json").write_text('{"recipe": 1}')
+        said = run("publish", tmp_path)
+        assert said.code == 3 and "does not say what was started" in said.err
+        assert run("publish", tmp_path, "--version", "1.0.0", "--major").code == 2
+
+    def test_python_does_it_from_the_checkpoint(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        trainer = quick(steps=2, checkpoint=tmp_path / "run.safetensors")
+        task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=16)
+        registry = ck.Registry.init(tmp_path / "parts")
+        parts = registry.publish(trainer.fit([task]), prefix="digits")
+        monkeypatch.setattr(Loop, "step", lambda *given: pytest.fail("a step was taken"))
+        later = registry.publish(trainer.fit([task]), prefix="other")
+        digests = [registry.manifest(one).payload.tensors for one in (*parts.values(), *later.values())]
+        assert digests[:2] == digests[2:]
+
+
+def started(*words: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RUN, *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_process_that_is_ended_goes_on_bit_by_bit(
+    run: Any, recipe: Any, tmp_path: Path, number: int, code: int
+) -> None:
+    """The first checkpoint, of step 1, tells that it trains; the signal comes in the middle of it all."""
+    file = recipe(
+        ("steps = 2", "steps = 60\nlog_every = 7\ncheckpoint_every = 11"),
+        ('"dcc"', '"dcc", "rotation_prediction"'),
+    )
+    calm, torn = tmp_path / "calm", tmp_path / "torn"
+    assert run("train", file, "--registry", calm).code == 0
+    running = started("--registry", torn, "train", file)
+    runs = tmp_path / "torn-runs"
+    while not list(runs.glob(f"*/{STATE}")):
+        assert running.poll() is None, running.communicate()[1]
+    running.send_signal(number)
+    out, err = running.communicate(timeout=120)
+    assert running.returncode == code and out == "" and "[interrupted]" in err
+    (folder,) = folders(torn)
+    known = checkpoints.kept(folder / STATE)
+    assert known is not None and 11 <= known.step < 60
+    assert f"{known.step} of 60 steps are kept. To go on: compatkit --registry {torn} train {file}" in err
+    again = run("--registry", torn, "train", file)
+    assert again.code == 0 and f"goes on after step {known.step} of 60" in again.err
+    assert versions(torn) == versions(calm)
