@@ -109,8 +109,8 @@ def split(
             on, or like them. None leaves it out.
         samples: Largest count of images that are measured.
         weights: All tensors of the network, in place of random ones.
-        images: What is known better than the model's own configuration: ``mean`` and ``std`` per channel on the scale
-            0 to 1, ``interpolation``, ``crop_pct``, ``crop_mode``.
+        images: What is known better than the model's own configuration: ``mean`` and ``std`` on the scale 0 to 1, a
+            number a channel or one for all, ``interpolation``, ``crop_pct``, ``crop_mode``.
 
     Returns:
         ``{"extractor": ..., "head": ...}``.
@@ -221,13 +221,14 @@ def _corrected(given: InputSpec, images: Mapping[str, Any]) -> InputSpec:
     values = dict(images)
     for name in ("mean", "std"):
         if name in values:
-            values[name] = numbers = tuple(map(float, values[name]))
+            numbers = tuple(map(float, values[name]))
+            values[name] = numbers = numbers * given.channels if len(numbers) == 1 else numbers
             fits = all(map(isfinite, numbers)) and (name == "mean" or all(one > 0 for one in numbers))
             if len(numbers) != given.channels or not fits:
                 what = "a number" if name == "mean" else "a number above 0"
                 raise UsageError(
-                    f"{name}: expected {what} for each of {given.channels} channels, on the scale 0 to 1, got "
-                    f"{numbers}."
+                    f"{name}: expected {what} for each of {given.channels} channels, or one for all, on the scale 0 "
+                    f"to 1; got {numbers}."
                 )
     if values.get("interpolation", "nearest") not in KERNELS:
         raise UsageError(f"interpolation is one of {', '.join(KERNELS)}, got {values['interpolation']!r}.")

@@ -216,7 +216,7 @@ def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path
     [
         ({"point": "layer9"}, UnknownName, "layer9"),
         ({"labels": ["a"]}, UsageError, "has 10 outputs; 1 labels were given"),
-        ({"images": {"mean": [0.5]}}, UsageError, "mean: expected a number for each of 3 channels"),
+        ({"images": {"mean": [0.5, 0.4]}}, UsageError, "mean: expected a number for each of 3 channels"),
         ({"images": {"std": [0.5, 0.0, 1.0]}}, UsageError, "std: expected a number above 0"),
         ({"images": {"mean": [float("nan")] * 3}}, UsageError, "mean: expected a number"),
         ({"images": {"interpolation": "best"}}, UsageError, "interpolation is one of"),

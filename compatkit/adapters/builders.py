@@ -52,6 +52,7 @@ class Builder:
         barred: Keyword arguments that read files, choose other code or place tensors.
         renamed: Brings tensors that older versions of the library saved under today's names; gives these and what was
             done, in words. None where names never changed.
+        own: Names that compatkit brings itself, proposed before others.
     """
 
     create: Callable[..., nn.Module]
@@ -60,12 +61,14 @@ class Builder:
     knows: Callable[[str], bool] | None = None
     barred: Collection[str] = ()
     renamed: Callable[[str, Mapping[str, Any]], tuple[dict[str, Any], tuple[str, ...]]] | None = None
+    own: Collection[str] = ()
 
 
 def _timm() -> Builder:
     from compatkit.adapters import timm
 
-    return Builder(timm.create, timm.library, timm.names, timm.knows, timm.BARRED)
+    own = [one.__name__ for one in timm.OURS]
+    return Builder(timm.create, timm.library, timm.names, timm.knows, timm.BARRED, own=own)
 
 
 def _torchvision() -> Builder:
@@ -201,7 +204,10 @@ def _check_model(source: Builder, builder: str, model: str) -> None:
     known = list(source.names()) if source.names else []
     if source.knows is None and model in known:
         return
-    near = difflib.get_close_matches(model.partition(".")[0], known, n=3, cutoff=0.6)
+    asked = model.partition(".")[0]
+    longer = [name for name in source.own if name.startswith(f"{asked}_")]  # resnet8: resnet8_cifar
+    near = [*longer, *difflib.get_close_matches(asked, known, n=3, cutoff=0.6)]
+    near = list(dict.fromkeys(near))[:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"look it up among the models of {builder}."
     others = [name for name in BUILT_IN if name != builder and model in (BUILDERS[name].names or tuple)()]
     if others:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from timm import __version__, create_model, list_models
@@ -16,6 +18,7 @@ from timm.models import (
 )
 from torch import nn
 
+from compatkit.adapters.fetching import OFFLINE, hub, offline, reachable
 from compatkit.adapters.inputs import config_of
 from compatkit.errors import CompatkitError, EnvironmentFailure, UnknownName, UsageError
 from compatkit.networks import convolutional, dense, mobile, plain, residual, wide_residual
@@ -58,13 +61,16 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
     _check_name(model)
     if pretrained and not is_model_pretrained(model):
         raise UsageError(f"There are no pretrained weights for {model!r}. Leave weights out.", subject=model)
+    lost = pretrained and not os.environ.get(OFFLINE) and not reachable()
     try:
-        return create_model(model, pretrained=pretrained, **kwargs)
+        with offline() if lost else nullcontext():
+            return create_model(model, pretrained=pretrained, **kwargs)
     except CompatkitError:
         raise
     except OSError as error:
+        why = f"they are not in the cache, and {hub()} does not answer" if lost else f"{error}"
         raise EnvironmentFailure(
-            f"The pretrained weights of {model!r} could not be fetched or read: {error}. Connect to the network, or "
+            f"The pretrained weights of {model!r} could not be fetched or read: {why}. Connect to the network, or "
             "put them into timm's cache first.",
             subject=model,
         ) from error

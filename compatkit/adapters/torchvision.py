@@ -17,13 +17,12 @@ from torch.hub import get_dir
 from torchvision import __version__, models
 from torchvision.models import get_model_builder, get_model_weights, list_models
 
+from compatkit.adapters.fetching import OFFLINE
 from compatkit.adapters.weights import load_whole
 from compatkit.errors import EnvironmentFailure, UsageError
 
 BARRED = frozenset({"progress"})
 """Keyword arguments of torchvision that describe no network, beside those for weights, which nobody takes."""
-OFFLINE = "HF_HUB_OFFLINE"
-"""The variable of the environment by which timm's weights are kept from the network; it counts here too."""
 
 _AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
 _OLD_DENSE = re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.(?=[12]\.)")

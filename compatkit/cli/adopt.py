@@ -30,7 +30,7 @@ def numbers(
         return tuple(float(one) for one in value.split(","))
     except ValueError as error:
         raise click.BadParameter(
-            f"expected numbers joined by commas, one a channel, got {value!r:.100}.", context, parameter
+            f"expected a number, or one a channel joined by commas, got {value!r:.100}.", context, parameter
         ) from error
 
 
@@ -70,7 +70,10 @@ def numbers(
 )
 @click.option("--dataset-labels", is_flag=True, help="Take the class names of --data.")
 @click.option(
-    "--mean", callback=numbers, metavar="NUMBERS", help="Of the images, per channel on the scale 0 to 1."
+    "--mean",
+    callback=numbers,
+    metavar="NUMBERS",
+    help="Of the images on the scale 0 to 1: one for each channel, joined by commas, or one for all.",
 )
 @click.option("--std", callback=numbers, metavar="NUMBERS", help="The same for their standard deviation.")
 @click.option(

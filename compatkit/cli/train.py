@@ -127,6 +127,8 @@ def train_command(
         if not major:
             _check_policies(root, plan, version, images)
         _announce(plan)
+        if version is None and not major:
+            _announce_versions(root, plan)
     with started.kept(folder) if first and folder is not None else nullcontext(), offline(unless=download):
         fit = _fit(plan, frozen, started.again())
     if not first:
@@ -209,6 +211,25 @@ def _check_checkpoint(path: Any, folder: Path | None) -> None:
         from compatkit.recipes import check_tensor_file
 
         check_tensor_file(file, "The checkpoint")
+
+
+def _announce_versions(root: Path, plan: Recipe) -> None:
+    """Say which step of their versions parts will take that are there already, and why."""
+    from compatkit.registry.layout import MARKER
+    from compatkit.registry.store import Store
+
+    if not (root / MARKER).exists():
+        return
+    held = Store.open(root).references
+    names = [f"{plan.prefix}/{task.name}.{kind}" for task in plan.tasks for kind in ("extractor", "head")]
+    latest = [f"{name}@{held.latest(name)}" for name in names if held.latest(name) is not None]
+    if latest:
+        news(
+            f"{', '.join(latest)} {'is' if len(latest) == 1 else 'are'} there already. The same run gives the same "
+            "versions. Other weights take the next MAJOR number, as nothing shows that parts which fitted the old ones "
+            "fit them; they need no more than a MINOR one if they were trained against the same frozen heads, or if a "
+            "policy measures them. --prefix keeps runs apart."
+        )
 
 
 def _check_policies(root: Path, plan: Recipe, version: str | None, images: Given) -> None:

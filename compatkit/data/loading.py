@@ -10,6 +10,7 @@ from pathlib import Path
 
 import attrs
 
+from compatkit.arguments import named
 from compatkit.data.dataset import DataSet, Source
 from compatkit.data.packs import read_pack, stem
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, PluginError, UnknownName
@@ -47,6 +48,7 @@ FETCHED = {
 """torchvision's data sets: key, and the name that they get here."""
 
 
+@named
 def load(
     name_or_path: str | os.PathLike[str],
     *,

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import attrs
 
+from compatkit.arguments import named
 from compatkit.errors import PluginError, UsageError
 from compatkit.hooks import Phase
 from compatkit.plugins.settings import plain
@@ -93,6 +94,7 @@ class Use:
         return said | plain(self.settings)
 
 
+@named
 def use(
     name: str,
     /,

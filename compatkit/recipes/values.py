@@ -37,7 +37,9 @@ def check_values(
     missing = [name for name in needed if name not in given]
     if missing:
         raise UsageError(f"{where} lacks {', '.join(missing)}.")
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind) | {
+        name: field.metadata["written"] for name, field in fields.items() if "written" in field.metadata
+    }
     values = {}
     for name, value in given.items():
         value = tuple(value) if isinstance(value, list) else value

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 
 from compatkit.errors import UsageError
 
-Made = TypeVar("Made")
 Check = Callable[[object, "attrs.Attribute[Any]", Any], None]
 
 
@@ -83,24 +79,3 @@ def one_of(words: Sequence[str]) -> Check:
             raise UsageError(f"'{attribute.name}' must be one of {', '.join(words)}; got {value!r:.60}.")
 
     return check
-
-
-def named(made: type[Made]) -> type[Made]:
-    """Let a class of settings answer an argument that it does not have with the nearest that it has.
-
-    Raises:
-        UsageError: By the class, in the place of a TypeError.
-    """
-    plain = made.__init__
-    known = list(inspect.signature(made).parameters)
-
-    @functools.wraps(plain)
-    def teaching(self: Any, *given: Any, **settings: Any) -> None:
-        for name in [one for one in settings if one not in known]:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}."
-            raise UsageError(f"{made.__name__} has no setting {name!r}; {hint}", subject=name)
-        plain(self, *given, **settings)
-
-    made.__init__ = teaching  # type: ignore[method-assign]
-    return made

@@ -7,7 +7,8 @@ from typing import Literal, get_args
 
 import attrs
 
-from compatkit.training.limits import named, number, one_of
+from compatkit.arguments import named
+from compatkit.training.limits import number, one_of
 
 Kind = Literal["step", "cosine", "constant"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

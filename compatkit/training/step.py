@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from compatkit.evaluation.normalisation import batch_statistics
+from compatkit.training.ledger import Measured
 from compatkit.training.precision import Precision
-from compatkit.training.progress import Measured
 from compatkit.training.randomness import generator
 from compatkit.training.recording import NOTHING, Layers
 from compatkit.training.state import TaskState

@@ -10,7 +10,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit.training.limits import named, number, one_of
+from compatkit.arguments import named
+from compatkit.training.limits import number, one_of
 from compatkit.training.loop import Loop
 
 

@@ -10,15 +10,17 @@ from typing import Any
 import attrs
 from torch import Tensor
 
+from compatkit.arguments import named
 from compatkit.contract import HEADS
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.registry.names import check_segment
-from compatkit.training.limits import named
 from compatkit.training.rest import Rest
 
 AUGMENTATIONS = ("crop", "flip")
+WRITTEN = "written"
+"""Key of an attribute's metadata: the types that it may be written as, where it is converted to another."""
 KINDS = {"extractor": ("extractor",), "head": HEADS}
 """What a task may start from, by side."""
 
@@ -27,9 +29,9 @@ def _segment(instance: object, attribute: object, value: str) -> None:
     check_segment(value, what="task name")
 
 
-def _listed(value: Iterable[str]) -> tuple[str, ...]:
+def _listed(value: str | Iterable[str]) -> tuple[str, ...]:
     if isinstance(value, str):
-        raise UsageError(f"Task.augment expects a list of names, such as [{value!r}]; got {value!r}.")
+        return tuple(filter(None, map(str.strip, value.split(","))))
     return tuple(value)
 
 
@@ -107,7 +109,7 @@ class Task:
         weights: Where to start from: None (random), ``"pretrained"`` (timm's), the path of a safetensors
             file, or a state dict. The class layer starts anew.
         keep_class_layer: Take over the class layer of a state dict too, to go on with the same classes.
-        augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal).
+        augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal): a list, or ``"crop,flip"``.
         loader: Gives the training batches in place of ``data.train``, for streams and own augmentation: a
             ``torch.utils.data.DataLoader``, or anything that gives (images, labels) each time it is iterated. Class
             names, channels, size and normalisation are still those of ``data``.
@@ -147,6 +149,7 @@ class Task:
         default=None,
         kw_only=True,
         converter=lambda value: (value, value) if isinstance(value, int) else value,
+        metadata={WRITTEN: int | tuple[int, int]},
     )
     weights: str | PathLike[str] | Mapping[str, Tensor] | None = attrs.field(default=None, kw_only=True)
     augment: tuple[str, ...] = attrs.field(
@@ -154,6 +157,7 @@ class Task:
         converter=_listed,
         validator=_augmentations,
         kw_only=True,
+        metadata={WRITTEN: str | tuple[str, ...]},
     )
     loader: Iterable[Any] | None = attrs.field(default=None, validator=_loader, kw_only=True)
     normalisation: Mapping[str, Any] | None = attrs.field(

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
+from compatkit.arguments import named
 from compatkit.errors import UsageError
 from compatkit.plugins import Use
 from compatkit.training import further
@@ -19,7 +20,7 @@ from compatkit.training.execution import Asked
 from compatkit.training.explanation import Explanation
 from compatkit.training.fit import Fit
 from compatkit.training.interruption import Interruption
-from compatkit.training.limits import named, number, one_of
+from compatkit.training.limits import number, one_of
 from compatkit.training.optimisation import Kind
 from compatkit.training.precision import Choice
 from compatkit.training.profiling import Profile, profile

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from compatkit.arguments import named
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
 from compatkit.workspace.adapting import Adapting
@@ -20,6 +21,7 @@ from compatkit.workspace.policing import Policing
 from compatkit.workspace.signing import Signing
 
 
+@named
 @attrs.frozen(eq=False, repr=False)
 class Registry(Containing, Extending, Bridging, Adapting, Copying, Signing, Policing):
     """Components under versioned names in one folder.

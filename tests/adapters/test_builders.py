@@ -170,6 +170,7 @@ def test_tuples_become_lists() -> None:
     ("builder", "model", "message"),
     [
         ("timm", "resnet20_cifer", "did you mean resnet20_cifar"),
+        ("timm", "resnet8", "did you mean resnet8_cifar or "),
         ("timm", "resnet81.a1_in1k", "did you mean resnet18"),
         ("torchvision", "mobilenet_v3_smal", "did you mean mobilenet_v3_small"),
         ("timm", "nothing_like_it_at_all", "look it up among the models of timm"),

@@ -48,7 +48,7 @@ def test_programs_get_everything(run: Any, file: Path, tmp_path: Path) -> None:
         "--mean",
         "0.1,0.2,0.3",
         "--std",
-        "0.5,0.5,0.5",
+        ".5",
         "--interpolation",
         "bicubic",
         "--crop-pct",
@@ -62,7 +62,8 @@ def test_programs_get_everything(run: Any, file: Path, tmp_path: Path) -> None:
     }
     assert found["adopted"]["file"] == "net.safetensors" and found["kwargs"]["num_classes"] == 3
     data = found["parts"]["head"]["contract"]["data"]
-    assert (data["mean"], data["interpolation"], data["crop_pct"]) == ([0.1, 0.2, 0.3], "bicubic", 0.9)
+    assert (data["mean"], data["std"]) == ([0.1, 0.2, 0.3], [0.5, 0.5, 0.5])  # one number is for all channels
+    assert (data["interpolation"], data["crop_pct"]) == ("bicubic", 0.9)
     assert [one["name"] for one in data["labels"]] == ["cat", "dog", "bird"]
 
 
@@ -78,8 +79,8 @@ def test_classes_of_a_data_set(run: Any, file: Path, trained: Path) -> None:
     ("words", "code", "message"),
     [
         (("--dataset-labels",), 2, "--dataset-labels takes the class names of --data"),
-        (("--mean", "grey"), 2, "expected numbers joined by commas"),
-        (("--mean", "0.5"), 2, "mean: expected a number for each of 3 channels"),
+        (("--mean", "grey"), 2, "expected a number, or one a channel joined by commas"),
+        (("--mean", ".5,.4"), 2, "mean: expected a number for each of 3 channels, or one for all"),
         (("--model", "resnet9_cifar"), 2, "did you mean resnet"),
         (("--model", "resnet20_cifar"), 2, "Names and shapes are those of resnet8_cifar of timm"),
         (("--name", "Zoo"), 2, "Zoo"),

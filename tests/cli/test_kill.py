@@ -18,8 +18,8 @@ RUN = "from compatkit.cli import main; main()"
 STEPS, KILLS = 60, 3
 
 
-def command(recipe: Path, root: Path, checkpoint: Path) -> list[str]:
-    words = ["--registry", root, "train", recipe, "--checkpoint", checkpoint]
+def command(recipe: Path, root: Path, folder: Path) -> list[str]:
+    words = ["--registry", root, "train", recipe, "--out", folder]
     return [sys.executable, "-c", RUN, *map(str, words)]
 
 
@@ -35,11 +35,12 @@ def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(
         ('"dcc"', '"dcc", "rotation_prediction"'),
     )
     calm, torn = (tmp_path / name for name in ("calm", "torn"))
-    subprocess.run(command(file, calm, tmp_path / "calm.state"), check=True, capture_output=True)
-    draw, checkpoint = random.Random(seed), tmp_path / "torn.state"
+    subprocess.run(command(file, calm, tmp_path / "calm run"), check=True, capture_output=True)
+    draw, folder = random.Random(seed), tmp_path / "torn run"
+    checkpoint = folder / "state.safetensors"
     for _ in range(KILLS):
         running = subprocess.Popen(
-            command(file, torn, checkpoint), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command(file, torn, folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
         while running.poll() is None and not (checkpoint.exists() and checkpoint.stat().st_mtime_ns > before):
@@ -47,7 +48,7 @@ def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(
         time.sleep(draw.uniform(0.0, 1.0))
         running.send_signal(signal.SIGKILL)
         running.wait()
-    last = subprocess.run(command(file, torn, checkpoint), check=False, capture_output=True, text=True)
+    last = subprocess.run(command(file, torn, folder), check=False, capture_output=True, text=True)
     assert last.returncode == 0, last.stderr
     left, right = Store.open(calm), Store.open(torn)
     assert left.names() == right.names() and len(left.names()) == 6

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import compatkit as ck
-from compatkit.cli.weights import VARIABLE, offline
+from compatkit.adapters.fetching import OFFLINE as VARIABLE
+from compatkit.cli.weights import offline
 from compatkit.errors import EnvironmentFailure
 from compatkit.registry.store import Store
 

@@ -55,8 +55,33 @@ def test_the_same_recipe_again_is_the_same_version_and_another_seed_a_new_one(
     assert first == again and set(first) == {"registry", "parts", "losses", "plan"}
     assert first["parts"]["left.head"] == "digits/left.head@1.0.0"
     assert set(first["losses"]["left"]) == {"task", "dcc/loss", "accuracy"}
-    other = run("train", recipe(), "--registry", root, "--seed", 1, "--json").json
+    told = run("train", recipe(), "--registry", root, "--seed", 1, "--json")
+    other = told.json
     assert other["parts"]["left.head"] == "digits/left.head@2.0.0" and other["plan"] != first["plan"]
+    assert "digits/right.head@1.0.0 are there already." in told.err and "next MAJOR number" in told.err
+
+
+def test_nothing_is_said_of_versions_that_are_new_or_chosen(run: Any, recipe: Any, tmp_path: Path) -> None:
+    root = tmp_path / "parts"
+    for words in ((), ("--prefix", "other"), ("--seed", 1, "--major"), ("--seed", 2, "--version", "7.0.0")):
+        said = run("train", recipe(), "--registry", root, *words)
+        assert said.code == 0 and "there already" not in said.err
+
+
+def test_a_size_of_one_number_and_augmentations_in_a_text(run: Any, recipe: Any, tmp_path: Path) -> None:
+    size = "size = [16, 16]"
+    for name, changes in (
+        ("long", [(size, f'{size}\naugment = ["crop", "flip"]')]),
+        ("short", [(size, 'size = 16\naugment = "crop, flip"')]),
+    ):
+        assert run("train", recipe(*changes), "--registry", tmp_path / name).code == 0
+    digests = [Store.open(tmp_path / name).resolve("digits/left.head").digest for name in ("long", "short")]
+    assert digests[0] == digests[1]
+
+
+def test_a_line_now_and_then_where_there_is_no_terminal(run: Any, recipe: Any, tmp_path: Path) -> None:
+    said = run("train", recipe(), "--registry", tmp_path / "parts", "--json")
+    assert "left + right: step 2 of 2; left: task " in said.err and said.json["plan"]
 
 
 def test_options_win_over_the_recipe(run: Any, recipe: Any, tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""Whether timm's pretrained weights are fetched: not where that was ruled out, and not where nobody answers.
+
+They come through huggingface_hub, which tries an unreachable network for most of a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+OFFLINE = "HF_HUB_OFFLINE"
+"""Variable of the environment; the hub's library reads it when it is imported, and its constant after that."""
+WAIT = 3.0
+"""Seconds in which the hub has to answer."""
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Keep the hub's library from the network inside; what is in its cache is found."""
+    before, constants = os.environ.get(OFFLINE), sys.modules.get("huggingface_hub.constants")
+    known = getattr(constants, OFFLINE, None)
+    os.environ[OFFLINE] = "1"
+    if constants is not None:
+        setattr(constants, OFFLINE, True)
+    try:
+        yield
+    finally:
+        if constants is not None:
+            setattr(constants, OFFLINE, known)
+        if before is None:
+            del os.environ[OFFLINE]
+        else:
+            os.environ[OFFLINE] = before
+
+
+def hub() -> str:
+    """Return the address of the hub."""
+    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+
+
+def reachable() -> bool:
+    """Tell whether the hub can be connected to; behind a proxy nobody knows before asking."""
+    if {"https", "all"} & getproxies().keys():
+        return True
+    place = urlsplit(hub())
+    answered: list[bool] = []
+
+    def knock() -> None:
+        with suppress(OSError):
+            port = place.port or (80 if place.scheme == "http" else 443)
+            socket.create_connection((place.hostname or "", port), WAIT).close()
+            answered.append(True)
+
+    asking = threading.Thread(target=knock, daemon=True)  # looking up a name has no time limit of its own
+    asking.start()
+    asking.join(WAIT)
+    return bool(answered)

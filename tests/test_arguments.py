@@ -1,0 +1,98 @@
+"""Arguments that a public class or function does not take are answered, and never by a bare TypeError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import compatkit as ck
+from compatkit.errors import UsageError
+
+CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
+    "setting of a trainer": (
+        lambda registry: ck.Trainer(steps=1, optimizer="adam"),  # type: ignore[call-arg]
+        "optimizer",
+        "Trainer has no setting 'optimizer'; did you mean 'optimiser'?",
+    ),
+    "trainer without steps": (lambda registry: ck.Trainer(), "steps", "Trainer lacks 'steps'; it takes "),  # type: ignore[call-arg]
+    "argument of fit": (
+        lambda registry: ck.Trainer(steps=1).fit([], regularisers=["dcc"]),  # type: ignore[call-arg]
+        "regularisers",
+        "Trainer.fit has no argument 'regularisers'; did you mean 'regularizers'?",
+    ),
+    "task without a split point": (
+        lambda registry: ck.Task("a", None, "resnet8_cifar"),
+        "split",
+        "lacks 'split'",
+    ),  # type: ignore[call-arg]
+    "weight by its place": (
+        lambda registry: ck.use("dcc", 0.5),  # type: ignore[misc]
+        "weight",
+        "use takes name without a name; 2 came. Name the others, such as weight=...; there are weight, as_",
+    ),
+    "use without a name": (lambda registry: ck.use(), "name", "use lacks 'name'"),  # type: ignore[call-arg]
+    "folder of data": (
+        lambda registry: ck.data.load("digits", rooot="here"),  # type: ignore[call-arg]
+        "rooot",
+        "load has no argument 'rooot'; did you mean 'root'?",
+    ),
+    "open": (
+        lambda registry: ck.Registry.open(rot="x"),
+        "rot",
+        "Registry.open has no argument 'rot'; did you mean 'root'",
+    ),  # type: ignore[call-arg]
+    "publish": (
+        lambda registry: registry.publish(None, prefx="digits"),
+        "prefx",
+        "Registry.publish has no argument 'prefx'; did you mean 'prefix'?",
+    ),
+    "publish by place": (
+        lambda registry: registry.publish(None, "digits"),
+        "prefix",
+        "Registry.publish lacks 'prefix'; it takes fit, prefix, version",
+    ),
+    "publish twice": (
+        lambda registry: registry.publish(None, fit=None, prefix="a"),
+        "fit",
+        "Registry.publish got 'fit' twice",
+    ),
+    "recombine": (
+        lambda registry: registry.recombine("a", "b", normalization="batch"),
+        "normalization",
+        "did you mean 'normalisation'?",
+    ),
+    "matrix": (
+        lambda registry: registry.matrix("a", "b", batchsize=3),
+        "batchsize",
+        "did you mean 'batch_size'?",
+    ),
+    "an argument like no other": (
+        lambda registry: registry.build("a", zzz=1),
+        "zzz",
+        "Registry.build has no argument 'zzz'; it takes reference, verify, require_signature.",
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_does_not_fit_is_answered(tmp_path: Path, call: str) -> None:
+    made, subject, said = CALLS[call]
+    registry = ck.Registry.init(tmp_path / "parts")
+    with pytest.raises(UsageError) as found:
+        made(registry)
+    assert found.value.subject == subject and said in str(found.value)
+
+
+def test_an_error_of_the_call_itself_is_left_alone() -> None:
+    """A TypeError from inside is a defect, and no matter of arguments."""
+    from compatkit.arguments import named
+
+    @named
+    def adds(one: int) -> int:
+        return one + "a"  # type: ignore[operator]
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        adds(1)
