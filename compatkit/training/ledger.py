@@ -85,13 +85,9 @@ class Ledger:
         number, task, name, value = min(faults, key=lambda fault: fault[0])
         what = "The gradient norm" if name == "gradient_norm" else f"The loss {name!r}"
         plugin, named, _ = name.partition("/")
-        cause = (
-            f"The plugin {plugin!r} computed it; the loss of the task was finite. Correct the plugin, or lower"
-            if named
-            else "Lower"
-        )
+        whose = f" The plugin {plugin!r} computed it; the task's own loss was finite." if named else ""
         return TrainingError(
-            f"{what} of task {task!r} is not finite in step {number}, counted from 0: it is {value}. {cause} the "
+            f"{what} of task {task!r} is not finite in step {number}, counted from 0: it is {value}.{whose} Lower the "
             "learning rate, add warm-up steps, clip the gradients with clip_norm, or use precision='float32'.",
             subject=name,
         )
