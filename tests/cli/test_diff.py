@@ -20,7 +20,7 @@ def store(parts: Path) -> Store:
     """The registry; ``digits/left.head`` has a 1.0.1, which only says more, and a 2.0.0 with other weights."""
     made = Store.open(parts)
     first = made.manifest(HEAD)
-    made.publish(HEAD, attrs.evolve(first, about=About(title="better")))
+    made.publish(HEAD, attrs.evolve(first, about=attrs.evolve(first.about, title="better")))
     state = made.load_state(first)
     weight = next(name for name, one in state.items() if one.ndim == 4)
     state[weight] = state[weight].clone()
