@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compatkit import data, errors, hooks, metrics, pictures, signing
+    from compatkit import data, domains, errors, hooks, metrics, pictures, plugins, signing, studies, testing
     from compatkit.bridges.results import Bridge
     from compatkit.checkpoints.reading import read_checkpoint
     from compatkit.compatibility import Finding, Report, check
@@ -96,6 +96,7 @@ _HOMES = {
 _MODULES = (
     "adapters",
     "data",
+    "domains",
     "errors",
     "evaluation",
     "hooks",
@@ -104,6 +105,7 @@ _MODULES = (
     "pictures",
     "plugins",
     "signing",
+    "studies",
     "testing",
     "training",
 )
@@ -148,6 +150,7 @@ __all__ = [
     "check",
     "check_all",
     "data",
+    "domains",
     "effect",
     "errors",
     "hookimpl",
@@ -159,8 +162,11 @@ __all__ = [
     "measure",
     "metrics",
     "pictures",
+    "plugins",
     "read_checkpoint",
     "signing",
+    "studies",
+    "testing",
     "use",
 ]
 

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+from textwrap import dedent
 from typing import NamedTuple
 
 import pytest
@@ -38,8 +39,9 @@ PUBLIC_MODULES = {
     "compatkit.metrics",
     "compatkit.pictures",
     "compatkit.studies",
+    "compatkit.testing",
 }
-"""What plugins may import from besides ``compatkit`` itself."""
+"""What plugins, and examples of the documentation, may import from besides ``compatkit`` itself."""
 UPWARD = {
     ("compatkit.hooks", "compatkit.training.pretraining"),
     ("compatkit.hooks", "compatkit.training.set_up"),
@@ -228,6 +230,35 @@ def test_plugins_and_studies_use_public_names_only() -> None:
         else:
             assert one.module in PUBLIC_MODULES, str(one)
             assert not one.name.startswith("_"), str(one)
+
+
+def examples() -> Iterator[tuple[str, ast.Module]]:
+    """Yield the programs of the documentation, and the package that authors of plugins copy."""
+    pages = [
+        *REPOSITORY.glob("*.md"),
+        *(REPOSITORY / "docs").glob("*.md"),
+        *REPOSITORY.glob("examples/**/*.md"),
+    ]
+    for page in pages:
+        blocks = re.findall(r"^( *)```python\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
+        yield from ((page.name, ast.parse(dedent(text))) for _, text in blocks)
+    for path in (REPOSITORY / "examples" / "third_party").rglob("*.py"):
+        yield path.name, ast.parse(path.read_text())
+
+
+def test_examples_use_public_names_only() -> None:
+    for place, tree in examples():
+        for one in imports_of(place, tree):
+            if one.module == "compatkit":
+                assert not one.name or one.name in compatkit.__all__, str(one)
+            elif within(one.module, "compatkit"):
+                public = (
+                    one.module in PUBLIC_MODULES or one.module.removeprefix("compatkit.") in compatkit.__all__
+                )
+                assert public and not one.name.startswith("_"), str(one)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("ck", "compatkit"):
+                assert node.attr in compatkit.__all__, f"{place}: {ast.unparse(node)} is no public name"
 
 
 def test_attributes_of_the_package_are_public_names() -> None:
