@@ -9,17 +9,14 @@ from numpy.typing import NDArray
 
 from compatkit.errors import UnknownName
 
-OWN = "loss"
-"""What the task's own loss may be asked for as; rows call it ``task``."""
-
 
 class History(list[dict[str, Any]]):
     """Rows ``{"task", "step", "losses": {name: mean}}``, oldest first: a list that takes names too.
 
-    ``history["mnist/loss"]`` is the task's own loss, ``history["mnist/dcc/loss"]`` that of a regularizer,
-    ``history["mnist/accuracy"]`` that of the training batches: ``<task>/<name in the rows>``. Each is a float64 array
-    ``(rows,)`` with a value for each row that has the name, which a regularizer's loss is missing from while it is not
-    active; ``steps`` has the steps of the same rows.
+    ``history["mnist/accuracy"]`` has the accuracy on the training batches, ``history["mnist/dcc/loss"]`` the loss of a
+    regularizer: ``<task>/<name in the rows>``. The task's own loss, ``task`` in the rows, is ``history["mnist/loss"]``
+    too. Each is a float64 array ``(rows,)`` of the rows that have the name: a regularizer has no loss while it is not
+    active. ``steps`` has the steps of the same rows.
     """
 
     @overload
@@ -49,8 +46,7 @@ class History(list[dict[str, Any]]):
     @property
     def names(self) -> tuple[str, ...]:
         """All names that there are values of."""
-        found = (f"{row['task']}/{_shown(name)}" for row in self for name in row["losses"])
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(f"{row['task']}/{name}" for row in self for name in row["losses"]))
 
     def _of(self, wanted: str) -> list[tuple[int, float]]:
         """Return step and value of each row that has a name."""
@@ -58,7 +54,7 @@ class History(list[dict[str, Any]]):
             (row["step"], value)
             for row in self
             for name, value in row["losses"].items()
-            if wanted in (f"{row['task']}/{name}", f"{row['task']}/{_shown(name)}")
+            if wanted == f"{row['task']}/{name}" or (name == "task" and wanted == f"{row['task']}/loss")
         ]
         if not found:
             raise UnknownName(
@@ -66,7 +62,3 @@ class History(list[dict[str, Any]]):
                 subject=wanted,
             )
         return found
-
-
-def _shown(name: str) -> str:
-    return OWN if name == "task" else name

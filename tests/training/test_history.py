@@ -30,7 +30,7 @@ def test_losses_come_as_arrays_with_their_steps() -> None:
     assert fit.history.steps("left/loss").tolist() == [2, 4, 6]
     assert fit.history["right/dcc/loss"].shape == (1,) and fit.history.steps("right/dcc/loss").tolist() == [4]
     assert (fit.history["left/accuracy"] <= 1).all() and (fit.history["left/gradient_norm"] > 0).all()
-    assert fit.history.names[:4] == ("left/loss", "left/accuracy", "left/gradient_norm", "right/loss")
+    assert fit.history.names[:4] == ("left/task", "left/accuracy", "left/gradient_norm", "right/task")
     assert all(len(fit.history[name]) for name in fit.history.names)
 
 
@@ -46,7 +46,7 @@ def test_rows_are_a_list_as_ever() -> None:
 def test_a_name_that_there_is_not_is_refused_with_those_that_there_are(name: str) -> None:
     history = History([{"task": "left", "step": 1, "losses": {"task": 0.5, "mine/pull": 2.0}}])
     for ask in (lambda: history[name], lambda: history.steps(name)):
-        with pytest.raises(UnknownName, match="left/loss, left/mine/pull") as caught:
+        with pytest.raises(UnknownName, match="left/task, left/mine/pull") as caught:
             ask()
         assert (caught.value.code, caught.value.subject) == ("unknown-name", name)
 

@@ -1,0 +1,203 @@
+"""docs/plugins.md is all that an author needs: it names everything that hooks are given, and its examples work."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from small import data_set, quick
+
+import compatkit as ck
+from compatkit.metrics import KNOWN, OBSERVED
+from compatkit.testing import assert_builder, assert_metric, assert_regularizer
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "plugins.md").read_text()
+GIVEN: dict[str, type] = {
+    "setup": ck.SetUp,
+    "step": ck.Step,
+    "batch": ck.Batch,
+    "task state": ck.TaskState,
+    "auxiliary head": ck.AuxiliaryHead,
+    "pretraining": ck.Pretraining,
+    "layer call": ck.LayerCall,
+}
+
+
+def documented(section: str) -> list[str]:
+    """The names in the first column of the tables between a heading and the next."""
+    text = PAGE.split(f"\n### {section}\n", 1)[1].split("\n#", 1)[0]
+    return names(text)
+
+
+def names(text: str) -> list[str]:
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def public(kind: type) -> list[str]:
+    """What an object of a class offers: its fields and properties, and its methods as they are called."""
+    fields = attrs.fields(kind) if attrs.has(kind) else ()
+    offered = {one.name: one.name for one in fields} | {name: name for name in getattr(kind, "_fields", ())}
+    for name, member in vars(kind).items():
+        if inspect.isfunction(member):
+            found = inspect.signature(member)
+            plain = [one.replace(annotation=one.empty) for one in list(found.parameters.values())[1:]]
+            offered[name] = name + str(inspect.Signature(plain)).replace("'", '"')
+        elif isinstance(member, property):
+            offered[name] = name
+    return sorted(shown for name, shown in offered.items() if not name.startswith("_"))
+
+
+@pytest.mark.parametrize("section", GIVEN)
+def test_everything_that_hooks_are_given_is_documented_as_it_is_called(section: str) -> None:
+    assert sorted(documented(section)) == public(GIVEN[section])
+
+
+def test_something_new_would_be_missed() -> None:
+    @attrs.define
+    class More(ck.Batch):
+        extra: int = 0
+
+        def flipped(self, side: int = -1, *, copy: bool) -> None: ...
+
+    assert set(public(More)) - set(public(ck.Batch)) >= {"extra", "flipped(side=-1, *, copy)"}
+
+
+def test_every_class_that_hooks_are_given_has_a_section() -> None:
+    text = PAGE.split("\n## What hooks are given\n", 1)[1].split("\n## ", 1)[0]
+    assert re.findall(r"^### (.+)$", text, re.MULTILINE) == list(GIVEN)
+    for section, kind in GIVEN.items():
+        assert f"A `ck.{kind.__name__}`" in text.split(f"### {section}\n", 1)[1].split("\n###", 1)[0].replace(
+            "An `ck.", "A `ck."
+        )
+
+
+def test_what_metrics_may_name_is_documented() -> None:
+    text = PAGE.split("\n## Write a metric\n", 1)[1].split("\n## ", 1)[0]
+    assert names(text) == [*OBSERVED, *KNOWN]
+
+
+def module(name: str) -> ModuleType:
+    """The module of an example, which begins with the path that it says it is saved under."""
+    pattern = rf"^( *)```python\n( *# my_package/{name}\.py\n.*?)^ *```$"
+    ((_, text),) = re.findall(pattern, PAGE, re.MULTILINE | re.DOTALL)
+    made = ModuleType(f"my_package_{name}")
+    exec(compile(dedent(text), name, "exec"), made.__dict__)
+    return made
+
+
+def offered(name: str, kind: str) -> Callable[..., Any]:
+    """The factory that an example registers."""
+    found: dict[str, Callable[..., Any]] = {}
+    getattr(module(name), f"compatkit_{kind}")(found.__setitem__)
+    (factory,) = found.values()
+    return factory
+
+
+TASKS = [
+    ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16))
+    for seed, name in enumerate(("left", "right"))
+]
+
+
+@pytest.mark.parametrize("name", ["feature_norm", "decoder"])
+def test_the_regularizers_conform_and_their_losses_fall(name: str) -> None:
+    factory = offered(name, "regularizers")
+    assert_regularizer(factory)
+    fit = quick(steps=30, log_every=5).fit(TASKS, [name], factories={name: factory})
+    (losses,) = [fit.history[one] for one in fit.history.names if one.startswith(f"left/{name}/")]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_decoder_is_trained_and_refuses_features_of_other_widths() -> None:
+    factories = {"decoder": offered("decoder", "regularizers")}
+    owners = {
+        one["owner"]: one for one in quick(steps=1).explain(TASKS, ["decoder"], factories=factories).owners
+    }
+    assert owners["plugin.decoder.layer"]["moved_by"] == "plugin.decoder.layer (adam)"
+    other = ck.Task("other", data_set("other"), "resnet8_cifar", "layer1", size=(16, 16))
+    with pytest.raises(ck.errors.PluginError, match="features of one width") as caught:
+        quick(steps=1).fit([TASKS[0], other], ["decoder"], factories=factories)
+    assert caught.value.subject == "decoder"
+
+
+def test_the_metric_conforms_and_measures() -> None:
+    factory = offered("confidence", "metrics")
+    assert_metric(factory)
+    fit = quick(steps=1).fit(TASKS)
+    (measured,) = ck.measure(fit.tasks["left"], TASKS[0].data, [factory()]).values()
+    assert isinstance(measured, ck.metrics.Result) and measured.value is not None
+    assert 1 / 3 <= measured.value <= 1 and measured.count == 48
+
+
+def test_the_builder_conforms() -> None:
+    for model in ("small", "wide"):
+        assert_builder(offered("networks", "builders"), model, num_classes=5)
+
+
+def test_classes_are_matched_as_the_page_does() -> None:
+    (text,) = re.findall(r"^```python\n(def outputs.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    space: dict[str, Any] = {"ck": ck, "torch": torch}
+    exec(text, space)
+    state = type("State", (), {"labels": [ck.label(name) for name in ("cat", "car", "dog")]})
+    head = type("Head", (), {"labels": [ck.label(name) for name in ("dog", "automobile")]})
+    assert space["outputs"](state, head).tolist() == [-1, 1, 0]
+
+
+def steps_of(fit: ck.Fit, every: int) -> dict[str, dict[int, float]]:
+    """What a logger should have said of a fit with a row for each step."""
+    return {
+        name: {
+            int(step): value
+            for step, value in zip(fit.history.steps(name), fit.history[name], strict=True)
+            if step % every == 0
+        }
+        for name in fit.history.names
+    }
+
+
+@pytest.mark.filterwarnings("default")  # what its own dependencies warn of
+def test_mlflow_has_the_losses_of_a_run_while_it_is_trained(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    logger = module("mlflow_losses").MLflowLosses
+    seen: list[int] = []
+
+    class Looks:
+        @ck.hookimpl
+        def compatkit_after_step(self, step: ck.Step) -> None:
+            if step.number == 3 and step.task.name == "right":
+                run = mlflow.active_run().info.run_id
+                seen.extend(one.step for one in client.get_metric_history(run, "left/task"))
+
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    client = mlflow.MlflowClient()
+    experiment = mlflow.create_experiment("runs", artifact_location=(tmp_path / "artifacts").as_uri())
+    with mlflow.start_run(experiment_id=experiment) as run:
+        uses = ["dcc", ck.use("mlflow", every=2), ck.use("looks", after="mlflow")]
+        fit = quick(steps=6).fit(TASKS, uses, factories={"mlflow": logger, "looks": Looks})
+        mlflow.log_dict(dict(fit.run), "run.json")
+    assert seen == [2, 4]
+    for name, expected in steps_of(fit, 2).items():
+        told = {one.step: one.value for one in client.get_metric_history(run.info.run_id, name)}
+        assert told == pytest.approx(expected), name
+
+
+@pytest.mark.filterwarnings("default")  # what its own dependencies warn of
+def test_wandb_has_the_losses_of_a_run_offline(tmp_path: Path) -> None:
+    wandb = pytest.importorskip("wandb")
+    logger = module("wandb_losses").WandbLosses
+    with wandb.init(mode="offline", dir=tmp_path, project="runs") as run:
+        uses = ["dcc", ck.use("wandb", every=2)]
+        fit = quick(steps=6).fit(TASKS, uses, factories={"wandb": logger})
+        run.log({"end": True}, step=7)  # a step is complete when the next one begins
+        told = dict(run.summary)
+    for name, expected in steps_of(fit, 2).items():
+        assert told[name] == pytest.approx(expected[6]), name
