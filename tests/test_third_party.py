@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from small import data_set, quick
 
 import compatkit as ck
-from compatkit.errors import UnknownName
+from compatkit.errors import PluginError, UnknownName
 from compatkit.splitting import publish_split, split
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "third_party"
@@ -91,7 +92,12 @@ def test_a_foreign_package_is_found_listed_and_used(site: Path, tmp_path: Path) 
     assert said["loss"] == 1.0  # (mean square 4 - target 3) squared
     assert (said["confidence"]["value"], said["confidence"]["count"]) == (0.75, 2)
     lines = {f"{one['kind']}.{one['name']}": one for one in said["listing"]}
-    for name in ("regularizers.feature_norm", "metrics.confidence", "builders.strips"):
+    for name in (
+        "regularizers.feature_norm",
+        "regularizers.decoder",
+        "metrics.confidence",
+        "builders.strips",
+    ):
         assert (lines[name]["status"], lines[name]["distribution"]) == ("active", "compatkit-example"), lines[
             name
         ]
@@ -118,9 +124,25 @@ def test_the_package_checks_itself(site: Path) -> None:
     with installed(site):
         checks = runpy.run_path(str(EXAMPLE / "tests" / "test_conformance.py"))
         found = [check for name, check in checks.items() if name.startswith("test_")]
-        assert len(found) == 3
+        assert len(found) == 4
         for check in found:
             check()
+
+
+def test_a_foreign_regularizer_trains_a_module_of_its_own(site: Path) -> None:
+    flat = ck.Task("flat", data_set("flat"), "resnet8_cifar", "global_pool", size=16)
+    task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=16)
+    with installed(site):
+        told = quick(steps=1).explain([task], ["decoder"])
+        assert (told.owners[-1]["owner"], told.owners[-1]["moved_by"]) == (
+            "plugin.decoder.layer",
+            "plugin.decoder.layer (adam)",
+        )
+        losses = quick(steps=20, log_every=5).fit([task], ["decoder"]).history["left/decoder/error"]
+        assert losses[-1] < 0.7 * losses[0]
+        with pytest.raises(PluginError, match="needs feature maps of one width") as caught:
+            quick(steps=1).fit([task, flat], ["decoder"])
+        assert (caught.value.code, caught.value.subject) == ("plugin", "decoder")
 
 
 LOAD = """

@@ -1,6 +1,7 @@
 """The package's plugins are written as compatkit's hooks ask."""
 
 from compatkit_example.confidence import Confidence
+from compatkit_example.decoder import Decoder
 from compatkit_example.feature_norm import FeatureNorm
 from compatkit_example.strips import WIDTHS, build
 
@@ -8,8 +9,13 @@ from compatkit.testing import assert_builder, assert_metric, assert_regularizer
 
 
 def test_feature_norm_conforms() -> None:
-    """Its hooks are spelt, marked and callable, and making it leaves random states alone."""
+    """Its hooks are spelt, marked and callable, two steps can be taken, and random states are left alone."""
     assert_regularizer(FeatureNorm, target=2.0)
+
+
+def test_decoder_conforms() -> None:
+    """The same, and its layer is trained."""
+    assert_regularizer(Decoder)
 
 
 def test_confidence_conforms() -> None:
