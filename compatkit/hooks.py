@@ -152,13 +152,14 @@ class Training:
 
     @hookspec
     def compatkit_set_up(self, setup: SetUp) -> None:
-        """Run once before the first step: add modules this plugin owns, initialise weights.
+        """Run once before the first step: make modules and hand them to the run, initialise weights.
 
         Example::
 
             @hookimpl
             def compatkit_set_up(self, setup):
                 self.head = setup.add_auxiliary_head("dcc", classes=setup.shared_classes())
+                self.layer = setup.own("layer", nn.Linear(64, 32))
         """
 
     @hookspec
@@ -229,7 +230,7 @@ class Training:
 
     @hookspec
     def compatkit_after_step(self, step: Step) -> None:
-        """Run after the optimiser moved.
+        """Run after the optimiser moved; ``step.losses`` has what the step measured, not yet read from the device.
 
         Example::
 
@@ -262,7 +263,7 @@ class Training:
 
     @hookspec
     def compatkit_state(self) -> Mapping[str, Any]:
-        """Return tensors and JSON values for the checkpoint (modules added in set-up are kept already).
+        """Return tensors and JSON values for the checkpoint (modules that the run owns are kept already).
 
         Example::
 
