@@ -23,8 +23,14 @@ def named(made: Made) -> Made:
         UsageError: By what was made: an argument is unknown, missing, or given by its place where it needs its name;
             ``subject`` is its name.
     """
-    if not isinstance(made, type):
-        return _answering(made, made.__name__, "argument")
+    given: Any = made
+    if not inspect.isclass(given):
+        return _answering(given, given.__name__, "argument")
+    _answer_all(given)
+    return made
+
+
+def _answer_all(made: type) -> None:
     for name, member in inspect.getmembers(made):
         whose = f"{made.__name__}.{name}"
         if name == "__init__":
@@ -34,9 +40,7 @@ def named(made: Made) -> Made:
         elif inspect.isfunction(member):
             setattr(made, name, _answering(member, whose, "argument", bound=1))
         elif inspect.ismethod(member):
-            answering = _answering(member.__func__, whose, "argument", bound=1)
-            setattr(made, name, classmethod(answering))
-    return made  # pyright: ignore[reportReturnType]
+            setattr(made, name, classmethod(_answering(member.__func__, whose, "argument", bound=1)))
 
 
 def _answering(function: Any, whose: str, what: str, bound: int = 0) -> Any:

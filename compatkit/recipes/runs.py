@@ -101,8 +101,9 @@ class Started:
         from compatkit.training.describing import BESIDE
 
         trainer = self.tables.get("trainer")
-        said = {**(trainer if isinstance(trainer, Mapping) else {}), **self.settings}
-        plain = {key: one for key, one in said.items() if key not in BESIDE and one is not None}
+        over = {key: one for key, one in self.settings.items() if one is not None}
+        said = {**(trainer if isinstance(trainer, Mapping) else {}), **over}
+        plain = {key: one for key, one in said.items() if key not in BESIDE}
         tables = {key: one for key, one in self.tables.items() if key != "prefix"}
         name = digest(dumps({**tables, "trainer": plain, "recipe": self.recipe})).removeprefix("sha256:")
         registry = Path(self.registry)

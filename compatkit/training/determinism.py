@@ -30,5 +30,8 @@ def determined(device: str, *, on: bool) -> Iterator[None]:
             torch.backends.cudnn.benchmark = not on
         yield
     finally:
-        torch.use_deterministic_algorithms(kept[0], warn_only=kept[1])
+        if (
+            on
+        ):  # else nothing of it: torch would import its compiler, which Ctrl-C may have left half imported
+            torch.use_deterministic_algorithms(kept[0], warn_only=kept[1])
         torch.backends.cudnn.benchmark = benchmark

@@ -110,8 +110,9 @@ def test_what_makes_another_run_has_another_folder(
     interrupted("train", recipe(("steps = 2", "steps = 5\ncheckpoint_every = 3")), "--registry", root)
     assert len(folders(root)) == 1
     interrupted(*words, "--seed", 1)
-    interrupted("train", recipe(("steps = 2", "steps = 5\nlr = 0.02")), "--registry", root)
-    assert len(folders(root)) == 3
+    for number, change in enumerate(("steps = 5\nlr = 0.02", "steps = 6", "steps = 5\nseed = 4"), 3):
+        interrupted("train", recipe(("steps = 2", change)), "--registry", root)
+        assert len(folders(root)) == number
 
 
 def test_a_folder_that_was_named_keeps_the_state(
