@@ -1,6 +1,6 @@
 """Pages that promise that their commands run as they stand: every block, in order, in an empty folder.
 
-Each block of Python is a script of its own, which also has to end without a word on stderr.
+Each block of Python is a script of its own, which also has to end without a complaint on stderr.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from compatkit.cli import main
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = ("adaptation.md", "adopting.md", "bridges.md", "fleet.md", "recombinations.md")
+PROGRESS = re.compile(r": step [\d,]+ of [\d,]+; ")
 EXIT = re.compile(r"# exit code ([0-9]+)$")
 
 
@@ -46,7 +47,8 @@ def test_everything_runs(page: str, tmp_path: Path, monkeypatch: Any, capsys: An
             done = subprocess.run(
                 [sys.executable, "-W", "error", "-c", text], capture_output=True, text=True, check=False
             )
-            assert (done.returncode, done.stderr) == (0, ""), f"{text}\n{done.stderr}"
+            said = [line for line in done.stderr.splitlines() if not PROGRESS.search(line)]
+            assert (done.returncode, said) == (0, []), f"{text}\n{done.stderr}"
             continue
         for line in text.splitlines():
             words = shlex.split(line, comments=True)
