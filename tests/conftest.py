@@ -8,11 +8,15 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before timm is imported: no test may wait for a network
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from catalogue import Outcome, page
+
+# Programs that are started in the background ignore Ctrl-C, and so would these tests and the programs that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OUTCOMES: dict[str, list[Outcome]] = {}

@@ -99,7 +99,7 @@ def test_what_a_session_hands_out_is_shown_on_a_screen(fit: ck.Fit, registry: ck
 def test_a_measurement_and_a_copy_are_tables(fit: ck.Fit, registry: ck.Registry, tmp_path: Path) -> None:
     found = ck.measure(fit.tasks["left"], fit.tasks["left"].task.data.test, ["accuracy"])
     assert "accuracy" in check_shown(found) and " 48 " in repr(found)
-    moved = registry.push(os.fspath(tmp_path / "other"), "digits/left.head")
+    moved = registry.push(os.fspath(tmp_path / "other"), "digits/left.head", create=True)
     assert "new      digits/left.head@1.0.0" in check_shown(moved)
 
 

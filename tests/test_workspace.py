@@ -206,7 +206,7 @@ def test_matrix_and_recombination_agree(registry: ck.Registry, tests: list[ck.Sp
 def test_what_recombine_gives_is_what_matrix_shows(registry: ck.Registry, tests: list[ck.Split]) -> None:
     model = registry.recombine(LEFT, RIGHT)
     assert model.normalisation == "batch"
-    right = int((model.predict(tests[0]).numpy() == tests[0].labels).sum())
+    right = int((model.predict(tests[0]).positions.numpy() == tests[0].labels).sum())
     cell = registry.matrix(LEFT, RIGHT, tests).cell(LEFT, RIGHT)
     assert cell.unrestricted is not None and cell.unrestricted.correct == right
 

@@ -75,7 +75,7 @@ class Assembly(nn.Module):
         """
         if self.normalisation != "batch" or self.training:
             return self.through(images)
-        if len(images) == 1 and normalised(self):
+        if images.shape[0] == 1 and normalised(self):
             warnings.warn(_ALONE, BatchStatisticsWarning, stacklevel=2)
         with batch_statistics(self, others="keep"):
             return self.through(images)

@@ -15,6 +15,7 @@ from torch import nn
 
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
+from compatkit.evaluation.assembly import BatchStatisticsWarning
 from compatkit.evaluation.preprocessing import normalise, prepare
 
 CLASSES = ("crow", "dog", "eel")
@@ -188,6 +189,6 @@ def test_a_part_alone_says_what_it_lacks(registry: ck.Registry, images: ck.Split
 
 def test_one_image_under_batch_statistics_is_warned_of(registry: ck.Registry, images: ck.Split) -> None:
     made = registry.recombine("animals/left.extractor", "animals/right.head", normalisation="batch")
-    with pytest.warns(UserWarning, match="reestimate"):
+    with pytest.warns(BatchStatisticsWarning):
         made.predict(images.images[0])
     assert len(made.predict(images.images[:8])) == 8
