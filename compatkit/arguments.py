@@ -79,7 +79,8 @@ def _refusal(
         if by_place and name in settings:
             return UsageError(f"{whose} got {name!r} twice: by its place and by its name.", subject=name)
         if one.default is one.empty and one.kind not in _REST and not by_place and name not in settings:
-            return UsageError(f"{whose} lacks {name!r}; it takes {', '.join(takes)}.", subject=name)
+            way = f" (by its name, {name}=...)" if places > len(placed) else ""
+            return UsageError(f"{whose} lacks {name!r}{way}; it takes {', '.join(takes)}.", subject=name)
     alone = ", ".join(placed) or "nothing"
     rest = [name for name in known if name not in placed]
     name = rest[0] if rest else ""

@@ -52,7 +52,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "publish by place": (
         lambda registry: registry.publish(None, "digits"),
         "prefix",
-        "Registry.publish lacks 'prefix'; it takes fit, prefix, version",
+        "Registry.publish lacks 'prefix' (by its name, prefix=...); it takes fit, prefix, version",
     ),
     "publish twice": (
         lambda registry: registry.publish(None, fit=None, prefix="a"),
@@ -68,6 +68,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         lambda registry: registry.matrix("a", "b", batchsize=3),
         "batchsize",
         "did you mean 'batch_size'?",
+    ),
+    "a folder in place of a store": (lambda registry: ck.Registry("parts"), "parts", "Registry.open(FOLDER)"),
+    "a number without its name": (
+        lambda registry: ck.Trainer("2"),
+        "steps",
+        "Trainer lacks 'steps' (by its name, steps=...)",
     ),
     "an argument like no other": (
         lambda registry: registry.build("a", zzz=1),

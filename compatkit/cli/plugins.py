@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from textwrap import shorten
 from typing import TYPE_CHECKING
@@ -74,7 +75,8 @@ def _print_kinds(found: list[Listed]) -> None:
         click.echo(f"{'' if place == 0 else chr(10)}{click.style(clean(kind), bold=True)}")
         lines = [one for one in found if one.kind == kind]
         status = max(0 if one.status == "active" else len(one.status) for one in lines)
-        left = width() - max(len(one.name) for one in lines) - status - GAPS
+        taken = max(len(one.name) for one in lines) + status + GAPS
+        left = width() - taken if sys.stdout.isatty() else sys.maxsize
         columns([("name", "", "what it does"), *(_line(one, left) for one in lines)])
 
 

@@ -105,7 +105,7 @@ class Release:
         if self.folder is not None:
             attrs.evolve(started, published=parts).write(self.folder)
             if not self.named:
-                (self.folder / STATE).unlink()
+                (self.folder / STATE).unlink(missing_ok=True)  # a run of no steps kept none
         if machine:
             last = {row["task"]: row["losses"] for row in fit.history}
             measured = {"evaluations": fit.evaluations} if fit.evaluations else {}
@@ -186,7 +186,7 @@ def show_figures(fit: Fit) -> None:
 @click.command(
     "publish",
     help="Publish the parts of a run that `compatkit train` trained and did not publish: the name was taken, a policy "
-    "forbade it, or nothing was to be published. RUN is the folder that it told. Nothing is trained.",
+    "forbade it, or nothing was to be published. RUN is the folder that it printed. Nothing is trained.",
 )
 @click.argument("run", type=click.Path(path_type=Path))
 @release_options

@@ -149,8 +149,12 @@ def pixels_of(image: Image, whose: Path | str) -> Images:
         )
     if image.mode not in MODES:
         raise DataError(
-            f"{whose} has pixels of the kind {image.mode}; grey or RGB ones of eight bits are read. Convert it first: "
-            "image.convert('RGB').",
+            f"{whose} has mode {image.mode}; expected 8-bit grey or RGB. "
+            + (
+                "Scale its values to 0 to 255 and save them as 8 bits: image.convert('RGB') would clip them."
+                if image.mode.startswith(("I", "F"))
+                else "Convert it first: image.convert('RGB'), which drops transparency."
+            ),
             subject=whose,
         )
     pixels = np.asarray(image.convert(MODES[image.mode]))

@@ -72,7 +72,7 @@ class Started:
         with environment("read", path):
             if not path.is_file():
                 raise UsageError(
-                    f"No run is kept in {folder}. Name the folder that `compatkit train` told, such as "
+                    f"No run is kept in {str(folder)!r}. Name the folder that `compatkit train` printed, such as "
                     "parts-runs/mnist_usps-1a2b3c4d.",
                     subject=folder,
                 )

@@ -265,7 +265,8 @@ class Loop:
                 f"In step {step.number} task {lane.task.name!r} has a loss without any gradient: {why}",
                 subject=lane.task.name,
             )
-        if not lane.followed:
+        # A module that joins later is found in the next of steps 1, 2, 4, 8, ...
+        if not lane.followed or (self.plugins.members and step.number & (step.number - 1) == 0):
             parts = [part for one in self.setup.tasks.values() for part in (one.extractor, one.head)]
             trained = [*self.moving, *(one for part in parts for one in part.parameters())]
             check_reach(total, trained, self.plugins.members)

@@ -1,7 +1,8 @@
 """Whether all that a step's loss reaches is trained: a parameter that gets gradients and no optimizer is a mistake.
 
 A plugin that makes a module and forgets to have it owned would otherwise train everything but that module, without a
-word. Looked at once for each set of active plugins, on the graph of the loss; no tensor is read.
+word. Looked at in the first step of each set of active plugins and in steps 1, 2, 4, 8, ..., on the graph of the loss;
+no tensor is read.
 """
 
 from __future__ import annotations

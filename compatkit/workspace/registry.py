@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from compatkit.arguments import named
+from compatkit.errors import UsageError
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
 from compatkit.workspace.adapting import Adapting
@@ -19,6 +20,15 @@ from compatkit.workspace.copying import Copying
 from compatkit.workspace.extending import Extending
 from compatkit.workspace.policing import Policing
 from compatkit.workspace.signing import Signing
+
+
+def _open(instance: object, field: object, value: object) -> None:
+    if not isinstance(value, Store):
+        raise UsageError(
+            f"Registry(...) takes an open store, got {value!r:.80}. Use Registry.open(FOLDER), or "
+            "Registry.init(FOLDER) to make one.",
+            subject=value,
+        )
 
 
 @named
@@ -33,7 +43,7 @@ class Registry(Containing, Extending, Bridging, Adapting, Copying, Signing, Poli
         store: The files; it stores and finds, and knows no network.
     """
 
-    store: Store
+    store: Store = attrs.field(validator=_open)
 
     @classmethod
     def init(cls, root: str | os.PathLike[str], *, exist_ok: bool = False) -> Registry:

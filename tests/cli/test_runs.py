@@ -79,6 +79,11 @@ def test_a_run_has_a_folder_beside_the_registry_that_is_emptied_once_it_is_publi
     assert note["published"]["left.head"] == "digits/left.head@1.0.0" and note["registry"] == str(root)
 
 
+def test_a_run_of_no_steps_is_published_too(run: Any, recipe: Any, tmp_path: Path) -> None:
+    said = run("train", recipe(("steps = 2", "steps = 0")), "--registry", tmp_path / "parts")
+    assert said.code == 0 and "published digits/left.extractor@1.0.0" in said.out
+
+
 def test_an_interrupted_run_goes_on_with_the_command_that_it_told(
     run: Any, recipe: Any, tmp_path: Path, interrupted: Any
 ) -> None:
@@ -230,7 +235,7 @@ class TestPublishingLater:
 
     def test_folders_that_hold_no_run(self, run: Any, tmp_path: Path) -> None:
         said = run("publish", tmp_path)
-        assert said.code == 2 and f"No run is kept in {tmp_path}" in said.err
+        assert said.code == 2 and f"No run is kept in {str(tmp_path)!r}" in said.err
         (tmp_path / "run.json").write_text('{"recipe": 1}')
         said = run("publish", tmp_path)
         assert said.code == 3 and "does not say what was started" in said.err

@@ -94,7 +94,7 @@ def test_bad_folders(tmp_path: Path) -> None:
         read_unlabelled(tmp_path / "cut")
     (tmp_path / "deep").mkdir()
     Image.fromarray(np.zeros((4, 4), dtype=np.uint16)).save(tmp_path / "deep" / "a.png")
-    with pytest.raises(DataError, match="eight bits are read"):
+    with pytest.raises(DataError, match="expected 8-bit grey or RGB"):
         read_unlabelled(tmp_path / "deep")
     with pytest.raises(DataError, match="There is no data set"):
         read_unlabelled(tmp_path / "nowhere")

@@ -122,6 +122,16 @@ def test_a_layer_that_nobody_owns_is_refused_in_the_first_step(settings: dict[st
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+class JoinsLater(Unowned):
+    @ck.hookimpl
+    def compatkit_losses(self, step: ck.Step) -> Mapping[str, Tensor]:
+        return super().compatkit_losses(step) if step.number >= 3 else {}
+
+
+def test_a_layer_that_joins_later_is_refused_soon_after() -> None:
+    assert refused(JoinsLater, steps=8).subject == "mine"
+
+
 def test_a_compiled_loss_is_followed_too() -> None:
     unowned = type("Unowned", (Unowned,), {"compatkit_losses": ck.hookimpl(ck.effect("pure")(_pull))})
     assert refused(unowned, execution="compile").subject == "mine"
