@@ -37,9 +37,7 @@ def plugins_command(context: click.Context, word: str | None, trace: bool, machi
     found = sorted([*listing(), *_built_in()], key=lambda one: one.kind)
     named = [one for one in found if word in (one.name, f"{one.kind}.{one.name}")]
     if word is not None:
-        found = named or [
-            one for one in found if word.casefold() in f"{one.kind}.{one.name} {one.summary}".casefold()
-        ]
+        found = named or [one for one in found if word.casefold() in _words(one)]
     if machine:
         emit([one.to_json() for one in found])
     elif named:
@@ -57,15 +55,22 @@ def plugins_command(context: click.Context, word: str | None, trace: bool, machi
         context.exit(1)
 
 
+def _words(one: Listed) -> str:
+    return " ".join((f"{one.kind}.{one.name}", one.summary, *one.models)).casefold()
+
+
 def _built_in() -> Iterator[Listed]:
     """Yield the builders and data sets that are no plugins."""
     from compatkit import __version__
     from compatkit.adapters.builders import BUILT_IN
+    from compatkit.adapters.timm import OURS
     from compatkit.data.loading import known
     from compatkit.plugins import Listed
 
     for name in sorted(BUILT_IN):
-        yield Listed("builders", name, "active", "compatkit", __version__, summary=f"The networks of {name}.")
+        ours = tuple(one.__name__ for one in OURS) if name == "timm" else ()
+        summary = f"The networks of {name}{', and those that compatkit adds' if ours else ''}."
+        yield Listed("builders", name, "active", "compatkit", __version__, summary=summary, models=ours)
     for name, summary in known().items():
         yield Listed("data_sets", name, "active", "compatkit", __version__, summary=summary)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from compatkit.arguments import named
 from compatkit.contract import Blueprint, Contract, Data, Kind
 from compatkit.errors import FormatError
 from compatkit.registry.canonical import digest, dumps, loads
@@ -46,9 +47,14 @@ def _relation(instance: object, field: attrs.Attribute[str], value: object) -> N
         )
 
 
+@named
 @attrs.frozen
 class About:
-    """For people; the only part that may change while a component stays the same (a PATCH)."""
+    """For people; the only part that may change while a component stays the same (a PATCH).
+
+    Attributes:
+        tags: Texts by name, such as ``{"domain": "digits"}``.
+    """
 
     title: str = ""
     description: str = ""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import attrs
 
+from compatkit.arguments import named
 from compatkit.display import Shown
 from compatkit.errors import UnknownName, UsageError
 from compatkit.evaluation.cells import Cell, Figure, Grade, Part, Rung, State
@@ -48,6 +49,7 @@ def _plain(value: Any) -> Any:
     )
 
 
+@named
 @attrs.frozen(repr=False)
 class Matrix(Shown):
     """Which extractor works with which head, and how well.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compatkit.components import pinned, registered
+from compatkit.errors import UsageError
 from compatkit.registry.manifest import About, Manifest
 from compatkit.registry.names import Reference, check_name
 from compatkit.registry.store import Store
@@ -100,7 +101,10 @@ class Publishing:
         progress: Progress | None,
     ) -> Release:
         from compatkit.releasing import Release
+        from compatkit.training.fit import Fit
 
+        if not isinstance(fit, Fit):
+            raise UsageError(f"Only what Trainer.fit returned is published, got {fit!r:.80}.", subject=fit)
         return Release.of(
             self.store,
             fit,
