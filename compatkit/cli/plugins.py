@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from textwrap import shorten
@@ -81,7 +82,8 @@ def _print_kinds(found: list[Listed]) -> None:
         lines = [one for one in found if one.kind == kind]
         status = max(0 if one.status == "active" else len(one.status) for one in lines)
         taken = max(len(one.name) for one in lines) + status + GAPS
-        left = width() - taken if sys.stdout.isatty() else sys.maxsize
+        known = sys.stdout.isatty() or "COLUMNS" in os.environ  # a pipe or a file has lines of any length
+        left = width() - taken if known else sys.maxsize
         columns([("name", "", "what it does"), *(_line(one, left) for one in lines)])
 
 
