@@ -51,10 +51,13 @@ def _answering(function: Any, whose: str, what: str, bound: int = 0) -> Any:
     @functools.wraps(function)
     def called(*given: Any, **settings: Any) -> Any:
         try:
-            signature.bind(*given, **settings)
+            return function(*given, **settings)
         except TypeError:
-            raise _refusal(whose, what, takes, len(given) - bound, settings) from None
-        return function(*given, **settings)
+            try:
+                signature.bind(*given, **settings)
+            except TypeError:
+                raise _refusal(whose, what, takes, len(given) - bound, settings) from None
+            raise  # of the function itself
 
     return called
 

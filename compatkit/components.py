@@ -15,6 +15,7 @@ from compatkit.evaluation.records import record
 from compatkit.registry.manifest import Manifest, function_digest, to_bytes
 from compatkit.registry.names import Reference
 from compatkit.registry.objects import Verify
+from compatkit.registry.releases import trained_with
 from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store, named
 from compatkit.registry.tensors.channels import channel_statistics
@@ -77,7 +78,7 @@ def part_of(store: Store, reference: str, digest: str, manifest: Manifest, modul
     """Return a component with its module, ready to be measured."""
     from compatkit.evaluation.matrix import LoadedPart
 
-    trained = [parent.component for parent in manifest.parents if parent.relation == "trained_with"]
+    trained = next(trained_with(manifest), None)
     return LoadedPart(
         reference=reference,
         digest=digest,
@@ -85,8 +86,8 @@ def part_of(store: Store, reference: str, digest: str, manifest: Manifest, modul
         kind=manifest.kind,
         manifest=manifest,
         module=module,
-        trained_with=trained[0] if trained else None,
-        trained_function=function_of_parent(store, trained[0]) if trained else None,
+        trained_with=trained,
+        trained_function=function_of_parent(store, trained) if trained else None,
     )
 
 
@@ -162,7 +163,7 @@ def registered(
         made = probe_of(module, contract.structural, manifest.blueprint)
         contract = attrs.evolve(contract, statistical=attrs.evolve(contract.statistical, probe=made))
     manifest = attrs.evolve(manifest, payload=payload, contract=contract)
-    trained = [store.manifest(one.component) for one in manifest.parents if one.relation == "trained_with"]
+    trained = [store.manifest(one) for one in trained_with(manifest)]
     verify(
         manifest, module, thorough=True, state=state, whose=name, trained_with=trained[0] if trained else None
     )

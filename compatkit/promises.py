@@ -29,6 +29,7 @@ from compatkit.registry.manifest import Manifest
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.questions import Partner, Question
+from compatkit.registry.releases import trained_with
 from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 
@@ -380,7 +381,7 @@ def _narrowed(
                 f"{reference} is of kind {manifest.kind}; {candidate.kind}s are measured with {wanted}s."
             )
         head = manifest if wanted == "head" else candidate.manifest
-        own = next((one.component for one in head.parents if one.relation == "trained_with"), None)
+        own = next(trained_with(head), None)
         partners.append(Partner(reference, own))
     return attrs.evolve(question, partners=tuple(partners), reason="" if partners else "no partner was named")
 

@@ -36,7 +36,9 @@ _TYPES = {
     "normalised": bool,
     BOUND: str,
 }
-_GRADES = frozenset(get_args(Grade)) - {"weak"}
+_KEPT_AS: Mapping[Grade, Grade] = {"weak": "compatible"}
+"""Documents know no weak grade; the figures tell it apart when they are read."""
+_GRADES = frozenset(get_args(Grade)) - _KEPT_AS.keys()
 SLACK = 1e-9
 """Rounding of a Wilson end that should be exactly 0 or 1."""
 
@@ -48,9 +50,7 @@ def record(cell: Cell) -> dict[str, dict[str, Any]]:
         "conditions": conditions(cell.settings),
         "settings": {**settings, CLASSES: list(cell.common), WIRING: cell.wiring},
         "figures": {
-            "grade": "compatible"
-            if cell.grade == "weak"
-            else cell.grade,  # told apart by the figures when read
+            "grade": _KEPT_AS.get(cell.grade, cell.grade),
             "restricted": _written(cell.restricted),
             "unrestricted": _written(cell.unrestricted),
             "chance": cell.chance,

@@ -15,10 +15,9 @@ from compatkit.matrices.where import Where
 from compatkit.registry.index.search import Found
 from compatkit.registry.manifest import Manifest, function_digest
 from compatkit.registry.names import Reference, Version
+from compatkit.registry.releases import TRAINED, trained_with
 from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
-
-TRAINED_WITH = "trained_with"
 
 
 @attrs.frozen(eq=False)
@@ -115,7 +114,7 @@ class Sides:
         """
         manifest = self.store.manifest(place)
         function = self._functions[str(place.digest)] = function_digest(manifest)
-        trained = next((one.component for one in manifest.parents if one.relation == TRAINED_WITH), None)
+        trained = next(trained_with(manifest), None)
         anchors = frozenset((one.kind, one.digest) for one in protocol_of(manifest).anchors)
         return Component(place, manifest, function, trained, self._function(trained), anchors)
 
@@ -143,7 +142,7 @@ class Sides:
             one
             for digest in sorted(digests)
             for one in self.store.index.search(parent=digest, kind="head")
-            if (TRAINED_WITH, digest) in one.parents
+            if (TRAINED, digest) in one.parents
         ]
         for hit in sorted(hits, key=lambda one: (one.name != beside, one.name, Version.parse(one.version))):
             own = self._known(hit)
