@@ -37,10 +37,10 @@ def features(channels: int, images: int) -> Iterator[tuple[torch.Tensor, torch.T
 
 def climb(channels: int, images: int) -> dict[str, float]:
     """Return the seconds of each fit, that of the moments without those of drawing features."""
-    from compatkit.alignment.permutation import permutation
-    from compatkit.alignment.procrustes import rotation, scale_of
-    from compatkit.alignment.ridge import ridge
-    from compatkit.bridging import moments_of
+    from compatkit.adapters.alignment.permutation import permutation
+    from compatkit.adapters.alignment.procrustes import rotation, scale_of
+    from compatkit.adapters.alignment.ridge import ridge
+    from compatkit.components.bridging import moments_of
 
     found, drawn, idle = dict[str, float](), 0.0, 0.0
 
@@ -78,7 +78,7 @@ def rival(channels: int, images: int) -> dict[str, float]:
     """Return the seconds of scikit-learn's Ridge on as many samples as our fit takes."""
     from sklearn.linear_model import Ridge
 
-    from compatkit.bridging import FOR_EACH, SAMPLES
+    from compatkit.components.bridging import FOR_EACH, SAMPLES
 
     wanted = max(SAMPLES, FOR_EACH * channels)
     pairs = [(x.permute(0, 2, 3, 1).reshape(-1, channels), y.permute(0, 2, 3, 1).reshape(-1, channels))

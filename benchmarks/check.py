@@ -22,8 +22,13 @@ from typing import Literal
 
 import attrs
 
-from compatkit.compatibility import check
-from compatkit.contract import (
+from compatkit.components.verdicts import check_all
+from compatkit.components.workspace import Registry
+from compatkit.contracts.canonical import dumps
+from compatkit.contracts.cells import METRIC, METRIC_VERSION, Cell, Figure
+from compatkit.contracts.check import check
+from compatkit.contracts.classes import common
+from compatkit.contracts.contract import (
     Anchor,
     Blueprint,
     Contract,
@@ -36,16 +41,11 @@ from compatkit.contract import (
     Statistical,
     Structural,
 )
-from compatkit.data.classes import common
-from compatkit.data.spelling import spelling
-from compatkit.evaluation.cells import METRIC, METRIC_VERSION, Cell, Figure
-from compatkit.registry.canonical import dumps
-from compatkit.registry.manifest import Edge, Manifest, Payload, function_digest
+from compatkit.contracts.manifest import Edge, Manifest, Payload, function_digest
+from compatkit.contracts.spelling import spelling
+from compatkit.contracts.statistical import Blobs, ChannelFigures
 from compatkit.registry.store import Store
 from compatkit.reports.verdicts import Verdicts
-from compatkit.statistical import Blobs, ChannelFigures
-from compatkit.verdicts import check_all
-from compatkit.workspace import Registry
 
 CHANNELS = 512
 Row = tuple[str, int, float, float]

@@ -31,11 +31,11 @@ from zoo import SMALLEST
 
 from compatkit.adapters.blueprints import build
 from compatkit.adapters.builders import create
-from compatkit.adapters.discovery import CutPoint, watched
+from compatkit.adapters.cutting.discovery import CutPoint, watched
+from compatkit.adapters.cutting.planning import working_cut
+from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialisation import seeded
-from compatkit.adapters.planning import working_cut
-from compatkit.adapters.signals import signal
-from compatkit.contract import Blueprint
+from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CutError
 
 REFUSED: dict[str, set[str]] = {

@@ -31,14 +31,14 @@ import attrs
 import check as contracts
 from registry_measuring import Contestant, Gate, Row, compete, expect, head, lines, machine, say
 
-from compatkit.evaluation.cells import Cell, Figure
+from compatkit.components.workspace import Registry
+from compatkit.contracts.cells import Cell, Figure
+from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.evaluation.keys import circumstances
 from compatkit.evaluation.records import record
 from compatkit.registry.index.tables import FILE
-from compatkit.registry.manifest import Manifest, Parent, function_digest
 from compatkit.registry.results import key_of, to_bytes
 from compatkit.registry.store import Store
-from compatkit.workspace import Registry
 
 IMAGES = 10_000
 DATA = "data:" + contracts.digest("images")
@@ -48,7 +48,7 @@ JOIN = (
     " (SELECT function FROM floor WHERE manifest = m.digest) JOIN results r ON r.extractor = e.id"
 )
 SCRIPT = (
-    "import sys; from compatkit.workspace import Registry;"
+    "import sys; from compatkit.components.workspace import Registry;"
     "found = Registry.open({root!r}).matrix('bench/e*', 'bench/h*', fill='none');"
     "print(found.settings['cells']['taken'], [one for one in ('torch', 'numpy') if one in sys.modules])"
 )

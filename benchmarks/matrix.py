@@ -35,7 +35,7 @@ from registry_measuring import Contestant, expect, machine, say
 from torch import Tensor, nn
 
 import compatkit as ck
-from compatkit.components import load
+from compatkit.components.loading import load
 from compatkit.data.dataset import DataSet, Split
 from compatkit.evaluation.matrix import LoadedPart, measure
 from compatkit.evaluation.normalisation import batches

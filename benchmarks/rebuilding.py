@@ -18,7 +18,7 @@ import timm
 import torch
 
 from compatkit.adapters.blueprints import build, build_pair, plan, probe
-from compatkit.adapters.discovery import watched
+from compatkit.adapters.cutting.discovery import watched
 
 
 def main() -> None:

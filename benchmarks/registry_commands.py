@@ -19,8 +19,8 @@ from registry_mlflow import Filled
 from registry_settings import Given
 
 from compatkit.cli import COMMANDS
-from compatkit.contract import Port, Structural
-from compatkit.registry.manifest import Payload
+from compatkit.contracts.contract import Port, Structural
+from compatkit.contracts.manifest import Payload
 from compatkit.registry.store import Store
 
 RUN = "from compatkit.cli import main; main({words!r})"
@@ -95,7 +95,7 @@ def _weights(folder: Path) -> Path:
 
 def _pair(store: Store) -> tuple[str, str]:
     """Publish an extractor and a head that fit; return their names."""
-    from compatkit.registry.tensors.tensorfile import tensor_digest
+    from compatkit.registry.weights.tensorfile import tensor_digest
 
     data = _weights(store.root.parent).read_bytes()
     template = store.manifest(f"{store.names()[0]}@1.0.0")

@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from compatkit.adapters.blueprints import build
-from compatkit.registry.manifest import to_bytes
+from compatkit.components.workspace import Registry
+from compatkit.contracts.manifest import to_bytes
 from compatkit.registry.store import Store
-from compatkit.workspace import Registry
 
 NETWORK, SPLIT = "resnet20_cifar", "layer3"
 ROUNDS = 5

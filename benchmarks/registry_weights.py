@@ -22,13 +22,13 @@ from registry_settings import Given
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from compatkit.adapters.signals import signal
-from compatkit.registry.manifest import Manifest
+from compatkit.adapters.cutting.signals import signal
+from compatkit.components.splitting import publish_split, split
+from compatkit.components.workspace import Registry
+from compatkit.contracts.manifest import Manifest
 from compatkit.registry.memory import FILE
 from compatkit.registry.store import Store
-from compatkit.registry.tensors.tensorfile import serialise
-from compatkit.splitting import publish_split, split
-from compatkit.workspace import Registry
+from compatkit.registry.weights.tensorfile import serialise
 
 CLOSE = 1e-4
 """Relative difference of two sums of the same numbers, added up in another order."""

@@ -18,7 +18,7 @@ from PIL import Image
 from registry_measuring import Contestant, Times, compete, expect
 from torch.utils.data import DataLoader, Dataset
 
-from compatkit.contract import Data
+from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.training.augmenting import Augmentation
 from compatkit.training.order import Order

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.adapters.blueprints import build_pair, plan
-from compatkit.contract import Blueprint, Data
+from compatkit.contracts.contract import Blueprint, Data
 from compatkit.data.dataset import DataSet, Split
+from compatkit.experiments.sweeps.ensembles import Ensemble, quiet
 from compatkit.plugins import RunPlugins
-from compatkit.sweeps.ensembles import Ensemble, quiet
 from compatkit.training.beginning import Begun
 from compatkit.training.loop import Loop
 from compatkit.training.optimisation import Optimisation

@@ -33,7 +33,7 @@ from trainer_tiny import (
 )
 
 import compatkit as ck
-from compatkit.contract import Blueprint, Data
+from compatkit.contracts.contract import Blueprint, Data
 from compatkit.data.dataset import DataSet, Split
 from compatkit.hooks import effect
 from compatkit.plugins import RunPlugins

@@ -9,28 +9,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compatkit import data, domains, errors, hooks, metrics, pictures, plugins, signing, studies, testing
-    from compatkit.bridges.results import Bridge
-    from compatkit.checkpoints.reading import read_checkpoint
-    from compatkit.compatibility import Finding, Report, check
-    from compatkit.contract import Blueprint, Contract, Label
-    from compatkit.data.classes import common as match_classes
-    from compatkit.data.classes import label
+    from compatkit import data, errors, hooks, metrics, plugins
+    from compatkit.components import domains
+    from compatkit.components.bridges.results import Bridge
+    from compatkit.components.checkpoints.reading import read_checkpoint
+    from compatkit.components.exports.reading import load_exported
+    from compatkit.components.outcomes import Outcome
+    from compatkit.components.verdicts import check_all
+    from compatkit.components.workspace import Registry
+    from compatkit.components.workspace.component import Component
+    from compatkit.contracts.check import Finding, Report, check
+    from compatkit.contracts.classes import common as match_classes
+    from compatkit.contracts.classes import label
+    from compatkit.contracts.contract import Blueprint, Contract, Label
+    from compatkit.contracts.manifest import About
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.predictions import Prediction, Predictions
     from compatkit.evaluation.recombination import Recombination
-    from compatkit.exports.reading import load_exported
+    from compatkit.experiments import studies
+    from compatkit.experiments.sweeps.sweep import Sweep
     from compatkit.hooks import HOOK_API, effect, hookimpl, hookspec
-    from compatkit.measuring import Measurement, measure
-    from compatkit.outcomes import Outcome
     from compatkit.plugins import Use, use
-    from compatkit.registry.changes.differences import Difference
-    from compatkit.registry.manifest import About
     from compatkit.registry.policies import Policy
+    from compatkit.registry.signing import public as signing
+    from compatkit.registry.versions.differences import Difference
+    from compatkit.reports import pictures
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts
-    from compatkit.sweeps.sweep import Sweep
+    from compatkit.training import testing
     from compatkit.training.fit import Fit
+    from compatkit.training.measuring import Measurement, measure
     from compatkit.training.pretraining import Pretraining
     from compatkit.training.recording import LayerCall
     from compatkit.training.schedules import Schedule
@@ -40,75 +48,72 @@ if TYPE_CHECKING:
     from compatkit.training.stopping import EarlyStopping
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
-    from compatkit.verdicts import check_all
-    from compatkit.workspace import Registry
-    from compatkit.workspace.component import Component
 
     __version__: str
 
 _HOMES = {
     "HOOK_API": "compatkit.hooks",
-    "About": "compatkit.registry.manifest",
+    "About": "compatkit.contracts.manifest",
     "AuxiliaryHead": "compatkit.training.state",
     "Batch": "compatkit.training.step",
-    "Blueprint": "compatkit.contract",
-    "Bridge": "compatkit.bridges.results",
-    "Component": "compatkit.workspace.component",
-    "Contract": "compatkit.contract",
+    "Blueprint": "compatkit.contracts.contract",
+    "Bridge": "compatkit.components.bridges.results",
+    "Component": "compatkit.components.workspace.component",
+    "Contract": "compatkit.contracts.contract",
     "DataSet": "compatkit.data.dataset",
-    "Difference": "compatkit.registry.changes.differences",
+    "Difference": "compatkit.registry.versions.differences",
     "EarlyStopping": "compatkit.training.stopping",
-    "Finding": "compatkit.compatibility",
+    "Finding": "compatkit.contracts.check",
     "Fit": "compatkit.training.fit",
-    "Label": "compatkit.contract",
+    "Label": "compatkit.contracts.contract",
     "LayerCall": "compatkit.training.recording",
     "Matrix": "compatkit.reports.matrix",
-    "Measurement": "compatkit.measuring",
-    "Outcome": "compatkit.outcomes",
+    "Measurement": "compatkit.training.measuring",
+    "Outcome": "compatkit.components.outcomes",
     "Policy": "compatkit.registry.policies",
     "Prediction": "compatkit.evaluation.predictions",
     "Predictions": "compatkit.evaluation.predictions",
     "Pretraining": "compatkit.training.pretraining",
     "Recombination": "compatkit.evaluation.recombination",
-    "Registry": "compatkit.workspace",
-    "Report": "compatkit.compatibility",
+    "Registry": "compatkit.components.workspace",
+    "Report": "compatkit.contracts.check",
     "Schedule": "compatkit.training.schedules",
     "SetUp": "compatkit.training.set_up",
     "Split": "compatkit.data.dataset",
     "Step": "compatkit.training.step",
-    "Sweep": "compatkit.sweeps.sweep",
+    "Sweep": "compatkit.experiments.sweeps.sweep",
     "Task": "compatkit.training.task",
     "TaskState": "compatkit.training.state",
     "Trainer": "compatkit.training.trainer",
     "Use": "compatkit.plugins",
     "Verdicts": "compatkit.reports.verdicts",
-    "check": "compatkit.compatibility",
-    "check_all": "compatkit.verdicts",
+    "check": "compatkit.contracts.check",
+    "check_all": "compatkit.components.verdicts",
     "effect": "compatkit.hooks",
     "hookimpl": "compatkit.hooks",
     "hookspec": "compatkit.hooks",
-    "load_exported": "compatkit.exports.reading",
-    "label": "compatkit.data.classes",
-    "measure": "compatkit.measuring",
-    "read_checkpoint": "compatkit.checkpoints.reading",
+    "load_exported": "compatkit.components.exports.reading",
+    "label": "compatkit.contracts.classes",
+    "measure": "compatkit.training.measuring",
+    "read_checkpoint": "compatkit.components.checkpoints.reading",
     "use": "compatkit.plugins",
 }
-_MODULES = (
-    "adapters",
-    "data",
-    "domains",
-    "errors",
-    "evaluation",
-    "hooks",
-    "metrics",
-    "networks",
-    "pictures",
-    "plugins",
-    "signing",
-    "studies",
-    "testing",
-    "training",
-)
+_MODULES = {
+    "adapters": "compatkit.adapters",
+    "data": "compatkit.data",
+    "domains": "compatkit.components.domains",
+    "errors": "compatkit.errors",
+    "evaluation": "compatkit.evaluation",
+    "hooks": "compatkit.hooks",
+    "metrics": "compatkit.metrics",
+    "networks": "compatkit.adapters.networks",
+    "pictures": "compatkit.reports.pictures",
+    "plugins": "compatkit.plugins",
+    "signing": "compatkit.registry.signing.public",
+    "studies": "compatkit.experiments.studies",
+    "testing": "compatkit.training.testing",
+    "training": "compatkit.training",
+}
 
 __all__ = [
     "HOOK_API",
@@ -178,11 +183,11 @@ def __getattr__(name: str) -> Any:
 
         return version("compatkit")
     if name == "match_classes":
-        return import_module("compatkit.data.classes").common
+        return import_module("compatkit.contracts.classes").common
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name in _MODULES:
-        return import_module(f"compatkit.{name}")
+        return import_module(_MODULES[name])
     raise AttributeError(f"module 'compatkit' has no attribute {name!r}")
 
 

@@ -137,7 +137,7 @@ class Registration:
 
     @hookspec
     def compatkit_studies(self, register: Register) -> None:
-        """Offer studies: ``factory() -> compatkit.studies.Study``, each under the number that runs ask for.
+        """Offer studies: ``factory() -> compatkit.experiments.studies.Study``, each under the number that runs ask for.
 
         Example::
 

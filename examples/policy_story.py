@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.adapters.blueprints import build, with_classes
+from compatkit.contracts.manifest import Parent
 from compatkit.errors import PolicyBroken
 from compatkit.evaluation.preprocessing import normalise, prepare
-from compatkit.registry.manifest import Parent
 
 EXTRACTOR, OWN = "digits/any.extractor", "digits/any.head"
 HEADS = {"low": ("0", "1", "2", "3", "4"), "high": ("5", "6", "7", "8", "9")}

@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 import compatkit as ck
-from compatkit.studies import Measure, Run
+from compatkit.experiments.studies import Measure, Run
 
 REFERENCE = "Reviving Autoencoder Pretraining (anonymous, under review at ICLR 2021)"
 VARIANTS = {"rr": "full", "rr-local": "local", "rr-first": "first", "rr-sampled": "full"}

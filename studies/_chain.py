@@ -7,7 +7,7 @@ from statistics import mean
 from textwrap import wrap
 from typing import Any
 
-from compatkit.pictures import png
+from compatkit.reports.pictures import png
 
 Rows = Sequence[Mapping[str, Any]]
 """Cells of one run: ``extractor``, ``head``, ``policy`` and ``accuracy``."""

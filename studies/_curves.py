@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from compatkit.pictures import COLOURS, MARKS, png
-from compatkit.studies import Results
+from compatkit.experiments.studies import Results
+from compatkit.reports.pictures import COLOURS, MARKS, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.metrics import make_metric
-from compatkit.pictures import beside
+from compatkit.reports.pictures import beside
 
 Picture = Sequence[Sequence[int]]
 DEEPEST = 127

@@ -17,7 +17,7 @@ import attrs
 
 import compatkit as ck
 from compatkit.errors import TrainingError, UsageError
-from compatkit.studies import Measure, Outcome, Reported, Run
+from compatkit.experiments.studies import Measure, Outcome, Reported, Run
 
 REFERENCE = (
     "Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components by Learning Compatible "

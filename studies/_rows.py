@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
-from compatkit.pictures import COLOURS, MARKS, png
+from compatkit.reports.pictures import COLOURS, MARKS, png
 
 Values = Sequence[float]
 """One a seed; none where it was not run."""

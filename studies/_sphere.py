@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import compatkit as ck
-from compatkit.studies import Run
+from compatkit.experiments.studies import Run
 
 from ._arms import regularizers, trainer
 

@@ -20,8 +20,8 @@ import attrs
 from torch import nn
 
 import compatkit as ck
+from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Results, Run, Study
 
 from ._curves import panels
 from ._pairs import (

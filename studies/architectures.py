@@ -21,8 +21,8 @@ from typing import Any
 
 import compatkit as ck
 from compatkit.errors import UsageError
+from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._curves import along_measures
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import compatkit as ck
+from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Results, Run, Study
 
 from ._rows import rows
 

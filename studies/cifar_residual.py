@@ -12,8 +12,8 @@ from __future__ import annotations
 import time
 
 import compatkit as ck
+from compatkit.experiments.studies import Measure, Outcome, Reported, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Reported, Run, Study
 
 from ._arms import GRADIENT, REFERENCE, accuracy, gradient_ratio, regularizers
 

@@ -18,8 +18,8 @@ from statistics import mean
 import numpy as np
 
 import compatkit as ck
+from compatkit.experiments.studies import Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Outcome, Results, Run, Study
 
 from ._curves import along_arms
 from ._pairs import (

@@ -15,9 +15,9 @@ from statistics import mean
 from typing import Any
 
 import compatkit as ck
+from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.pictures import COLOURS, MARKS, png
-from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
+from compatkit.reports.pictures import COLOURS, MARKS, png
 
 from ._pairs import (
     DATA,

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 import compatkit as ck
+from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Results, Run, Study
 
 from ._arms import REFERENCE, half_sum, regularizers, trainer
 from ._features import energies, kept, rows, singular

@@ -21,8 +21,8 @@ import attrs
 import numpy as np
 
 import compatkit as ck
+from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._curves import along_measures
 from ._pairs import common_places

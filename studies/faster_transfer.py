@@ -26,8 +26,8 @@ from torch import nn
 
 import compatkit as ck
 from compatkit.errors import UsageError
+from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._curves import along_measures
 from ._pairs import ordered, rotation

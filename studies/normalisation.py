@@ -16,8 +16,8 @@ from typing import Any
 import attrs
 
 import compatkit as ck
+from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._pairs import (
     DATA,

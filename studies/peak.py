@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import compatkit as ck
+from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._arms import REFERENCE, accuracy, half_sum, regularizers, trainer
 from ._features import energies, kept, rows, singular

@@ -23,8 +23,8 @@ import attrs
 import numpy as np
 
 import compatkit as ck
+from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Results, Run, Study
 
 from ._arms import accuracy
 from ._pairs import (

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import compatkit as ck
+from compatkit.experiments.studies import Outcome, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Outcome, Run, Study
 
 from ._pairs import (
     BOUND,

@@ -27,8 +27,8 @@ import numpy as np
 
 import compatkit as ck
 from compatkit.errors import TrainingError
+from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Reported, Results, Run, Study
 
 from ._chain import chain, means
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from statistics import mean
 
 import compatkit as ck
+from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Results, Run, Study
 
 from ._pairs import (
     BOUND,

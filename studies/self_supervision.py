@@ -9,8 +9,8 @@ Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by 
 from __future__ import annotations
 
 import compatkit as ck
+from compatkit.experiments.studies import Outcome, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Outcome, Run, Study
 
 from ._pairs import DATA, MEASURES, REFERENCE, SCALE, SIZES, outcome, reported, tasks_of, trainer_of, uses_of
 

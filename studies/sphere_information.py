@@ -15,9 +15,9 @@ import numpy as np
 
 import compatkit as ck
 from compatkit.errors import TrainingError
+from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.pictures import information_plane
-from compatkit.studies import Measure, Outcome, Results, Run, Study
+from compatkit.reports.pictures import information_plane
 
 from ._arms import REFERENCE, accuracy
 from ._sphere import LAYERS, SETTINGS, first_stage, second_stage, whole

@@ -12,8 +12,8 @@ Paper: "Reviving Autoencoder Pretraining", Sec. 3, Fig. 5 and 15d, B.1: six dens
 from __future__ import annotations
 
 import compatkit as ck
+from compatkit.experiments.studies import Measure, Outcome, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Run, Study
 
 from ._arms import REFERENCE, accuracy
 from ._sphere import SETTINGS, first_stage, second_stage

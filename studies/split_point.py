@@ -16,8 +16,8 @@ from collections.abc import Mapping
 
 import compatkit as ck
 from compatkit.errors import UsageError
+from compatkit.experiments.studies import Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Outcome, Results, Run, Study
 
 from ._curves import along_arms
 from ._pairs import (

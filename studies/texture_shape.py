@@ -14,8 +14,8 @@ import time
 from typing import Any
 
 import compatkit as ck
+from compatkit.experiments.studies import Measure, Outcome, Reported, Run, Study
 from compatkit.hooks import Register
-from compatkit.studies import Measure, Outcome, Reported, Run, Study
 
 from ._arms import GRADIENT, REFERENCE, accuracy, gradient_ratio, regularizers, trainer
 

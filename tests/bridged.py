@@ -6,13 +6,13 @@ from typing import Any
 
 import attrs
 import torch
-from components import extractor, head, labels, loaded, maps
+from sample_components import extractor, head, labels, loaded, maps
 from small import data_set
 from torch import Tensor, nn
 
-from compatkit.bridges.climbing import Climb
-from compatkit.bridges.ground import Ground, ground
-from compatkit.contract import Structural
+from compatkit.components.bridges.climbing import Climb
+from compatkit.components.bridges.ground import Ground, ground
+from compatkit.contracts.contract import Structural
 from compatkit.data.dataset import Split
 from compatkit.evaluation.matrix import LoadedPart
 

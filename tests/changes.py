@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contract import (
+from compatkit.contracts.contract import (
     Anchor,
     Blueprint,
     Contract,
@@ -21,7 +21,7 @@ from compatkit.contract import (
     Statistical,
     Structural,
 )
-from compatkit.registry.manifest import About, Edge, Manifest, Parent, Payload
+from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload
 
 SHARED = Anchor("auxiliary_head", "tensors:sha256:" + "1" * 64, "dcc")
 OTHER = Anchor("auxiliary_head", "tensors:sha256:" + "2" * 64, "rotation")

@@ -14,13 +14,13 @@ from typing import Any
 import attrs
 import pytest
 
-from compatkit.contract import Blueprint, Contract, Data, Port, Protocol, Structural
-from compatkit.registry.canonical import dumps
-from compatkit.registry.manifest import Manifest, Parent, Payload, function_digest
+from compatkit.contracts.canonical import dumps
+from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protocol, Structural
+from compatkit.contracts.manifest import Manifest, Parent, Payload, function_digest
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.store import Store
-from compatkit.registry.tensors.tensorfile import tensor_digest
+from compatkit.registry.weights.tensorfile import tensor_digest
 
 EXTRACTOR, HEAD = "parts/one.extractor", "parts/one.head"
 REASON = "wrong data"

@@ -19,11 +19,11 @@ from hostile import build, clear, kinds, put_in_place, read_everything
 from hypothesis import strategies as st
 from watching import listing, watched
 
+from compatkit.contracts.canonical import digest, loads
 from compatkit.errors import FormatError, SignatureError
-from compatkit.registry.canonical import digest, loads
 from compatkit.registry.store import Store
-from compatkit.registry.tensors.header import DTYPES, check_header
-from compatkit.registry.tensors.tensorfile import deserialise
+from compatkit.registry.weights.header import DTYPES, check_header
+from compatkit.registry.weights.tensorfile import deserialise
 
 SECONDS = 2
 """That one case may take; most take some milliseconds."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
-from compatkit.contract import Anchor, Blueprint, Contract, Data, Label, Port, Protocol, Structural
-from compatkit.registry.manifest import About, Edge, Manifest, Parent, Payload, to_bytes
+from compatkit.contracts.contract import Anchor, Blueprint, Contract, Data, Label, Port, Protocol, Structural
+from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload, to_bytes
 from compatkit.registry.store import Store
 
 IMAGE = Port("image", ("N", 1, "H", "W"))

@@ -18,7 +18,8 @@ import attrs
 from measured import settings
 from torch.utils.data import Dataset  # here, so that torch is not imported while reading is watched
 
-from compatkit.contract import (
+from compatkit.contracts.cells import Cell, Figure
+from compatkit.contracts.contract import (
     Blueprint,
     Contract,
     Data,
@@ -29,16 +30,15 @@ from compatkit.contract import (
     Statistical,
     Structural,
 )
+from compatkit.contracts.manifest import About, Edge, Manifest, Payload, edges, function_digest
 from compatkit.errors import CompatkitError
-from compatkit.evaluation.cells import Cell, Figure
 from compatkit.evaluation.records import Cells, record
-from compatkit.registry.manifest import About, Edge, Manifest, Payload, edges, function_digest
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.vouching import sign
 from compatkit.registry.signing.vouching import verify as verify_signatures
 from compatkit.registry.store import Store
-from compatkit.registry.tensors.tensorfile import tensor_digest
+from compatkit.registry.weights.tensorfile import tensor_digest
 
 NAME = "team/one"
 HEAD = "value:sha256:" + "1" * 64

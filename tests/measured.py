@@ -7,10 +7,10 @@ from typing import Any
 
 import attrs
 
-from compatkit.evaluation.cells import Cell, Figure, Grade
+from compatkit.contracts.cells import Cell, Figure, Grade
+from compatkit.contracts.manifest import Edge, Manifest, function_digest
 from compatkit.evaluation.keys import Settings, circumstances
 from compatkit.evaluation.records import record
-from compatkit.registry.manifest import Edge, Manifest, function_digest
 from compatkit.registry.store import Store
 
 ASKED = {

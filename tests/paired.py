@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from compatkit.alignment.moments import PairedMoments
+from compatkit.adapters.alignment.moments import PairedMoments
 
 
 def samples(count: int = 400, mean: float = 0.0) -> tuple[Any, Any]:

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import compatkit as ck
 from compatkit.adapters.builders import BUILDERS, Builder
 from compatkit.errors import CompatkitError
-from compatkit.registry.tensors.tensorfile import serialise
+from compatkit.registry.weights.tensorfile import serialise
 
 STEPS, BATCH = 4, 8
 

@@ -28,8 +28,8 @@ ONLY_IN = {
     "cryptography": ("compatkit.registry.signing.ed25519",),
     "fsspec": ("compatkit.registry.remotes.files", "compatkit.registry.remotes.locations"),
     "huggingface_hub": ("compatkit.registry.remotes.hub",),
-    "ray": ("compatkit.sweeps.cluster",),
-    "safetensors": ("compatkit.registry.tensors.tensorfile",),
+    "ray": ("compatkit.experiments.sweeps.cluster",),
+    "safetensors": ("compatkit.registry.weights.tensorfile",),
     "timm": ("compatkit.adapters.timm",),
     "torchvision": ("compatkit.adapters.torchvision", "compatkit.data.torchvision"),
 }
@@ -37,9 +37,9 @@ PUBLIC_MODULES = {
     "compatkit.errors",
     "compatkit.hooks",
     "compatkit.metrics",
-    "compatkit.pictures",
-    "compatkit.studies",
-    "compatkit.testing",
+    "compatkit.reports.pictures",
+    "compatkit.experiments.studies",
+    "compatkit.training.testing",
 }
 """What plugins, and examples of the documentation, may import from besides ``compatkit`` itself."""
 UPWARD = {
@@ -53,7 +53,7 @@ LIGHT = (
     "compatkit",
     "compatkit.cli",
     "compatkit.registry.store",
-    "compatkit.compatibility",
+    "compatkit.contracts.check",
     "compatkit.reports.matrix",
     "compatkit.reports.contracts",
 )
@@ -318,7 +318,7 @@ CODE_FROM_DATA = {
 }
 CALLS = {"eval", "exec", "compile", "__import__"}
 LOADERS = {"torch.load", "torch.save", "torch.jit.load", "torch.package", "torch.hub", "torch.export.load"}
-CHILD = "compatkit.checkpoints.child"
+CHILD = "compatkit.components.checkpoints.child"
 """Unpickles tensors, and nothing else, in a process of its own; nobody imports it."""
 
 

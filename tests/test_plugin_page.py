@@ -17,7 +17,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.metrics import KNOWN, OBSERVED
-from compatkit.testing import assert_builder, assert_metric, assert_regularizer
+from compatkit.training.testing import assert_builder, assert_metric, assert_regularizer
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "plugins.md").read_text()
 GIVEN: dict[str, type] = {

@@ -275,7 +275,7 @@ def test_modules_that_examples_import_exist() -> None:
 
 
 def test_the_manifest_on_the_format_page_is_one() -> None:
-    from compatkit.registry.manifest import from_bytes, to_bytes
+    from compatkit.contracts.manifest import from_bytes, to_bytes
 
     page = (REPOSITORY / "docs" / "format.md").read_text()
     (example,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
@@ -285,7 +285,7 @@ def test_the_manifest_on_the_format_page_is_one() -> None:
 
 def test_the_format_page_tells_of_every_folder_and_type() -> None:
     from compatkit.registry.layout import FOLDERS, LAYOUT, MARKER
-    from compatkit.registry.tensors.header import DTYPES
+    from compatkit.registry.weights.header import DTYPES
 
     page = (REPOSITORY / "docs" / "format.md").read_text()
     assert f"`{' '.join(DTYPES)}`" in page

@@ -17,8 +17,8 @@ import torch
 from small import data_set, quick
 
 import compatkit as ck
+from compatkit.components.splitting import publish_split, split
 from compatkit.errors import PluginError, UnknownName
-from compatkit.splitting import publish_split, split
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "third_party"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")

@@ -9,18 +9,18 @@ import attrs
 from torch import Tensor, nn
 
 from compatkit.adapters.builders import whole_of
-from compatkit.adapters.discovery import CutPoint
-from compatkit.adapters.entering import entered
+from compatkit.adapters.cutting.discovery import CutPoint
+from compatkit.adapters.cutting.planning import Plan, channels_of, cut_points, parts_of, plan
+from compatkit.adapters.cutting.proof import prove
 from compatkit.adapters.fingerprint import probe, same_probe
 from compatkit.adapters.initialisation import seeded, without_draws
 from compatkit.adapters.inputs import InputSpec, class_layer
-from compatkit.adapters.planning import Plan, channels_of, cut_points, parts_of, plan
-from compatkit.adapters.proof import prove
-from compatkit.adapters.seam import build_adapter
-from compatkit.adapters.structure import extractor_structure, head_structure
+from compatkit.adapters.ports.structure import extractor_structure, head_structure
+from compatkit.adapters.stitching.entering import entered
+from compatkit.adapters.stitching.seam import build_adapter
+from compatkit.adapters.stitching.widths import Joined, own_width, widened
 from compatkit.adapters.weights import load_part, load_whole
-from compatkit.adapters.widths import Joined, own_width, widened
-from compatkit.contract import Blueprint, Port, Structural
+from compatkit.contracts.contract import Blueprint, Port, Structural
 from compatkit.errors import CutError, UsageError
 
 __all__ = [

@@ -14,12 +14,12 @@ from typing import Any
 import attrs
 from torch import nn
 
-from compatkit.contract import Blueprint
+from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.contract import Blueprint
 from compatkit.errors import FormatError, UnknownName, UsageError
 from compatkit.plugins import find
 from compatkit.plugins import names as installed
 from compatkit.plugins.builders import build_network, library_of, models_of
-from compatkit.registry.canonical import dumps, loads
 
 WEIGHTS = frozenset(
     {"pretrained", "pretrained_backbone", "weights", "weights_backbone", "checkpoint_path", "cache_dir"}

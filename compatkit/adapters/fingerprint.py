@@ -10,10 +10,10 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.proof import unchanged
-from compatkit.adapters.runs import outputs_of
-from compatkit.adapters.signals import NAME, port_signal, signal
-from compatkit.contract import Probe
+from compatkit.adapters.cutting.proof import unchanged
+from compatkit.adapters.cutting.signals import NAME, port_signal, signal
+from compatkit.adapters.ports.runs import outputs_of
+from compatkit.contracts.contract import Probe
 from compatkit.errors import CutError
 
 PROJECTIONS = 16

@@ -6,7 +6,7 @@ from torch import nn
 
 from compatkit.adapters.blueprints import build
 from compatkit.adapters.fingerprint import observe, same_probe
-from compatkit.contract import Blueprint, Contract
+from compatkit.contracts.contract import Blueprint, Contract
 from compatkit.errors import CutError
 
 

@@ -20,8 +20,8 @@ from torch import nn
 
 from compatkit.adapters.fetching import OFFLINE, hub, offline, reachable
 from compatkit.adapters.inputs import config_of
+from compatkit.adapters.networks import convolutional, dense, mobile, plain, residual, wide_residual
 from compatkit.errors import CompatkitError, EnvironmentFailure, UnknownName, UsageError
-from compatkit.networks import convolutional, dense, mobile, plain, residual, wide_residual
 
 BARRED = frozenset(
     {

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters.inputs import class_layer
 from compatkit.errors import CutError, EnvironmentFailure
-from compatkit.registry.tensors.tensorfile import deserialise
+from compatkit.registry.weights.tensorfile import deserialise
 
 
 def load_part(part: nn.Module, state: Mapping[str, Tensor], whose: str, *, share: bool = False) -> None:

@@ -23,7 +23,7 @@ from compatkit.cli.output import clean, emit, only_json, report_text, speaks, wa
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken
 
 if TYPE_CHECKING:
-    from compatkit.verdict import Report
+    from compatkit.contracts.verdict import Report
 
 COMMANDS = {
     "adapt": ("compatkit.cli.adapt", "Move an extractor to images without labels."),
@@ -244,7 +244,7 @@ def _fail(
 
 def _refuse(error: IncompatibleError, machine: bool) -> int:
     """Tell of two parts that cannot be wired; the report says what each expects and what would adapt them."""
-    from compatkit.verdict import Report
+    from compatkit.contracts.verdict import Report
 
     report = error.subject if isinstance(error.subject, Report) else None
     message = str(error)
@@ -262,7 +262,7 @@ def _refuse(error: IncompatibleError, machine: bool) -> int:
 
 def _break(error: PolicyBroken, machine: bool) -> int:
     """Tell of a version that its policy forbids; the outcome shows each figure, and the number that is open."""
-    from compatkit.outcomes import Outcome
+    from compatkit.components.outcomes import Outcome
 
     outcome = error.subject if isinstance(error.subject, Outcome) else None
     found = outcome.to_json() if outcome is not None and machine else None

@@ -25,7 +25,7 @@ from compatkit.cli.signing import chosen_key, sign_published
 from compatkit.registry.names import Version
 
 if TYPE_CHECKING:
-    from compatkit.domains import Adapted
+    from compatkit.components.domains import Adapted
     from compatkit.training.trainer import Trainer
 
 SETTINGS = ("steps", "lr", "weight_decay", "optimiser", "batch_size", "seed", "device", "checkpoint")
@@ -104,7 +104,7 @@ def adapt_command(
     **settings: Any,
 ) -> None:
     """Adapt, measure where there are labels, and publish where a name is given."""
-    from compatkit.domains import paper
+    from compatkit.components.domains import paper
 
     if publish is None and version is not None:
         raise click.UsageError("--version is the number of what --publish NAME keeps.")

@@ -16,7 +16,7 @@ from compatkit.cli.roots import destination, publishing
 from compatkit.cli.split import lines
 
 if TYPE_CHECKING:
-    from compatkit.adopting import Adoption
+    from compatkit.components.adopting import Adoption
     from compatkit.data.dataset import Split
 
 
@@ -113,7 +113,7 @@ def adopt_command(
     root = destination(context)
     data = _images(dataset, data_root, download)
     names = list(data.classes) if dataset_labels and data is not None else lines(labels) if labels else None
-    from compatkit.adopting import adopt
+    from compatkit.components.adopting import adopt
 
     adopted = adopt(
         Path(file).expanduser(),

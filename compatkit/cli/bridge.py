@@ -21,8 +21,8 @@ from compatkit.cli.output import columns, emit, next_step, paragraph, progress
 from compatkit.cli.roots import check_outputs, registry, store
 
 if TYPE_CHECKING:
-    from compatkit.bridges.results import Bridge, Step
-    from compatkit.evaluation.cells import Figure
+    from compatkit.components.bridges.results import Bridge, Step
+    from compatkit.contracts.cells import Figure
 
 WORDS = {
     "fit": "the bridge fits",
@@ -117,7 +117,7 @@ def bridge_command(
     machine: bool,
 ) -> None:
     """Climb, choose, print, and publish where a name is given; exit code 1 where nothing fits."""
-    from compatkit.bridges.keeping import check_names
+    from compatkit.components.bridges.keeping import check_names
 
     check_outputs({"--png": png})
     if publish is not None:

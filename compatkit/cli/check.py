@@ -11,10 +11,10 @@ from compatkit.cli.output import clean, emit, next_step, paragraph, print_rich, 
 from compatkit.cli.roots import check_outputs, registry
 
 if TYPE_CHECKING:
-    from compatkit.bridges.recorded import BridgeRecord
-    from compatkit.contract import Data
+    from compatkit.components.bridges.recorded import BridgeRecord
+    from compatkit.contracts.contract import Data
+    from compatkit.contracts.verdict import Report
     from compatkit.reports.verdicts import Verdicts
-    from compatkit.verdict import Report
 
 LEVELS = ("direct", "shared-init", "shared-head", "compatible", "perfect")
 NAMED = 3
@@ -80,17 +80,17 @@ def check_command(
 
 def _classes(name: str, root: str | None, download: bool) -> Data:
     """Return the classes of a data set, as what pairs are meant for."""
-    from compatkit.contract import Data
+    from compatkit.contracts.classes import label
+    from compatkit.contracts.contract import Data
     from compatkit.data import load
-    from compatkit.data.classes import label
-    from compatkit.recipes import providers
+    from compatkit.experiments.recipes import providers
 
     test = load(name, root=root, download=download, providers=providers()).test
     return Data(test.size, test.channels, (), (), labels=tuple(map(label, test.classes)))
 
 
 def _tell(report: Report, bridges: list[BridgeRecord], require: str, satisfied: bool, machine: bool) -> None:
-    from compatkit.verdict import EQUAL_SHAPES
+    from compatkit.contracts.verdict import EQUAL_SHAPES
 
     if machine:
         there = [one.to_json() for one in bridges]

@@ -14,7 +14,7 @@ from compatkit.cli.output import columns, emit, news, next_step, paragraph, prog
 from compatkit.cli.roots import demanded, destination, make
 
 if TYPE_CHECKING:
-    from compatkit.registry.copying.importing import Imported
+    from compatkit.registry.copy.importing import Imported
 
 
 @click.command(
@@ -43,7 +43,7 @@ def import_command(
     **_: object,
 ) -> None:
     """Copy components from another registry."""
-    from compatkit.registry.copying.importing import chosen, import_components
+    from compatkit.registry.copy.importing import chosen, import_components
     from compatkit.registry.signing.verification import require
     from compatkit.registry.store import Store
 

@@ -12,7 +12,7 @@ from compatkit.cli.options import json_option
 from compatkit.cli.output import clean, columns, emit, next_step, paragraph, progress
 
 if TYPE_CHECKING:
-    from compatkit.adapters.discovery import CutPoint
+    from compatkit.adapters.cutting.discovery import CutPoint
 
 
 def model_options(function: Any) -> Any:

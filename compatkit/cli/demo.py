@@ -10,7 +10,7 @@ from compatkit.cli.options import json_option
 from compatkit.cli.output import clean, columns, emit, news, next_step, paragraph, print_matrix
 
 if TYPE_CHECKING:
-    from compatkit.demo import Demo
+    from compatkit.experiments.demo import Demo
 
 
 @click.command("demo", help="Train parts that fit and parts that do not, recombine them, show the matrix.")
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @json_option
 def demo_command(out: str, steps: int | None, seed: int, rotation: bool, machine: bool) -> None:
     """Run the demo and say plainly whether the effect shows."""
-    from compatkit.demo import STEPS, run
+    from compatkit.experiments.demo import STEPS, run
 
     found = run(out, steps=steps or STEPS, seed=seed, rotation=rotation, say=news)
     if machine:

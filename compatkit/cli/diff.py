@@ -12,9 +12,9 @@ from compatkit.cli.output import columns, emit, fold, paragraph
 from compatkit.cli.roots import registry
 
 if TYPE_CHECKING:
-    from compatkit.registry.changes.differences import Difference
-    from compatkit.registry.changes.tensors import TensorChange
     from compatkit.registry.names import Bump, Reference
+    from compatkit.registry.versions.differences import Difference
+    from compatkit.registry.versions.tensors import TensorChange
 
 SHOWN = 12
 """Tensors that are listed for a person, the largest differences first."""
@@ -112,6 +112,6 @@ def _print_step(found: Difference, left: Reference, right: Reference) -> None:
     where = f": {least} after {left.version}" if left.name == right.name else ", if B were to follow A"
     click.echo(f"least step  {click.style(found.bump.upper(), bold=True)}{where}")
     if found.equal_shapes:
-        from compatkit.verdict import EQUAL_SHAPES
+        from compatkit.contracts.verdict import EQUAL_SHAPES
 
         paragraph(f"{EQUAL_SHAPES} The ports are equal and the weights are new: measure before you swap.")

@@ -23,7 +23,7 @@ from compatkit.cli.signing import chosen_key, sign_published
 from compatkit.registry.names import Version
 
 if TYPE_CHECKING:
-    from compatkit.workspace import Registry
+    from compatkit.components.workspace import Registry
 
 
 @click.command(

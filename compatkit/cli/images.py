@@ -9,9 +9,9 @@ from compatkit.cli.output import warn
 from compatkit.errors import CompatkitError, DataError, UnknownName
 
 if TYPE_CHECKING:
+    from compatkit.components.workspace import Registry
+    from compatkit.contracts.manifest import Manifest
     from compatkit.data.dataset import DataSet, Split
-    from compatkit.registry.manifest import Manifest
-    from compatkit.workspace import Registry
 
 WAYS = (
     "Say where they are: --recipe FILE (the recipe it was trained with), --data NAME or the path of an .npz pack, "
@@ -127,7 +127,7 @@ def _again(held: Registry, reference: str, digest: str) -> DataSet | None:
     None where this machine does not know where, and, with a warning, where they lie there no more.
     """
     from compatkit.data import load_spec
-    from compatkit.recipes import providers
+    from compatkit.experiments.recipes import providers
 
     known = held.store.memory.source(digest)
     if known is None:
@@ -147,7 +147,7 @@ def _again(held: Registry, reference: str, digest: str) -> DataSet | None:
 def load_data_set(name: str, root: str | None, download: bool) -> DataSet:
     """Return a data set by name or path, those of plugins too; an error says how to name one."""
     from compatkit.data import load
-    from compatkit.recipes import providers
+    from compatkit.experiments.recipes import providers
 
     try:
         return load(name, root=root, download=download, providers=providers())
@@ -192,7 +192,7 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
     """
     if tests is None:
         return None
-    from compatkit.data.classes import known_classes
+    from compatkit.contracts.classes import known_classes
 
     known = head.contract.data.labels or ()
     try:
@@ -210,7 +210,7 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
 
 
 def _of_recipe(path: str, root: str | None, download: bool) -> list[DataSet]:
-    from compatkit.recipes import data_sets
+    from compatkit.experiments.recipes import data_sets
 
     return data_sets(path, root=root, download=download)
 

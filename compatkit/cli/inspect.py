@@ -10,13 +10,13 @@ import click
 
 from compatkit.cli.options import json_option
 from compatkit.cli.output import clean, columns, emit, rows
+from compatkit.components.exports.document import KEY
 from compatkit.errors import FormatError
-from compatkit.exports.document import KEY
 
 if TYPE_CHECKING:
-    from compatkit.contract import Blueprint
-    from compatkit.exports.document import Description
-    from compatkit.registry.tensors.header import Entry, Header
+    from compatkit.components.exports.document import Description
+    from compatkit.contracts.contract import Blueprint
+    from compatkit.registry.weights.header import Entry, Header
 
 FIRST, LAST = 30, 10
 """Tensors that are shown at both ends of a long list."""
@@ -33,7 +33,7 @@ LONGEST_NAME, LONGEST_TEXT = 60, 300
 @json_option
 def inspect_command(file: str, machine: bool) -> None:
     """Show the tensors of a file; exit code 3 and the reason where it is no safe safetensors file."""
-    from compatkit.registry.tensors.header import read_header
+    from compatkit.registry.weights.header import read_header
 
     path = Path(file).expanduser()
     header = read_header(path)
@@ -62,7 +62,7 @@ def _description(header: Header) -> Description | str | None:
     """Return what an exported file says of its network, why it cannot be read, or None where it says nothing."""
     if KEY not in header.metadata:
         return None
-    from compatkit.exports.document import description_of
+    from compatkit.components.exports.document import description_of
 
     try:
         return description_of(header)
@@ -76,7 +76,7 @@ def _exported(found: Description | str | None) -> dict[str, Any]:
         return {}
     if isinstance(found, str):
         return {"exported": None, "problem": found}
-    from compatkit.registry.structuring import unstructure
+    from compatkit.contracts.structuring import unstructure
 
     return {"exported": unstructure(found)}
 
@@ -103,7 +103,7 @@ def _told(found: Description) -> dict[str, str]:
 
 
 def _part(blueprint: Blueprint) -> str:
-    from compatkit.adaptation import described
+    from compatkit.contracts.adaptation import described
 
     if blueprint.side == "adapter":
         return described(blueprint)

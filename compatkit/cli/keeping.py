@@ -13,11 +13,11 @@ from compatkit.cli.roots import destination, store
 from compatkit.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
-    from compatkit.contract import Kind
-    from compatkit.evaluation.cells import Cell
+    from compatkit.components.workspace import Registry
+    from compatkit.contracts.cells import Cell
+    from compatkit.contracts.contract import Kind
+    from compatkit.contracts.manifest import About
     from compatkit.evaluation.recombination import Recombination
-    from compatkit.registry.manifest import About
-    from compatkit.workspace import Registry
 
 
 @attrs.frozen

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.batchnorm import DEFAULT
 from compatkit.cli.images import data_sets, fitting_images
 from compatkit.cli.options import (
     StatisticsType,
@@ -18,13 +17,14 @@ from compatkit.cli.options import (
 )
 from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, warn
 from compatkit.cli.roots import check_outputs, registry
+from compatkit.contracts.batchnorm import DEFAULT
 
 if TYPE_CHECKING:
-    from compatkit.bridges.results import Bridge
+    from compatkit.components.bridges.results import Bridge
+    from compatkit.components.matrices.sides import Component
+    from compatkit.components.workspace import Registry
     from compatkit.data.dataset import DataSet
-    from compatkit.matrices.sides import Component
     from compatkit.reports.matrix import Matrix
-    from compatkit.workspace import Registry
 
 PRECISIONS = ("float32", "bfloat16")
 FILLS = ("missing", "stale", "all", "none")
@@ -132,8 +132,8 @@ def matrix_command(
     **conditions: Any,
 ) -> None:
     """Report and measure; a cell is measured on its extractor's own test set."""
-    from compatkit.matrices.sides import Sides
-    from compatkit.matrices.where import parse
+    from compatkit.components.matrices.sides import Sides
+    from compatkit.components.matrices.where import parse
 
     paths = dict(zip(WRITERS, (html, png, markdown, csv), strict=True))
     check_outputs({f"--{name}": path for name, path in paths.items()})
@@ -172,7 +172,7 @@ def matrix_command(
 
 def _check_policy(heads: Sequence[Component], normalisation: str) -> None:
     """Refuse, before anything is fitted, a policy that would replace the statistics of every bridge to a head."""
-    from compatkit.bridges.celled import check_policy
+    from compatkit.components.bridges.celled import check_policy
 
     for one in heads:
         if one.manifest.kind == "head" and one.manifest.contract.protocol.normalisation == "batch":

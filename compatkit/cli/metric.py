@@ -81,8 +81,8 @@ def metric_command(
     machine: bool,
 ) -> None:
     """Put the parts together with their stored statistics, and measure."""
-    from compatkit.measuring import measure
     from compatkit.metrics import make_metric
+    from compatkit.training.measuring import measure
 
     chosen = _settings(settings, metrics)
     made = [make_metric(one, **chosen[one]) for one in metrics]

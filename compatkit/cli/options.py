@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
-from compatkit.batchnorm import POLICIES, check_policy
+from compatkit.contracts.batchnorm import POLICIES, check_policy
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from compatkit.registry.manifest import About
+    from compatkit.contracts.manifest import About
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -192,7 +192,7 @@ def about_options(function: Command) -> Command:
 
 def about(context: click.Context, known: About | None = None) -> About:
     """Return what the command line says for people of what is published, over what is ``known`` already."""
-    from compatkit.registry.manifest import About
+    from compatkit.contracts.manifest import About
 
     said, known = given(context).about, known or About()
     return attrs.evolve(known, **{**said, "tags": {**known.tags, **said.get("tags", {})}})

@@ -11,10 +11,10 @@ from compatkit.cli.output import clean, columns, paragraph
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from compatkit.components.outcomes import Outcome
+    from compatkit.components.promises import Given, Progress
     from compatkit.data.dataset import DataSet
-    from compatkit.outcomes import Outcome
-    from compatkit.promises import Given, Progress
-    from compatkit.registry.copying.admission import Deciding
+    from compatkit.registry.copy.admission import Deciding
 
 
 def show_outcome(outcome: Outcome, *, verdict: bool = True) -> None:
@@ -48,7 +48,7 @@ def found_in(root: str | None, download: bool) -> Callable[[str], DataSet]:
 
     def find(name: str) -> DataSet:
         from compatkit.data import load
-        from compatkit.recipes import providers
+        from compatkit.experiments.recipes import providers
 
         family = name.removesuffix("/test").removesuffix("/train")
         return load(family, root=root, download=download, providers=providers())
@@ -61,7 +61,7 @@ def images_at_hand(names: tuple[str, ...], recipe: str | None, root: str | None,
     find = found_in(root, download)
     given: list[Any] = [find(name) for name in names]
     if recipe is not None:
-        from compatkit.recipes import read
+        from compatkit.experiments.recipes import read
 
         given += [task.data for task in read(recipe, root=root, download=download).tasks]
     return (*given, find)
@@ -77,7 +77,7 @@ def deciding_on(chosen: Mapping[str, Any], report: Progress) -> Deciding:
     Raises:
         UsageError: Images are named, and nothing is to be measured.
     """
-    from compatkit.admitting import deciding
+    from compatkit.components.admitting import deciding
 
     if chosen["names"] and not chosen["measure"]:
         raise UsageError("--data names images to measure on; add --measure.")

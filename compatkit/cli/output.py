@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 if TYPE_CHECKING:
+    from compatkit.contracts.verdict import Report
     from compatkit.reports.matrix import Matrix
-    from compatkit.verdict import Report
 
 NARROW, WIDE = 60, 110
 """Columns between which text is wrapped."""

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.batchnorm import DEFAULT
 from compatkit.cli.options import StatisticsType, data_options, given, json_option, registry_option
 from compatkit.cli.outcome import found_in, images_at_hand, show_outcome
 from compatkit.cli.output import emit, next_step, paragraph, print_matrix, progress, rows
 from compatkit.cli.policies import as_json, facts, show_log, show_table, what_there_is
 from compatkit.cli.roots import registry, store
+from compatkit.contracts.batchnorm import DEFAULT
 from compatkit.errors import DataError, NotFound, UsageError
 from compatkit.registry.policies import MODES, WILDCARDS, check_scope
 
@@ -233,7 +233,7 @@ def test_command(
 def _deciding(name: str | None, recipe: str | None, root: str | None, download: bool) -> Split:
     """Return the images that are to decide: the test split, unless the name says train."""
     if recipe is not None:
-        from compatkit.recipes import read
+        from compatkit.experiments.recipes import read
 
         sets = [task.data for task in read(recipe, root=root, download=download).tasks]
         fits = [one for one in sets if name in (None, one.name, one.test.name)]

@@ -25,13 +25,13 @@ from compatkit.cli.roots import destination, publishing, registry
 from compatkit.cli.signing import chosen_key, sign_published
 from compatkit.cli.weights import offline
 from compatkit.errors import CompatkitError, UsageError
-from compatkit.recipes import STATE, Started
+from compatkit.experiments.recipes import STATE, Started
 from compatkit.registry.names import Version
 
 if TYPE_CHECKING:
-    from compatkit.promises import Given
-    from compatkit.recipes import Recipe
-    from compatkit.registry.manifest import About
+    from compatkit.components.promises import Given
+    from compatkit.contracts.manifest import About
+    from compatkit.experiments.recipes import Recipe
     from compatkit.registry.signing.signer import SigningKey
     from compatkit.training.fit import Fit
     from compatkit.training.task import Task

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from compatkit.adaptation import FITTED
-from compatkit.batchnorm import estimates
 from compatkit.cli.images import data_sets, fitting_images
 from compatkit.cli.keeping import Kept, check_target, keep, tell_kept
 from compatkit.cli.measure import measuring_options
 from compatkit.cli.options import about, about_options
 from compatkit.cli.output import emit, paragraph, progress, report_text, rows
 from compatkit.cli.roots import registry
+from compatkit.contracts.adaptation import FITTED
+from compatkit.contracts.batchnorm import estimates
 from compatkit.errors import DataError, IncompatibleError
 
 if TYPE_CHECKING:
-    from compatkit.evaluation.cells import Cell
+    from compatkit.contracts.cells import Cell
+    from compatkit.contracts.verdict import Report
     from compatkit.evaluation.recombination import Recombination
-    from compatkit.verdict import Report
 
 
 @click.command(
@@ -125,7 +125,7 @@ def _refuse(report: Report, adapt: bool) -> None:
 def _tell(report: Report, cell: Cell | None, model: Recombination, machine: bool, kept: Kept | None) -> None:
     """Print what was checked, what stands between and, unless only that was asked for, what was measured."""
     if machine:
-        from compatkit.registry.structuring import unstructure
+        from compatkit.contracts.structuring import unstructure
 
         measured = None if cell is None else attrs.asdict(cell)
         adapters = unstructure(model.contract.adapters)

@@ -16,7 +16,7 @@ from compatkit.cli.output import clean, columns, emit, fold, news, next_step, pa
 from compatkit.cli.roots import demanded, destination, make, store
 
 if TYPE_CHECKING:
-    from compatkit.registry.copying.moved import Moved, Progress
+    from compatkit.registry.copy.moved import Moved, Progress
     from compatkit.registry.remotes.transferring import Choice
     from compatkit.registry.store import Store
 

@@ -14,9 +14,9 @@ from compatkit.cli.output import news
 from compatkit.errors import EnvironmentFailure, LayoutError, UsageError
 
 if TYPE_CHECKING:
+    from compatkit.components.workspace import Registry
     from compatkit.registry.signing.trust import Trusted
     from compatkit.registry.store import Store
-    from compatkit.workspace import Registry
 
 
 def store(context: click.Context) -> Store:
@@ -68,7 +68,7 @@ def demanded(context: click.Context) -> Trusted | None:
 
 def registry(context: click.Context) -> Registry:
     """Open the registry that the command line names."""
-    from compatkit.workspace import Registry
+    from compatkit.components.workspace import Registry
 
     return Registry(store(context))
 
@@ -125,7 +125,7 @@ def make(root: Path) -> tuple[Store, bool]:
 
 def publishing(root: Path) -> Registry:
     """Open the registry at a ``destination``, making it if it is none yet."""
-    from compatkit.workspace import Registry
+    from compatkit.components.workspace import Registry
 
     made, fresh = make(root)
     if fresh:
@@ -195,9 +195,9 @@ def check_outputs(paths: dict[str, str | None]) -> None:
 
 def _try_to_write(root: Path) -> None:
     """Write one byte below ``root`` and remove it: what a full or read-only disk answers is known at once."""
-    from compatkit.registry import durable
+    from compatkit.registry import disk as durable
+    from compatkit.registry.os_errors import environment
     from compatkit.registry.store import Store
-    from compatkit.registry.surroundings import environment
 
     Store.open(root).layout.check_writer(root)
     with environment("write below", root):

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @click.pass_context
 def show_command(context: click.Context, reference: str, machine: bool) -> None:
     """Show a component's contract."""
-    from compatkit.registry.canonical import loads
-    from compatkit.registry.manifest import to_bytes
+    from compatkit.contracts.canonical import loads
+    from compatkit.contracts.manifest import to_bytes
     from compatkit.reports.contracts import facts
 
     held = store(context)

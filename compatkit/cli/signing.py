@@ -12,8 +12,8 @@ import click
 from compatkit.cli.options import given
 
 if TYPE_CHECKING:
+    from compatkit.components.workspace import Registry
     from compatkit.registry.signing.signer import SigningKey
-    from compatkit.workspace import Registry
 
 
 def key_folder() -> Path:

@@ -91,7 +91,7 @@ def split_command(
 
         images = load(name, root=data_root, download=download).train
     with offline(unless=download):
-        from compatkit.splitting import publish_split, split
+        from compatkit.components.splitting import publish_split, split
 
         parts = split(
             model,

@@ -10,7 +10,7 @@ from compatkit.cli.options import given, json_option
 from compatkit.cli.output import columns, emit, news, next_step, paragraph, progress, rows, warn
 
 if TYPE_CHECKING:
-    from compatkit.studies.finding import Found
+    from compatkit.experiments.studies.finding import Found
 
 
 @click.group("study", help="List the studies of the papers, and run one by its number.")
@@ -25,7 +25,7 @@ def study_command(context: click.Context, machine: bool) -> None:
 @json_option
 def list_command(machine: bool) -> None:
     """List studies; one that is broken is a warning, and does not hide the others."""
-    from compatkit.studies.finding import find_all
+    from compatkit.experiments.studies.finding import find_all
 
     found, broken = find_all()
     if machine:
@@ -109,8 +109,8 @@ def run_command(
     """Make the runs that are missing, then tell what all gave."""
     import torch
 
-    from compatkit.studies.running import carry_out
-    from compatkit.studies.settings import read_changes
+    from compatkit.experiments.studies.running import carry_out
+    from compatkit.experiments.studies.settings import read_changes
 
     out = out or f"study-{number}"
     before = torch.get_num_threads()
@@ -141,7 +141,7 @@ def run_command(
 
 
 def _show(document: dict[str, Any], out: str) -> None:
-    from compatkit.studies.results import shown
+    from compatkit.experiments.studies.results import shown
 
     by_arm: dict[str, dict[str, str]] = {}
     for row in document["results"]:

@@ -15,9 +15,9 @@ from compatkit.cli.weights import offline
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
-    from compatkit.sweeps.records import Record
-    from compatkit.sweeps.results import Outcome
-    from compatkit.sweeps.sweep import Sweep
+    from compatkit.experiments.sweeps.records import Record
+    from compatkit.experiments.sweeps.results import Outcome
+    from compatkit.experiments.sweeps.sweep import Sweep
 
 BACKENDS = ("auto", "sequential", "process", "vmap", "ray")
 
@@ -62,7 +62,7 @@ def sweep_command(
     machine: bool,
 ) -> None:
     """Check everything, carry out the runs, show means and spreads over seeds."""
-    from compatkit.sweeps.sweep import Sweep
+    from compatkit.experiments.sweeps.sweep import Sweep
 
     root = destination(context)
     sweep = Sweep.read(recipe, root=data_root, download=download, prefix=prefix)
@@ -102,7 +102,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
 
 def _brief(record: Record) -> dict[str, Any]:
     """Return a record without its matrix, which its file and the registry hold."""
-    from compatkit.sweeps.results import accuracies
+    from compatkit.experiments.sweeps.results import accuracies
 
     pairs = [
         {"extractor": left, "head": right, "accuracy": value}

@@ -18,12 +18,12 @@ from compatkit.cli.roots import check_folder, destination, registry
 from compatkit.cli.signing import chosen_key
 from compatkit.cli.weights import offline
 from compatkit.errors import DataError, EnvironmentFailure, UsageError
-from compatkit.recipes import STATE, Started
+from compatkit.experiments.recipes import STATE, Started
 from compatkit.registry.names import Version
 
 if TYPE_CHECKING:
-    from compatkit.promises import Given
-    from compatkit.recipes import Recipe
+    from compatkit.components.promises import Given
+    from compatkit.experiments.recipes import Recipe
     from compatkit.training.beginning import Frozen
     from compatkit.training.fit import Fit
     from compatkit.training.task import Task
@@ -208,7 +208,7 @@ def _check_checkpoint(path: Any, folder: Path | None) -> None:
         above = next(one for one in (file.parent, *file.parents) if one.exists())
         check_folder(above, f"The run's folder {folder} (--out names another)")
     if file.exists():
-        from compatkit.recipes import check_tensor_file
+        from compatkit.experiments.recipes import check_tensor_file
 
         check_tensor_file(file, "The checkpoint")
 
@@ -234,7 +234,7 @@ def _announce_versions(root: Path, plan: Recipe) -> None:
 
 def _check_policies(root: Path, plan: Recipe, version: str | None, images: Given) -> None:
     """Refuse to train what could not be published because the images that decide are not at hand."""
-    from compatkit.promises import images as deciding
+    from compatkit.components.promises import images as deciding
     from compatkit.registry.layout import MARKER
     from compatkit.registry.store import Store
 

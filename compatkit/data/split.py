@@ -11,8 +11,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from compatkit.contracts.classes import common
 from compatkit.data.checking import check_images, check_labels, check_names, check_size
-from compatkit.data.classes import common
 from compatkit.data.resizing import KERNELS, CropMode, resized
 from compatkit.data.separable import Floats, Images, chunks, mapped
 from compatkit.data.shift import Shift, shifted

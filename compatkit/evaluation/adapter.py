@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 from torch import nn
 
-from compatkit.adaptation import described
-from compatkit.contract import Blueprint, Data, Port
-from compatkit.registry.manifest import Parent, function_of
-from compatkit.registry.tensors.tensorfile import serialise, tensor_digest
+from compatkit.contracts.adaptation import described
+from compatkit.contracts.contract import Blueprint, Data, Port
+from compatkit.contracts.manifest import Parent, function_of
+from compatkit.registry.weights.tensorfile import serialise, tensor_digest
 
 ADAPTS = "adapts"
 """Relation to the extractor that an adapter was made for."""

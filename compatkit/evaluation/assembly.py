@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from compatkit.batchnorm import check_policy
-from compatkit.contract import Contract
+from compatkit.contracts.batchnorm import check_policy
+from compatkit.contracts.contract import Contract
 from compatkit.data.split import NO_CLASSES, Split
 from compatkit.errors import UsageError
 from compatkit.evaluation.images import arrays_of

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from compatkit.batchnorm import DEFAULT, check_policy, estimates
+from compatkit.contracts.batchnorm import DEFAULT, check_policy, estimates
 from compatkit.errors import UsageError
 
 Precision = Literal["float32", "bfloat16"]

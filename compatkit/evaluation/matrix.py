@@ -13,21 +13,21 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.batchnorm import DEFAULT
-from compatkit.contract import Data
+from compatkit.contracts.batchnorm import DEFAULT
+from compatkit.contracts.cells import Cell
+from compatkit.contracts.contract import Data
+from compatkit.contracts.evidence import figure, grade, paired_interval_of_counts, recovered
+from compatkit.contracts.manifest import Manifest
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError
 from compatkit.evaluation import keys
 from compatkit.evaluation.adapter import Adapter
-from compatkit.evaluation.cells import Cell
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.figures import Tally, chance_level
 from compatkit.evaluation.normalisation import normalised
 from compatkit.evaluation.passes import Column, run
 from compatkit.evaluation.planning import BROKEN, Images, Prospect, notes_of, prospect
 from compatkit.evaluation.preprocessing import Prepared, prepare
-from compatkit.evidence import figure, grade, paired_interval_of_counts, recovered
-from compatkit.registry.manifest import Manifest
 
 Progress = Callable[[int, int, str], None]
 """Called with batches done, batches in all, and what is being done."""

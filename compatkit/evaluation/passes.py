@@ -9,8 +9,8 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.batchnorm import estimates, stored_share
-from compatkit.contract import Data
+from compatkit.contracts.batchnorm import estimates, stored_share
+from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, EnvironmentFailure
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.figures import Tally

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.compatibility import Report, check
-from compatkit.contract import Label
-from compatkit.data.classes import label
-from compatkit.labels import shared_classes
-from compatkit.verdict import Promise
+from compatkit.contracts.check import Report, check
+from compatkit.contracts.classes import label
+from compatkit.contracts.contract import Label
+from compatkit.contracts.labels import shared_classes
+from compatkit.contracts.verdict import Promise
 
 if TYPE_CHECKING:
+    from compatkit.contracts.manifest import Manifest
     from compatkit.data.split import Split
-    from compatkit.registry.manifest import Manifest
 
 Anchors = frozenset[tuple[str, str]]
 BROKEN = "not_finite"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 from torch import Tensor
 
-from compatkit.display import Shown, aligned
+from compatkit.contracts.display import Shown, aligned
 
 
 @attrs.frozen

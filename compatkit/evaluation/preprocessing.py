@@ -9,7 +9,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit.contract import Data
+from compatkit.contracts.contract import Data
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:

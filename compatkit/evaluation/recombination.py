@@ -10,16 +10,16 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.adaptation import FITTED
-from compatkit.batchnorm import DEFAULT, check_policy, estimates, stored_share
-from compatkit.compatibility import Report
-from compatkit.contract import Blueprint, Contract, Protocol, Structural
+from compatkit.contracts.adaptation import FITTED
+from compatkit.contracts.batchnorm import DEFAULT, check_policy, estimates, stored_share
+from compatkit.contracts.check import Report
+from compatkit.contracts.contract import Blueprint, Contract, Protocol, Structural
+from compatkit.contracts.verdict import Finding
 from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.normalisation import norm_layers, normalised, reestimate
-from compatkit.verdict import Finding
 
 if TYPE_CHECKING:
     from compatkit.evaluation.matrix import LoadedPart

@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from compatkit.contract import Data, FeatureStatistics, Port
+from compatkit.contracts.canonical import digest
+from compatkit.contracts.channels import channel_bytes
+from compatkit.contracts.contract import Data, FeatureStatistics, Port
 from compatkit.data.dataset import Split
 from compatkit.errors import CutError, IntegrityError
 from compatkit.evaluation.normalisation import evaluation_mode
 from compatkit.evaluation.preprocessing import normalise, prepare
-from compatkit.registry.canonical import digest
-from compatkit.registry.tensors.channels import channel_bytes
 
 SAMPLES = 5000
 """Images that are looked at unless more or fewer are asked for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from compatkit.display import aligned
+from compatkit.contracts.display import aligned
 from compatkit.plugins.calls import Bound
 
 HEADER = ("event", "order", "instance", "weight", "steps", "effect", "from")

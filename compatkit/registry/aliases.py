@@ -17,12 +17,12 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.canonical import dumps, loads
 from compatkit.errors import AliasMoved, FormatError, InvalidName
-from compatkit.registry import durable
-from compatkit.registry.canonical import dumps, loads
+from compatkit.registry import disk as durable
 from compatkit.registry.names import Version, check_alias
-from compatkit.registry.references import LIMIT, PATIENCE, now
-from compatkit.registry.surroundings import environment
+from compatkit.registry.os_errors import environment
+from compatkit.registry.refs import LIMIT, PATIENCE, now
 
 _NUMBER = re.compile("[1-9][0-9]{0,8}")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from compatkit.registry.copying.importing import Imported, import_components
+from compatkit.registry.copy.importing import Imported, import_components
 from compatkit.registry.gc.collecting import GRACE, Plan, Progress, known, plan
 from compatkit.registry.history import Entry, log
 from compatkit.registry.repair.plans import RepairPlan
@@ -17,7 +17,7 @@ from compatkit.registry.usage import Usage, usage
 from compatkit.registry.verify.soundness import Soundness, examine
 
 if TYPE_CHECKING:
-    from compatkit.registry.copying.admission import Deciding
+    from compatkit.registry.copy.admission import Deciding
     from compatkit.registry.signing.verification import Accept
     from compatkit.registry.store import Store
 

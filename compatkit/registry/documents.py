@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
+from compatkit.contracts.canonical import is_digest, loads
 from compatkit.errors import FormatError
-from compatkit.registry.canonical import loads
-from compatkit.registry.names import is_digest
 
 How = Literal["payload", "blob", "component", "named"]
 """How a digest is named: as weights, which are never looked into; as other bytes; as a component; in passing."""

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.contracts.canonical import MAX_BYTES, digest, dumps, is_digest
+from compatkit.contracts.manifest import Edge
 from compatkit.errors import IntegrityError
-from compatkit.registry import durable
-from compatkit.registry.canonical import MAX_BYTES, digest, dumps
+from compatkit.registry import disk as durable
+from compatkit.registry.blobs import Objects
 from compatkit.registry.index.evidence import FOLDER, Files
-from compatkit.registry.manifest import Edge
-from compatkit.registry.names import is_digest
-from compatkit.registry.objects import Objects
+from compatkit.registry.os_errors import environment
 from compatkit.registry.results import FUNCTION, Result, to_bytes
-from compatkit.registry.surroundings import environment
 
 if TYPE_CHECKING:
     from compatkit.registry.index.lookup import Index

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
+from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, NotFound
-from compatkit.registry.changes.differences import diff
-from compatkit.registry.manifest import Manifest
 from compatkit.registry.names import Bump, Version, check_name
 from compatkit.registry.verify.aliaslogs import read_move
 from compatkit.registry.verify.faults import Findings
 from compatkit.registry.verify.pointers import read_json, small_file
 from compatkit.registry.verify.survey import Survey
 from compatkit.registry.verify.surveying import survey_references
+from compatkit.registry.versions.differences import diff
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store

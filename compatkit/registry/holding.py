@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from compatkit.contracts.canonical import MAX_BYTES, is_digest, loads
+from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.manifest import Manifest, edges, sized_edges
 from compatkit.errors import IntegrityError
-from compatkit.registry.canonical import MAX_BYTES, loads
-from compatkit.registry.canonical import digest as digest_of
-from compatkit.registry.manifest import Manifest, edges, sized_edges
-from compatkit.registry.names import is_digest
-from compatkit.registry.objects import Objects
+from compatkit.registry.blobs import Objects
 
 
 @attrs.frozen
@@ -90,7 +89,7 @@ class Holding:
         payload = self.manifest.payload
         facts = self.payloads.get(payload.file.blob)
         if facts is None:
-            from compatkit.registry.tensors.tensorfile import check_header, tensor_digest
+            from compatkit.registry.weights.tensorfile import check_header, tensor_digest
 
             data = memoryview(self.objects.view(payload.file.blob))
             header = check_header(data)

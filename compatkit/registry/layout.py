@@ -8,10 +8,10 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.canonical import dumps, loads
 from compatkit.errors import LayoutError
-from compatkit.registry import durable
-from compatkit.registry.canonical import dumps, loads
-from compatkit.registry.surroundings import environment
+from compatkit.registry import disk as durable
+from compatkit.registry.os_errors import environment
 
 LAYOUT = 1
 MARKER = "compatkit.json"

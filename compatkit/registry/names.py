@@ -7,6 +7,7 @@ from typing import Literal
 
 import attrs
 
+from compatkit.contracts.canonical import is_digest
 from compatkit.errors import InvalidName
 
 Bump = Literal["none", "patch", "minor", "major"]
@@ -15,7 +16,6 @@ _SEGMENT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
 _NUMBER = r"(0|[1-9][0-9]{0,8})"
 VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
 _RANGE = re.compile(rf"\^{_NUMBER}(?:\.{_NUMBER}(?:\.{_NUMBER})?)?")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _VERSION_LIKE = re.compile(r"v?[0-9]+(\.[0-9]+)*")
 _RESERVED = frozenset(
     ["con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))]
@@ -92,11 +92,6 @@ def check_digest(digest: str) -> str:
             f"digest {digest!r:.100} is not 'sha256:' and 64 lower-case hex digits.", subject=digest
         )
     return digest
-
-
-def is_digest(value: object) -> bool:
-    """Tell whether ``value`` is ``sha256:`` and 64 lower-case hex digits."""
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 @attrs.frozen(order=True)

@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from compatkit.batchnorm import DEFAULT, POLICIES, is_policy
+from compatkit.contracts.batchnorm import DEFAULT, POLICIES, is_policy
+from compatkit.contracts.canonical import dumps, loads
 from compatkit.errors import FormatError, InvalidName, UsageError
-from compatkit.registry.canonical import dumps, loads
 from compatkit.registry.names import check_name
 
 Mode = Literal[

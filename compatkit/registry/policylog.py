@@ -16,12 +16,12 @@ from pathlib import Path
 import attrs
 
 from compatkit.errors import FormatError, InvalidName, PolicyMoved
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.names import Reference
+from compatkit.registry.os_errors import environment
 from compatkit.registry.policies import Policy, by_specificity, check_scope, from_bytes, matches, to_bytes
-from compatkit.registry.references import LIMIT, PATIENCE, now
-from compatkit.registry.surroundings import environment
+from compatkit.registry.refs import LIMIT, PATIENCE, now
 
 FOLDER = "policies"
 _FILE = re.compile(r"([^@]+)@([1-9][0-9]{0,8})")

@@ -11,16 +11,16 @@ from collections.abc import Callable
 
 import attrs
 
+from compatkit.contracts.canonical import MAX_BYTES
+from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.manifest import Manifest, from_bytes, to_bytes
 from compatkit.errors import CompatkitError, PolicyUndecided, VersionExists, VersionTooSmall
-from compatkit.registry.canonical import MAX_BYTES
-from compatkit.registry.canonical import digest as digest_of
-from compatkit.registry.changes.differences import Difference, diff
 from compatkit.registry.holding import Holding
-from compatkit.registry.manifest import Manifest, from_bytes, to_bytes
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.questions import Asker, Question, Vanished
-from compatkit.registry.references import References
+from compatkit.registry.refs import References
 from compatkit.registry.steps import check_step
+from compatkit.registry.versions.differences import Difference, diff
 
 FIRST = Version(1, 0, 0)
 LONGEST = 2000
@@ -278,6 +278,6 @@ def undecided(question: Question) -> str:
     return (
         f"{question.name}: the policy {question.policy} asks how the new {question.kind} works with "
         f"{question.told()}, and nobody measured it. Publish by Registry.publish, Registry.register "
-        "or compatkit.promises.publish, which measure first; or ask for the next MAJOR version, which breaks with them "
-        "for all to see."
+        "or compatkit.components.promises.publish, which measure first; or ask for the next MAJOR version, which "
+        "breaks with them for all to see."
     )

@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
+from compatkit.contracts.manifest import Manifest, function_digest, trained_with
 from compatkit.errors import IntegrityError
-from compatkit.registry.manifest import Manifest, function_digest
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.policies import Policy
 from compatkit.registry.policylog import Policies, Revision
-from compatkit.registry.releases import Releases, trained_with
+from compatkit.registry.releases import Releases
 
 SHOWN = 8
 """Partners that a message lists."""

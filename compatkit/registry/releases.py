@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
+from compatkit.contracts.manifest import TRAINED, Manifest, trained_with
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.manifest import Manifest, Parent
 from compatkit.registry.names import Reference, Version
-from compatkit.registry.references import References
-
-TRAINED = "trained_with"
+from compatkit.registry.refs import References
 
 
 @attrs.frozen(eq=False)
@@ -94,9 +92,3 @@ class Arriving(Releases):
         gone = {(name, version) for name in self._by_name for version in self.references.withdrawn(name)}
         coming = (one for one in self._heads.get(extractor, ()) if (one.name, one.version) not in gone)
         yield from {str(one): one for one in (*here, *coming)}.values()
-
-
-def trained_with(manifest: Manifest) -> Iterator[str]:
-    """Yield the manifest digests of the extractors that a head was trained with."""
-    parents: Sequence[Parent] = manifest.parents
-    return (one.component for one in parents if one.relation == TRAINED)

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from compatkit.errors import NotFound
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.names import Reference, Version
-from compatkit.registry.references import References
+from compatkit.registry.refs import References
 
 
 def names(references: References, pattern: str | None) -> list[str]:

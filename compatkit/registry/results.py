@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.canonical import digest, dumps, loads
 from compatkit.errors import FormatError
-from compatkit.registry.canonical import digest, dumps, loads
 
 SCHEMA = 1
 KIND = "result"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compatkit.contracts.manifest import Manifest
 from compatkit.errors import IntegrityError, VersionTooSmall, VersionUntrue
-from compatkit.registry.changes.demands import MEASURED
-from compatkit.registry.changes.differences import Difference, diff
-from compatkit.registry.manifest import Manifest
 from compatkit.registry.names import Version
+from compatkit.registry.versions.demands import MEASURED
+from compatkit.registry.versions.differences import Difference, diff
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store

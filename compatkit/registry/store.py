@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.contracts.canonical import MAX_BYTES, is_digest
+from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.manifest import Edge, Manifest, Payload, from_bytes, to_bytes
 from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry import cache, resolving
 from compatkit.registry.aliases import ANY, Aliases, Anything, Move
-from compatkit.registry.canonical import MAX_BYTES
-from compatkit.registry.canonical import digest as digest_of
+from compatkit.registry.blobs import Objects, Verify
 from compatkit.registry.layout import Layout, initialise, inspect, locate
-from compatkit.registry.manifest import Edge, Manifest, Payload, from_bytes, to_bytes
 from compatkit.registry.memory import Memory
-from compatkit.registry.names import Reference, Version, check_name, is_digest
-from compatkit.registry.objects import Objects, Verify
-from compatkit.registry.references import References, Tombstone
+from compatkit.registry.names import Reference, Version, check_name
+from compatkit.registry.refs import References, Tombstone
 from compatkit.registry.signing.signatures import Signatures
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Store:
             EnvironmentFailure: Disk full, no right to write, ...
         """
         from compatkit.registry.holding import Facts
-        from compatkit.registry.tensors.tensorfile import check_finite, pieces, tensor_digest
+        from compatkit.registry.weights.tensorfile import check_finite, pieces, tensor_digest
 
         self.layout.check_writer(self.root)
         if not nonfinite:
@@ -190,7 +190,7 @@ class Store:
         Raises:
             IntegrityError: The file is missing, damaged, or not what the manifest says.
         """
-        from compatkit.registry.tensors.tensorfile import deserialise, tensor_digest
+        from compatkit.registry.weights.tensorfile import deserialise, tensor_digest
 
         payload = component.payload if isinstance(component, Manifest) else component
         data = self.objects.view(payload.file.blob, verify=verify)

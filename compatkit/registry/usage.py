@@ -12,10 +12,10 @@ from typing import Any
 
 import attrs
 
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
+from compatkit.registry.blobs import Objects
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.objects import Objects
-from compatkit.registry.surroundings import environment
+from compatkit.registry.os_errors import environment
 
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
 _SEVERAL = ""

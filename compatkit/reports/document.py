@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.cells import Cell, Part
 from compatkit.errors import CompatkitError, FormatError
-from compatkit.evaluation.cells import Cell, Part
 
 if typing.TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix

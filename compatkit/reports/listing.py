@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compatkit.display import Shown, aligned, visible
+from compatkit.contracts.display import Shown, aligned, visible
 from compatkit.registry.index.search import Found
 from compatkit.reports.wording import clip
 

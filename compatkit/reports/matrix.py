@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, get_args
 import attrs
 
 from compatkit.arguments import named
-from compatkit.display import Shown
+from compatkit.contracts.cells import Cell, Figure, Grade, Part, Rung, State
+from compatkit.contracts.display import Shown
+from compatkit.contracts.verdict import Promise, Wiring
 from compatkit.errors import UnknownName, UsageError
-from compatkit.evaluation.cells import Cell, Figure, Grade, Part, Rung, State
 from compatkit.reports.wording import rung_of
 from compatkit.reports.writing import kept, write
-from compatkit.verdict import Promise, Wiring
 
 if TYPE_CHECKING:
     from numpy import float64

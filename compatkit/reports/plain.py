@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from compatkit.display import aligned
-from compatkit.evaluation.cells import Cell, Part
+from compatkit.contracts.cells import Cell, Part
+from compatkit.contracts.display import aligned
 from compatkit.reports.wording import (
     Verdict,
     brief,

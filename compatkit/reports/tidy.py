@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
+from compatkit.contracts.cells import Cell, Figure, Part
 from compatkit.errors import MissingDependency, UnknownName
-from compatkit.evaluation.cells import Cell, Figure, Part
 from compatkit.reports.wording import rung_of, verdict
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.contracts.verdict import EQUAL_SHAPES, Finding
 from compatkit.reports.markdown import escape
 from compatkit.reports.wording import of_word
-from compatkit.verdict import EQUAL_SHAPES, Finding
 
 if TYPE_CHECKING:
     from compatkit.reports.verdicts import Verdicts

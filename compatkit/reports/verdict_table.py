@@ -13,9 +13,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from compatkit.contracts.verdict import EQUAL_SHAPES, WORDS, Severity, Word
 from compatkit.reports.terminal import STYLES
 from compatkit.reports.wording import many, of_word, visible
-from compatkit.verdict import EQUAL_SHAPES, WORDS, Severity, Word
 
 if TYPE_CHECKING:
     from compatkit.reports.verdicts import Group, Verdicts

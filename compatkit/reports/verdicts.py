@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.display import Shown
+from compatkit.contracts.display import Shown
+from compatkit.contracts.verdict import SEVERITIES, WORDS, Codes, Finding, Report, Severity, Word, requirement
 from compatkit.errors import UnknownName
 from compatkit.reports.wording import many
 from compatkit.reports.writing import kept
-from compatkit.verdict import SEVERITIES, WORDS, Codes, Finding, Report, Severity, Word, requirement
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.display import visible
+from compatkit.contracts.display import visible
 
 if TYPE_CHECKING:
-    from compatkit.evaluation.cells import Cell, Figure
-    from compatkit.verdict import Word
+    from compatkit.contracts.cells import Cell, Figure
+    from compatkit.contracts.verdict import Word
 
 MINUS = "\N{MINUS SIGN}"
 DASH = "\N{EN DASH}"

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
+from compatkit.contracts.canonical import digest, dumps
 from compatkit.data.split import Split
 from compatkit.errors import UsageError
 from compatkit.plugins import RunPlugins, Use
-from compatkit.registry.canonical import digest, dumps
 from compatkit.training import checkpoints
 from compatkit.training.averaging import Averaging
 from compatkit.training.describing import describe

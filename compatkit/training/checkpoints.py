@@ -16,11 +16,11 @@ import attrs
 import torch
 from torch import Tensor
 
+from compatkit.contracts.canonical import digest, dumps
 from compatkit.errors import FormatError, IntegrityError, TrainingError
-from compatkit.registry.canonical import digest, dumps
-from compatkit.registry.durable import replace_file
-from compatkit.registry.surroundings import environment
-from compatkit.registry.tensors.tensorfile import deserialise, metadata, serialise, state_digest
+from compatkit.registry.disk import replace_file
+from compatkit.registry.os_errors import environment
+from compatkit.registry.weights.tensorfile import deserialise, metadata, serialise, state_digest
 from compatkit.training.describing import differences
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.execution import Execution

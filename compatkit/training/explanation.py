@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.display import aligned
+from compatkit.contracts.display import aligned
 from compatkit.training.loop import Loop
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 from torch import Tensor, nn
 
-from compatkit.contract import Anchor
-from compatkit.display import Shown, aligned
+from compatkit.contracts.contract import Anchor
+from compatkit.contracts.display import Shown, aligned
 from compatkit.errors import UnknownName, UsageError
 from compatkit.training.history import History
 from compatkit.training.networks import parameters_digest

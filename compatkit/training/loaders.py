@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from compatkit.contract import Data
+from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, TrainingError
 from compatkit.evaluation.preprocessing import normalise
 from compatkit.training.augmenting import Further

@@ -21,11 +21,11 @@ from compatkit.adapters.blueprints import (
     prove,
     with_classes,
 )
-from compatkit.contract import Blueprint, Data
-from compatkit.data.classes import label
+from compatkit.contracts.classes import label
+from compatkit.contracts.contract import Blueprint, Data
 from compatkit.errors import CutError, UsageError
 from compatkit.evaluation.preprocessing import fitting
-from compatkit.registry.tensors.tensorfile import state_digest
+from compatkit.registry.weights.tensorfile import state_digest
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
 from compatkit.training.rest import Rest

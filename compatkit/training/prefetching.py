@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compatkit.contract import Data
+from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.training.augmenting import Augmentation, Further, Grid
 from compatkit.training.order import Order

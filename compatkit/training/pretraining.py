@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.canonical import dumps
 from compatkit.errors import FormatError, PluginError
-from compatkit.registry.canonical import dumps
 from compatkit.training.loop import Loop
 from compatkit.training.networks import initial_digest
 from compatkit.training.progress import Bar

@@ -9,7 +9,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.contract import Blueprint, Data
+from compatkit.contracts.contract import Blueprint, Data
 from compatkit.errors import UsageError
 from compatkit.training.precision import Precision
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.evaluation.normalisation import norm_layers
-from compatkit.registry.tensors.tensorfile import state_digest
+from compatkit.registry.weights.tensorfile import state_digest
 from compatkit.training.loop import Loop
 
 RUNNING = ("running_mean", "running_var")

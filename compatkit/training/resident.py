@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compatkit.contract import Data
+from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.evaluation.preprocessing import affine
 from compatkit.training.augmenting import Augmentation, Further, Grid, gather, tables

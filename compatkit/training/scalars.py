@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.errors import MissingDependency
-from compatkit.registry.surroundings import environment
+from compatkit.registry.os_errors import environment
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter

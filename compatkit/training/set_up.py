@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from compatkit.adapters.blueprints import build, with_classes
-from compatkit.contract import Blueprint, Label
-from compatkit.data.classes import common
+from compatkit.contracts.canonical import dumps
+from compatkit.contracts.classes import common
+from compatkit.contracts.contract import Blueprint, Label
 from compatkit.errors import CutError, UnknownName, UsageError
-from compatkit.registry.canonical import dumps
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
 from compatkit.training.recording import Recorder

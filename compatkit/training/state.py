@@ -8,7 +8,7 @@ from typing import Literal
 import attrs
 from torch import Tensor, nn
 
-from compatkit.contract import Anchor, Blueprint, Data, Label
+from compatkit.contracts.contract import Anchor, Blueprint, Data, Label
 from compatkit.data.dataset import Split
 from compatkit.evaluation.normalisation import batch_statistics
 from compatkit.training.task import Task

@@ -11,7 +11,7 @@ import attrs
 from torch import Tensor
 
 from compatkit.arguments import named
-from compatkit.contract import HEADS
+from compatkit.contracts.contract import HEADS
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError
 from compatkit.evaluation.matrix import LoadedPart

@@ -10,10 +10,10 @@ import timm
 import torch
 
 from compatkit.adapters.blueprints import build, build_pair, plan, with_classes
+from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialisation import without_draws
-from compatkit.adapters.signals import signal
 from compatkit.errors import CutError, EnvironmentFailure, FormatError, UnknownName, UsageError
-from compatkit.registry.tensors.tensorfile import deserialise, serialise
+from compatkit.registry.weights.tensorfile import deserialise, serialise
 
 SWIN = {"depths": [1, 2, 1, 1], "embed_dim": 24}
 CASES = [

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.blueprints import Plan, build_pair, plan, prove
-from compatkit.adapters.cutting import cut
-from compatkit.adapters.signals import signal
+from compatkit.adapters.cutting.cut import cut
+from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError, UnknownName
 
 SMALL = [

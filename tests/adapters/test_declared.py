@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from compatkit.adapters.blueprints import Plan, build, build_pair, plan, prove
-from compatkit.adapters.signals import signal
+from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from compatkit.adapters.blueprints import CutPoint, build_pair, cut_points, plan, prove
-from compatkit.adapters.discovery import watched
+from compatkit.adapters.cutting.discovery import watched
 
 
 @cache

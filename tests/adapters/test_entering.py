@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from compatkit.adapters.blueprints import Plan, build, plan, structural
-from compatkit.adapters.entering import widen_entry
-from compatkit.contract import Blueprint, Contract, Data, Protocol
+from compatkit.adapters.stitching.entering import widen_entry
+from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol
+from compatkit.contracts.structuring import structure, unstructure
+from compatkit.contracts.values import check_contract
 from compatkit.errors import CutError, FormatError
-from compatkit.registry.structuring import structure, unstructure
-from compatkit.registry.values import check_contract
 
 DATA = Data((32, 32), "L", (0.5,), (0.5,))
 

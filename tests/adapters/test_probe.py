@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from compatkit.adapters.blueprints import probe, same_probe
-from compatkit.adapters.signals import signal
+from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from compatkit.adapters.blueprints import build, build_pair, plan
+from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialisation import without_draws
-from compatkit.adapters.signals import signal
 from compatkit.errors import CutError
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from compatkit.adaptation import FITTED
-from compatkit.adapters.seam import ADAPTERS, build_adapter
-from compatkit.contract import Blueprint
+from compatkit.adapters.stitching.seam import ADAPTERS, build_adapter
+from compatkit.contracts.adaptation import FITTED
+from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CutError, UnknownName, UsageError
 
 

@@ -13,9 +13,9 @@ import torchvision
 from compatkit.adapters import torchvision as adapter
 from compatkit.adapters.blueprints import build_pair, plan, prove
 from compatkit.adapters.builders import create
+from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialisation import seeded, without_draws
 from compatkit.adapters.inputs import class_layer, config_of, input_of
-from compatkit.adapters.signals import signal
 from compatkit.errors import CutError, EnvironmentFailure, UnknownName, UsageError
 
 FEW = [

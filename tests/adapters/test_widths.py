@@ -18,9 +18,9 @@ from compatkit.adapters.blueprints import (
     same_probe,
     structural,
 )
-from compatkit.contract import Blueprint
+from compatkit.contracts.contract import Blueprint
+from compatkit.contracts.structuring import structure, unstructure
 from compatkit.errors import CutError
-from compatkit.registry.structuring import structure, unstructure
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from small import quick
 
 import compatkit as ck
 from compatkit.cli.images import FITTED_ON, fitting_images
+from compatkit.components.splitting import publish_split, split
 from compatkit.data.dataset import DataSet
-from compatkit.splitting import publish_split, split
 
 NARROW, RIGHT, PATCHES = "other/left.extractor", "digits/right.head", "zoo/patches.head"
 

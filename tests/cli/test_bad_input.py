@@ -88,7 +88,7 @@ def test_a_pickle_under_the_right_digest_is_never_opened(run: Any, parts: Path, 
     with pytest.raises(ck.errors.IntegrityError):
         store.publish("evil", attrs.evolve(manifest, payload=attrs.evolve(manifest.payload, file=edge)))
     body = attrs.evolve(manifest, payload=attrs.evolve(manifest.payload, file=edge))
-    from compatkit.registry.manifest import to_bytes
+    from compatkit.contracts.manifest import to_bytes
 
     (parts / "refs" / "evil" / "@versions").mkdir(parents=True)
     (parts / "refs" / "evil" / "@versions" / "1.0.0").write_text(store.put_blob(to_bytes(body)).blob + "\n")
@@ -231,7 +231,7 @@ def test_a_model_that_cannot_be_cut_like_this(
 @pytest.fixture(scope="session")
 def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """resnet18 cut at layer1 (64 channels) and at layer2 (128)."""
-    from compatkit.splitting import publish_split, split
+    from compatkit.components.splitting import publish_split, split
 
     registry = ck.Registry.init(tmp_path_factory.mktemp("resnet") / "parts")
     for point in ("layer1", "layer2"):

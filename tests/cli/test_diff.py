@@ -9,7 +9,7 @@ import attrs
 import pytest
 import torch
 
-from compatkit.registry.manifest import About
+from compatkit.contracts.manifest import About
 from compatkit.registry.store import Store
 
 HEAD = "digits/left.head"

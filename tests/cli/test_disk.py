@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
 from compatkit.registry.store import Store
 
 Step = Callable[[str, Path], None]

@@ -17,10 +17,10 @@ import pytest
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.evaluation import cells
+from compatkit.contracts import cells
+from compatkit.contracts.canonical import loads
+from compatkit.contracts.manifest import About
 from compatkit.evaluation.keys import conditions
-from compatkit.registry.canonical import loads
-from compatkit.registry.manifest import About
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evidence.md").read_text()
 BOTH = "digits/*", "digits/*"

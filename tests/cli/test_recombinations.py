@@ -118,7 +118,7 @@ def test_an_export_goes_nowhere_where_it_cannot(run: Any, kept: Path, tmp_path: 
 def test_inspect_says_where_a_description_cannot_be_read(run: Any, tmp_path: Path) -> None:
     import torch
 
-    from compatkit.registry.tensors.tensorfile import serialise
+    from compatkit.registry.weights.tensorfile import serialise
 
     file = tmp_path / "odd.safetensors"
     file.write_bytes(serialise({"w": torch.zeros(1)}, json.dumps({"schema": 9})))

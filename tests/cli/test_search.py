@@ -16,9 +16,9 @@ from handmade import Hand, child_of, part, tagged
 from compatkit.cli.ls import ls_command
 from compatkit.cli.options import Given
 from compatkit.cli.search import index_command, search_command
+from compatkit.contracts.manifest import About
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.manifest import About
 from compatkit.registry.store import Store
 
 

@@ -23,8 +23,8 @@ Run = Callable[..., Any]
 TOY = """
     import os, time
     from compatkit import hookimpl
-    from compatkit.pictures import signed
-    from compatkit.studies import Measure, Outcome, Reported, Study
+    from compatkit.reports.pictures import signed
+    from compatkit.experiments.studies import Measure, Outcome, Reported, Study
 
     def run(run):
         if run.settings["wait"] and (run.arm, run.seed) == ("rr", 1):
@@ -57,7 +57,7 @@ TOY = """
 
 NEEDY = """
     from compatkit import hookimpl
-    from compatkit.studies import Measure, Outcome, Study
+    from compatkit.experiments.studies import Measure, Outcome, Study
 
     def run(run):
         data = run.find("left")
@@ -287,7 +287,11 @@ def test_a_file_of_something_else_is_left_alone(run: Run, toy: Any, tmp_path: Pa
         ('kept={"arm": run.arm}', 'kept={"arm": {1}}', "must be JSON values"),
         ('arms=("std", "rr")', 'arms=("Std", "rr")', "arms are lower-case words, each once"),
         ('"paper": ""', '"papers": ""', "sizes and scale need 'cpu' and 'paper'"),
-        ("lambda: Study(", "lambda: dict(", "its factory gives a dict; a study is a compatkit.studies.Study"),
+        (
+            "lambda: Study(",
+            "lambda: dict(",
+            "its factory gives a dict; a study is a compatkit.experiments.studies.Study",
+        ),
     ],
 )
 def test_a_study_that_is_written_wrongly_is_named(

@@ -11,7 +11,7 @@ from small import data_set
 
 from compatkit.adapters.blueprints import build_pair, plan
 from compatkit.registry.store import Store
-from compatkit.registry.tensors.tensorfile import serialise
+from compatkit.registry.weights.tensorfile import serialise
 
 
 def test_a_recipe_becomes_published_parts(run: Any, recipe: Any, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_new_part_is_trained_against_released_frozen_heads(run: Any, recipe: A
 
 
 def test_frozen_heads_may_be_a_list_of_patterns(recipe: Any) -> None:
-    from compatkit.recipes import read
+    from compatkit.experiments.recipes import read
 
     table = FROZEN.replace('"digits/shared.*"', '["digits/shared.dcc", "other/shared.*"]')
     plan = read(recipe(('prefix = "digits"\nregularizers = ["identical_init", "dcc"]\n', table)))

@@ -11,7 +11,7 @@ import pytest
 from damages import HEAD, OLD, TOP, Parts, build, overwrite
 
 from compatkit import cli
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
 
 
 @pytest.fixture(scope="module")

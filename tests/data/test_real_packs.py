@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compatkit.contracts.classes import common
 from compatkit.data import load, load_spec
-from compatkit.data.classes import common
 
 
 def present(packs: Path, file: str) -> None:

@@ -10,17 +10,17 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from components import FEATURES, GREY, extractor, head, initial, labels, loaded, shared
 from evaluation.networks import Classes, Features, reference
+from sample_components import FEATURES, GREY, extractor, head, initial, labels, loaded, shared
 from torch import Tensor, nn
 
-from compatkit.contract import Label
+from compatkit.contracts.cells import Cell
+from compatkit.contracts.contract import Label
+from compatkit.contracts.evidence import figure, paired_interval, recovered
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, EnvironmentFailure, UsageError
-from compatkit.evaluation.cells import Cell
 from compatkit.evaluation.matrix import LoadedPart, measure
 from compatkit.evaluation.normalisation import batches
-from compatkit.evidence import figure, paired_interval, recovered
 
 BATCH = 16
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, fx, nn
 
-from compatkit.batchnorm import LARGEST, check_policy, is_policy, prior_of, stored_share
+from compatkit.contracts.batchnorm import LARGEST, check_policy, is_policy, prior_of, stored_share
 from compatkit.errors import CutError, DataError, UsageError
 from compatkit.evaluation.normalisation import (
     batch_statistics,

@@ -6,9 +6,9 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from components import GREY
+from sample_components import GREY
 
-from compatkit.contract import Data
+from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError
 from compatkit.evaluation.preprocessing import normalise, prepare

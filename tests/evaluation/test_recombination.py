@@ -6,7 +6,8 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from components import (
+from evaluation.networks import Classes, Features
+from sample_components import (
     FEATURES,
     GREY,
     extractor,
@@ -17,12 +18,12 @@ from components import (
     sha256,
     shared,
 )
-from evaluation.networks import Classes, Features
 from torch import nn
 
-from compatkit.adaptation import project
-from compatkit.compatibility import check
-from compatkit.contract import Protocol
+from compatkit.contracts.adaptation import project
+from compatkit.contracts.check import check
+from compatkit.contracts.contract import Protocol
+from compatkit.contracts.manifest import Parent
 from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import Adapter
@@ -30,7 +31,6 @@ from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.normalisation import batches, reestimate
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.evaluation.recombination import Recombination
-from compatkit.registry.manifest import Parent
 
 
 @pytest.fixture

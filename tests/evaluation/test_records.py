@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured import cell, settings
 
+from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.cells import Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import FormatError
-from compatkit.evaluation.cells import Cell, Figure, Grade, weak_or_compatible
 from compatkit.evaluation.records import TOLD, Cells, Damaged, record
-from compatkit.registry.canonical import dumps, loads
 from compatkit.registry.results import Result, from_bytes, key_of, to_bytes
 
 LEFT, RIGHT = "value:sha256:" + "1" * 64, "value:sha256:" + "2" * 64

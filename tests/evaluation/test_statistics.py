@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from components import GREY
 from numpy.typing import NDArray
+from sample_components import GREY
 from torch import Tensor, nn
 
-from compatkit.contract import Data, Port
+from compatkit.contracts.channels import channel_bytes, channel_statistics
+from compatkit.contracts.contract import Data, Port
 from compatkit.data.dataset import Split
 from compatkit.errors import CutError, FormatError, IntegrityError
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.evaluation.statistics import Moments, feature_moments
-from compatkit.registry.tensors.channels import channel_bytes, channel_statistics
 
 PORTS = {
     "NCHW": Port("features", ("N", 4, "H", "W")),

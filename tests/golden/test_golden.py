@@ -15,7 +15,7 @@ import pytest
 from golden.observe import HERE, asked, collected, differences, plan, public, registry, unpack
 
 import compatkit as ck
-from compatkit.registry.manifest import from_bytes, to_bytes
+from compatkit.contracts.manifest import from_bytes, to_bytes
 
 MEANT: dict[str, str] = {}
 """Places, as a failure prints them, by the reason for the change."""

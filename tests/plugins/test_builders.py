@@ -17,7 +17,7 @@ from compatkit.adapters.blueprints import build, build_pair, plan
 from compatkit.adapters.builders import create, library_note
 from compatkit.errors import EnvironmentFailure, PluginError, UnknownName, UsageError
 from compatkit.plugins import PluginWarning, listing
-from compatkit.testing import assert_builder
+from compatkit.training.testing import assert_builder
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "plugins.md"
 Install = Callable[..., None]

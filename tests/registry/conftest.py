@@ -13,7 +13,7 @@ import fsspec
 import pytest
 from far import fill
 
-from compatkit.contract import (
+from compatkit.contracts.contract import (
     Blueprint,
     Contract,
     Data,
@@ -25,11 +25,11 @@ from compatkit.contract import (
     Statistical,
     Structural,
 )
-from compatkit.registry.manifest import Manifest, Payload
+from compatkit.contracts.manifest import Manifest, Payload
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
-from compatkit.registry.tensors.tensorfile import tensor_digest
+from compatkit.registry.weights.tensorfile import tensor_digest
 
 
 def file_of(header: Any, body: bytes = b"") -> bytes:

@@ -9,10 +9,10 @@ from typing import Any
 import attrs
 import pytest
 
+from compatkit.contracts.manifest import Manifest, Parent, Payload
 from compatkit.errors import FormatError, Incomplete, PolicyBroken, PolicyUndecided, VersionUntrue
-from compatkit.registry.copying.importing import Imported, import_components
-from compatkit.registry.copying.moved import Moved
-from compatkit.registry.manifest import Manifest, Parent, Payload
+from compatkit.registry.copy.importing import Imported, import_components
+from compatkit.registry.copy.moved import Moved
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.questions import Question
@@ -253,7 +253,7 @@ def test_a_head_that_is_released_while_it_is_measured_is_measured_too(both: Both
 def test_what_was_linked_at_that_very_moment_is_decided_on_too(
     both: Both, bring: Bring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compatkit.registry import durable
+    from compatkit.registry import disk as durable
 
     both.bind()
     create = durable.create_once

@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from compatkit.contract import Label
+from compatkit.contracts.contract import Label
+from compatkit.contracts.manifest import About, Manifest, Parent, Payload
 from compatkit.errors import (
     CompatkitError,
     FormatError,
@@ -17,11 +18,10 @@ from compatkit.errors import (
     UsageError,
     VersionTooSmall,
 )
-from compatkit.registry.manifest import About, Manifest, Parent, Payload
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.questions import Question
-from compatkit.registry.references import References
+from compatkit.registry.refs import References
 from compatkit.registry.store import Store
 
 E, H = "digits/eye", "digits/hand"

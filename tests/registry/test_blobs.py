@@ -16,13 +16,13 @@ import safetensors.torch
 import torch
 
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
-from compatkit.registry import objects
+from compatkit.registry import blobs as objects
+from compatkit.registry.blobs import GRACE_SECONDS, SMALL
 from compatkit.registry.memory import FILE, Memory
 from compatkit.registry.mounts import is_local
-from compatkit.registry.objects import GRACE_SECONDS, SMALL
 from compatkit.registry.store import Store
-from compatkit.registry.tensors.header import check_header
-from compatkit.registry.tensors.tensorfile import deserialise, pieces, serialise
+from compatkit.registry.weights.header import check_header
+from compatkit.registry.weights.tensorfile import deserialise, pieces, serialise
 
 Publish = Callable[..., Any]
 ZERO = "sha256:" + "0" * 64
@@ -322,7 +322,7 @@ def test_a_damaged_blob_in_the_trash_is_not_taken_for_good(store: Store):
 def test_what_a_version_refers_to_is_there_although_it_was_collected_just_before_the_link(
     store: Store, publish: Publish, put: Callable[..., Any], manifest_of: Callable[..., Any], monkeypatch: Any
 ):
-    from compatkit.registry import durable
+    from compatkit.registry import disk as durable
 
     payload = put(store)
     path = store.objects.path(payload.file.blob)

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compatkit.contracts.canonical import digest, dumps, loads
+from compatkit.contracts.manifest import Manifest, Parent, edges, to_bytes
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
-from compatkit.registry import durable
-from compatkit.registry.canonical import digest, dumps, loads
+from compatkit.registry import disk as durable
 from compatkit.registry.care import Care
 from compatkit.registry.documents import names
 from compatkit.registry.gc import leftovers
@@ -26,7 +27,6 @@ from compatkit.registry.gc.collecting import Plan, known, plan
 from compatkit.registry.gc.sweeping import Collected
 from compatkit.registry.index import scanning
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.manifest import Manifest, Parent, edges, to_bytes
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]

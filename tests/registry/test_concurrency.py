@@ -19,11 +19,11 @@ import attrs
 import pytest
 
 import compatkit.registry
+from compatkit.contracts.manifest import Manifest
 from compatkit.errors import AliasMoved, VersionExists
-from compatkit.registry import durable
-from compatkit.registry.copying.importing import import_components
+from compatkit.registry import disk as durable
+from compatkit.registry.copy.importing import import_components
 from compatkit.registry.gc.collecting import plan
-from compatkit.registry.manifest import Manifest
 from compatkit.registry.store import Store
 
 PROCESSES = 4

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from compatkit.contracts.canonical import digest, dumps
+from compatkit.contracts.manifest import Manifest, Parent, Payload, function_digest, to_bytes
 from compatkit.errors import (
     EnvironmentFailure,
     FormatError,
@@ -20,13 +22,11 @@ from compatkit.errors import (
     UsageError,
     VersionExists,
 )
-from compatkit.registry import durable
-from compatkit.registry.canonical import digest, dumps
-from compatkit.registry.copying.importing import Imported, import_components
+from compatkit.registry import disk as durable
+from compatkit.registry.copy.importing import Imported, import_components
 from compatkit.registry.gc.collecting import plan
-from compatkit.registry.manifest import Manifest, Parent, Payload, function_digest, to_bytes
 from compatkit.registry.store import Store
-from compatkit.registry.tensors.tensorfile import tensor_digest
+from compatkit.registry.weights.tensorfile import tensor_digest
 
 Publish = Callable[..., Any]
 

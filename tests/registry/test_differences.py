@@ -11,10 +11,10 @@ from changes import MAJOR, MINOR, OLD, PATCH, PLANE, Make, weights, with_contrac
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compatkit.contract import Statistical
-from compatkit.registry.canonical import loads
-from compatkit.registry.changes.differences import ABSENT, LEVELS, Change, diff, shown, written
-from compatkit.registry.manifest import About, Manifest, function_digest, to_bytes
+from compatkit.contracts.canonical import loads
+from compatkit.contracts.contract import Statistical
+from compatkit.contracts.manifest import About, Manifest, function_digest, to_bytes
+from compatkit.registry.versions.differences import ABSENT, LEVELS, Change, diff, shown, written
 
 
 def test_a_change_as_json_says_where_it_is() -> None:

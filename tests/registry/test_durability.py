@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from compatkit.errors import EnvironmentFailure
-from compatkit.registry import durable
-from compatkit.registry.durable import replace_file
+from compatkit.registry import disk as durable
+from compatkit.registry.disk import replace_file
 from compatkit.registry.gc.collecting import plan
 from compatkit.registry.store import Store
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compatkit.contracts.canonical import dumps
 from compatkit.errors import (
     BadSignature,
     FormatError,
@@ -21,7 +22,6 @@ from compatkit.errors import (
     UnknownSigner,
     Unsigned,
 )
-from compatkit.registry.canonical import dumps
 from compatkit.registry.signing import ed25519
 from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, Envelope, pae
 from compatkit.registry.signing.signer import SigningKey

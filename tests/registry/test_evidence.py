@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from compatkit.contracts.canonical import dumps
 from compatkit.errors import IntegrityError
-from compatkit.registry.canonical import dumps
 from compatkit.registry.store import Store
 
 LEFT, RIGHT, OTHER = (f"value:sha256:{digit * 64}" for digit in "abc")

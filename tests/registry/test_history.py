@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 import pytest
 
+from compatkit.contracts.manifest import About
 from compatkit.errors import InvalidName, NotFound
-from compatkit.registry import references
+from compatkit.registry import refs as references
 from compatkit.registry.history import Entry, log
-from compatkit.registry.manifest import About
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]
@@ -97,7 +97,7 @@ def test_within_one_second_what_must_come_first_does(store: Store, publish: Publ
 
 
 def _at(text: str) -> str:
-    from compatkit.registry.canonical import dumps, loads
+    from compatkit.contracts.canonical import dumps, loads
 
     return dumps(loads(text.encode(), what="file") | {"time": "2023-11-15T00:00:00+00:00"}).decode()
 

@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from compatkit.errors import FormatError
-from compatkit.registry.tensors import header
-from compatkit.registry.tensors.header import MAX_HEADER, MAX_TENSORS, check_header
-from compatkit.registry.tensors.tensorfile import deserialise, serialise
+from compatkit.registry.weights import header
+from compatkit.registry.weights.header import MAX_HEADER, MAX_TENSORS, check_header
+from compatkit.registry.weights.tensorfile import deserialise, serialise
 
 MakeFile = Callable[..., bytes]
 MIB = 2**20

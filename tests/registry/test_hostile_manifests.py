@@ -15,11 +15,11 @@ import pytest
 from hostile import NAME, build, kinds, manifest_of, put_in_place, weights
 from watching import listing
 
+from compatkit.contracts import canonical, structuring
+from compatkit.contracts import manifest as stored
+from compatkit.contracts.canonical import MAX_BYTES, digest, loads
+from compatkit.contracts.manifest import Parent, edges, from_bytes, to_bytes
 from compatkit.errors import CompatkitError, FormatError, IntegrityError, NotFound
-from compatkit.registry import canonical, structuring
-from compatkit.registry import manifest as stored
-from compatkit.registry.canonical import MAX_BYTES, digest, loads
-from compatkit.registry.manifest import Parent, edges, from_bytes, to_bytes
 from compatkit.registry.store import Store
 
 MIB = 2**20

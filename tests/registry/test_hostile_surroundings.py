@@ -13,9 +13,9 @@ import pytest
 import torch
 from hostile import CELL, HEAD, NAME, States, build, manifest_of, read_everything, weights
 
+from compatkit.contracts.manifest import function_digest
 from compatkit.errors import CompatkitError
 from compatkit.evaluation.records import record
-from compatkit.registry.manifest import function_digest
 from compatkit.registry.store import Store
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from handmade import Hand, part, tagged
 
+from compatkit.registry.blobs import Objects
 from compatkit.registry.index import scanning
 from compatkit.registry.index import tables as index_tables
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.objects import Objects
-from compatkit.registry.references import References
+from compatkit.registry.refs import References
 
 pytestmark = pytest.mark.case("E3")
 SCRIPT = Path(__file__).parent / "scripts" / "index_use.py"

@@ -13,15 +13,15 @@ from handmade import Hand, child_of, part, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compatkit.registry.canonical import digest
+from compatkit.contracts.canonical import digest
+from compatkit.contracts.manifest import to_bytes
+from compatkit.registry.blobs import Objects
 from compatkit.registry.index import scanning
 from compatkit.registry.index import tables as index_tables
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.index.search import Found, Query
 from compatkit.registry.index.walking import Walk
-from compatkit.registry.manifest import to_bytes
-from compatkit.registry.objects import Objects
-from compatkit.registry.references import References
+from compatkit.registry.refs import References
 
 NAMES = ("a", "a/b", "a/b/c", "b")
 VERSIONS = ("0.9.0", "1.0.0", "1.1.0", "10.0.0")

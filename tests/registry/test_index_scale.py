@@ -16,9 +16,9 @@ import attrs
 import pytest
 from handmade import Hand, part, tagged
 
+from compatkit.contracts.manifest import to_bytes
 from compatkit.registry.index import scanning
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.manifest import to_bytes
 
 EACH = 5
 """Versions of a name."""

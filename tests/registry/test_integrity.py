@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from compatkit.errors import IntegrityError, InvalidName, UsageError
-from compatkit.registry import objects
-from compatkit.registry.objects import Mismatch
+from compatkit.registry import blobs as objects
+from compatkit.registry.blobs import Mismatch
 from compatkit.registry.store import Store
 
 DATA = bytes(range(256)) * 64

@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 import pytest
 
-from compatkit.contract import Label
+from compatkit.contracts.contract import Label
+from compatkit.contracts.manifest import About, Manifest, Payload, to_bytes
 from compatkit.errors import VersionUntrue
-from compatkit.registry.manifest import About, Manifest, Payload, to_bytes
 from compatkit.registry.names import Version
 from compatkit.registry.steps import check_number
 from compatkit.registry.store import Store

@@ -18,6 +18,8 @@ import oci_schemas
 import pytest
 from far import EXTRACTOR, HEAD, content, signature
 
+from compatkit.contracts.canonical import dumps
+from compatkit.contracts.manifest import About
 from compatkit.errors import (
     CompatkitError,
     EnvironmentFailure,
@@ -28,9 +30,7 @@ from compatkit.errors import (
     NotFound,
     VersionExists,
 )
-from compatkit.registry import durable
-from compatkit.registry.canonical import dumps
-from compatkit.registry.manifest import About
+from compatkit.registry import disk as durable
 from compatkit.registry.oci.exporting import export
 from compatkit.registry.oci.importing import import_layout
 from compatkit.registry.remotes.transferring import Choice

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compatkit.contract import Contract, Data, Dimension, Label, Port, Protocol, Scaled, Structural
-from compatkit.registry.changes.partners import Side, lost
-from compatkit.wiring import wiring_findings
+from compatkit.contracts.contract import Contract, Data, Dimension, Label, Port, Protocol, Scaled, Structural
+from compatkit.contracts.wiring import wiring_findings
+from compatkit.registry.versions.partners import Side, lost
 
 Partner = tuple[tuple[Port, ...], Data]
 GREY = Data((16, 16), "L", (0.5,), (0.5,))

@@ -8,8 +8,8 @@ import attrs
 import pytest
 from handmade import HEX, child_of, part
 
-from compatkit.registry.canonical import digest
-from compatkit.registry.manifest import Edge, Manifest, Parent, Payload, to_bytes
+from compatkit.contracts.canonical import digest
+from compatkit.contracts.manifest import Edge, Manifest, Parent, Payload, to_bytes
 from compatkit.registry.names import Version
 from compatkit.registry.verify.missing import missing_code
 from compatkit.registry.verify.pointers import Published

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
-from compatkit.registry.tensors import header
-from compatkit.registry.tensors.header import MAX_HEADER, check_header, read_header
+from compatkit.registry.weights import header
+from compatkit.registry.weights.header import MAX_HEADER, check_header, read_header
 
 MakeFile = Callable[..., bytes]
 BODY = 2**20

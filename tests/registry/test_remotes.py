@@ -15,6 +15,9 @@ import fsspec
 import pytest
 from far import EXTRACTOR, HEAD, Fault, content, signature, write
 
+from compatkit.components.workspace import Registry
+from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.manifest import Payload, edges
 from compatkit.errors import (
     CompatkitError,
     EnvironmentFailure,
@@ -28,16 +31,13 @@ from compatkit.errors import (
     UsageError,
     VersionExists,
 )
-from compatkit.registry import durable
-from compatkit.registry.canonical import digest as digest_of
-from compatkit.registry.manifest import Payload, edges
+from compatkit.registry import disk as durable
 from compatkit.registry.remotes import ahead, files, upload
 from compatkit.registry.remotes.far import place
 from compatkit.registry.remotes.transferring import Choice, pull, push
 from compatkit.registry.store import Store
-from compatkit.registry.tensors.tensorfile import tensor_digest
 from compatkit.registry.verify.soundness import examine
-from compatkit.workspace import Registry
+from compatkit.registry.weights.tensorfile import tensor_digest
 
 Publish = Callable[..., Any]
 

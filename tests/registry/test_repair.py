@@ -33,9 +33,9 @@ from damages import (
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from compatkit.contracts.canonical import dumps, loads
 from compatkit.errors import LayoutError, UsageError
-from compatkit.registry import durable
-from compatkit.registry.canonical import dumps, loads
+from compatkit.registry import disk as durable
 from compatkit.registry.names import Version
 from compatkit.registry.repair.files import REASON
 from compatkit.registry.repair.plans import RepairPlan, plan

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compatkit.contracts.canonical import dumps
 from compatkit.errors import IntegrityError
-from compatkit.registry.canonical import dumps
 from compatkit.registry.evidence import Evidence
 from compatkit.registry.index import results as index_results
 from compatkit.registry.index import scanning

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from compatkit.errors import EnvironmentFailure, IntegrityError
-from compatkit.registry.objects import GRACE_SECONDS
+from compatkit.registry.blobs import GRACE_SECONDS
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]

@@ -25,6 +25,7 @@ from signed import (
     damaged,
 )
 
+from compatkit.contracts.manifest import Parent
 from compatkit.errors import (
     EnvironmentFailure,
     IntegrityError,
@@ -37,11 +38,10 @@ from compatkit.errors import (
     Unsigned,
     UsageError,
 )
-from compatkit.registry import durable
-from compatkit.registry.copying.importing import import_components
-from compatkit.registry.copying.signatures import SignatureWarning
+from compatkit.registry import disk as durable
+from compatkit.registry.copy.importing import import_components
+from compatkit.registry.copy.signatures import SignatureWarning
 from compatkit.registry.gc.collecting import plan
-from compatkit.registry.manifest import Parent
 from compatkit.registry.repair.plans import plan as repair
 from compatkit.registry.signing.envelope import Envelope
 from compatkit.registry.signing.signatures import Signatures, file_name

@@ -12,6 +12,7 @@ import pytest
 from far import EXTRACTOR, content
 from signed import HEAD, NOW, REASONS, Stage, a_link_to_a_good_one
 
+from compatkit.components.workspace import Registry
 from compatkit.errors import (
     CompatkitError,
     Incomplete,
@@ -30,7 +31,6 @@ from compatkit.registry.signing.verification import require
 from compatkit.registry.signing.vouching import sign
 from compatkit.registry.store import Store
 from compatkit.registry.verify.soundness import examine
-from compatkit.workspace import Registry
 
 Publish = Callable[..., Any]
 

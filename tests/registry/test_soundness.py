@@ -34,9 +34,9 @@ from damages import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compatkit.contracts.canonical import dumps, loads
 from compatkit.errors import InvalidName, LayoutError, NotFound
-from compatkit.registry import durable
-from compatkit.registry.canonical import dumps, loads
+from compatkit.registry import disk as durable
 from compatkit.registry.store import Store
 from compatkit.registry.verify.faults import CODES
 from compatkit.registry.verify.soundness import Fault, Soundness, examine, open_damaged

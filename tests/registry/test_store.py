@@ -11,6 +11,7 @@ import attrs
 import pytest
 import torch
 
+from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload, to_bytes
 from compatkit.errors import (
     AliasMoved,
     FormatError,
@@ -21,7 +22,6 @@ from compatkit.errors import (
     VersionExists,
     VersionTooSmall,
 )
-from compatkit.registry.manifest import About, Edge, Manifest, Parent, Payload, to_bytes
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.store import Store
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from compatkit.registry.changes.tensors import Form, TensorChange, tensor_changes
-from compatkit.registry.tensors.header import DTYPES
-from compatkit.registry.tensors.tensorfile import deserialise, serialise
+from compatkit.registry.versions.tensors import Form, TensorChange, tensor_changes
+from compatkit.registry.weights.header import DTYPES
+from compatkit.registry.weights.tensorfile import deserialise, serialise
 
 
 def only(before: torch.Tensor, after: torch.Tensor) -> TensorChange:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from compatkit.errors import FormatError
-from compatkit.registry.tensors.header import DTYPES, check_header
-from compatkit.registry.tensors.tensorfile import (
+from compatkit.registry.weights.header import DTYPES, check_header
+from compatkit.registry.weights.tensorfile import (
     deserialise,
     metadata,
     serialise,

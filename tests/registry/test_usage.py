@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compatkit.errors import IntegrityError
+from compatkit.registry.blobs import Objects
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.objects import Objects
 from compatkit.registry.usage import Amount, _owners, _reached, usage
 
 

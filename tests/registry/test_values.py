@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 import pytest
 
-from compatkit.contract import Label
+from compatkit.contracts.canonical import dumps
+from compatkit.contracts.contract import Label
+from compatkit.contracts.manifest import Manifest, from_bytes, to_bytes
+from compatkit.contracts.structuring import unstructure
 from compatkit.errors import FormatError
-from compatkit.registry.canonical import dumps
-from compatkit.registry.manifest import Manifest, from_bytes, to_bytes
-from compatkit.registry.structuring import unstructure
 
 PORT = "contract.structural.outputs.0"
 FEATURES = {"mean": 0.5, "std": 1.0, "samples": 10, "per_channel": None}

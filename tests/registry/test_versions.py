@@ -27,12 +27,12 @@ from changes import (
     with_labels,
 )
 
-from compatkit.contract import Anchor, Label, Protocol
+from compatkit.contracts.contract import Anchor, Label, Protocol
+from compatkit.contracts.manifest import About, Manifest, Payload, from_bytes, to_bytes
 from compatkit.errors import VersionTooSmall
-from compatkit.registry.changes.differences import diff
-from compatkit.registry.manifest import About, Manifest, Payload, from_bytes, to_bytes
 from compatkit.registry.steps import SHOWN
 from compatkit.registry.store import Store
+from compatkit.registry.versions.differences import diff
 
 TABLE = [
     pytest.param(bump, level, make, id=f"{bump}: {name}")

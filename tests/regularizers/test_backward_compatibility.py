@@ -14,8 +14,8 @@ from small import data_set, quick, same_parts
 from torch import Tensor, nn
 
 import compatkit as ck
+from compatkit.contracts.manifest import function_digest
 from compatkit.errors import NotFound, PluginError, TrainingError, UsageError
-from compatkit.registry.manifest import function_digest
 
 HEAD, EXTRACTOR = "d/left.head", "d/left.extractor"
 TINY = 1e-30

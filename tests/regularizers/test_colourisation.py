@@ -13,7 +13,7 @@ from small import data_set, quick
 import compatkit as ck
 from compatkit.data.dataset import DataSet
 from compatkit.errors import PluginError
-from compatkit.testing import assert_regularizer
+from compatkit.training.testing import assert_regularizer
 from compatkit_plugins.regularizers._lab import Lookup, bins, lightness_and_chroma, without_colours
 from compatkit_plugins.regularizers.colourisation import Colourisation, chroma_loss, windows
 

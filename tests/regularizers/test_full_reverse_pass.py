@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.adapters.builders import BUILDERS, Builder
+from compatkit.adapters.networks.autoencoding import Autoencoder, VAEDecoder, VAEEncoder
+from compatkit.adapters.networks.dense import fully_connected
+from compatkit.adapters.networks.generators import Generator, Upscaler
 from compatkit.errors import UsageError
-from compatkit.networks.autoencoding import Autoencoder, VAEDecoder, VAEEncoder
-from compatkit.networks.dense import fully_connected
-from compatkit.networks.generators import Generator, Upscaler
 from compatkit.training.beginning import begun
 from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
 from compatkit_plugins.regularizers.reverse_pass.full import (

@@ -11,7 +11,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import PluginError
-from compatkit.registry.tensors.tensorfile import serialise
+from compatkit.registry.weights.tensorfile import serialise
 
 Start = dict[str, dict[str, torch.Tensor]]
 

@@ -13,7 +13,7 @@ from small import data_set, grouped, quick
 
 import compatkit as ck
 from compatkit.errors import PluginError
-from compatkit.testing import assert_regularizer
+from compatkit.training.testing import assert_regularizer
 from compatkit_plugins.regularizers.jigsaw import Jigsaw, far_apart, rearranged
 
 

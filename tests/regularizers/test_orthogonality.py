@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.errors import PluginError, UsageError
-from compatkit.testing import assert_regularizer
+from compatkit.training.testing import assert_regularizer
 from compatkit_plugins.regularizers.orthogonality import (
     Steady,
     gram_excess,

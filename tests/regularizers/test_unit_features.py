@@ -11,7 +11,7 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.testing import assert_regularizer
+from compatkit.training.testing import assert_regularizer
 from compatkit_plugins.regularizers.unit_features import UnitFeatures, length_excess
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
-from components import extractor, maps
+from sample_components import extractor, maps
 
 from compatkit.reports.contracts import summary
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import attrs
 import pytest
 
+from compatkit.contracts.cells import Rung
 from compatkit.errors import UsageError
-from compatkit.evaluation.cells import Rung
 from compatkit.reports.ladder import picture
 from compatkit.reports.matrix import Matrix
 from compatkit.reports.page import render

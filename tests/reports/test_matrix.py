@@ -12,8 +12,8 @@ from pathlib import Path
 import attrs
 import pytest
 
+from compatkit.contracts.cells import Cell
 from compatkit.errors import EnvironmentFailure, FormatError, UnknownName, UsageError
-from compatkit.evaluation.cells import Cell
 from compatkit.reports.matrix import Matrix
 from compatkit.reports.wording import brief, clip, verdict, visible
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import attrs
 import pytest
-from components import extractor, head, maps, shared, vector
 from rich.console import Console
+from sample_components import extractor, head, maps, shared, vector
 
+from compatkit.components.verdicts import check_all
+from compatkit.contracts.verdict import EQUAL_SHAPES, WORDS
 from compatkit.reports.verdict_table import STYLES
 from compatkit.reports.verdicts import Verdicts
 from compatkit.reports.wording import VERDICTS, of_word
-from compatkit.verdict import EQUAL_SHAPES, WORDS
-from compatkit.verdicts import check_all
 
 DCC = (shared("dcc"),)
 

@@ -13,7 +13,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import DataError, FormatError, PluginError, TrainingError, UsageError
-from compatkit.registry.tensors.tensorfile import deserialise
+from compatkit.registry.weights.tensorfile import deserialise
 
 
 def task(name: str = "left", **settings: Any) -> ck.Task:
@@ -110,7 +110,7 @@ class TestAnotherPlan:
         assert len(again.evaluations) == 2
 
     def test_a_note_without_its_plan_is_damaged(self, tmp_path: Path) -> None:
-        from compatkit.registry.tensors.tensorfile import serialise
+        from compatkit.registry.weights.tensorfile import serialise
 
         path = tmp_path / "run.safetensors"
         path.write_bytes(serialise({"x": torch.zeros(1)}, metadata='{"plan": "x", "tensors": "y"}'))

@@ -29,8 +29,8 @@ from compatkit.adapters.builders import BUILDERS
 from compatkit.errors import UsageError
 from compatkit.evaluation.normalisation import norm_layers
 from compatkit.evaluation.preprocessing import normalise, prepare
-from compatkit.recipes import read
-from compatkit.registry.tensors.tensorfile import deserialise, metadata
+from compatkit.experiments.recipes import read
+from compatkit.registry.weights.tensorfile import deserialise, metadata
 from compatkit.training.distributed import World
 from compatkit.training.networks import prepare_task
 from compatkit.training.order import Order

@@ -12,7 +12,7 @@ from small import data_set, quick
 from torch import Tensor
 
 import compatkit as ck
-from compatkit.contract import Data
+from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, UsageError
 from compatkit.training.augmenting import PADDING, Augmentation, Grid, tables

@@ -8,7 +8,7 @@ import torch
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.contract import Data
+from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.training.augmenting import Augmentation
 from compatkit.training.order import Order

@@ -14,7 +14,7 @@ from small import data_set, quick
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 import compatkit as ck
-from compatkit.contract import Data
+from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, TrainingError, UsageError
 from compatkit.evaluation.preprocessing import normalise
 from compatkit.training.loaders import Streamed

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.errors import PluginError
+from compatkit.experiments.sweeps.ensembles import Unsuited, refuse
 from compatkit.plugins import RunPlugins
-from compatkit.sweeps.ensembles import Unsuited, refuse
 from compatkit.training.beginning import begun
 
 

@@ -12,8 +12,8 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import CutError, FormatError, IntegrityError, PluginError, UsageError
-from compatkit.registry.durable import replace_file
-from compatkit.registry.tensors.tensorfile import deserialise, metadata, serialise, state_digest
+from compatkit.registry.disk import replace_file
+from compatkit.registry.weights.tensorfile import deserialise, metadata, serialise, state_digest
 
 
 def task(name: str = "a", **settings: Any) -> ck.Task:

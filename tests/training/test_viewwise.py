@@ -14,11 +14,11 @@ from small import data_set, quick
 from torch import Tensor, nn
 
 import compatkit as ck
-import compatkit.networks
+import compatkit.adapters.networks
+from compatkit.adapters.networks.residual import resnet8_cifar
 from compatkit.errors import PluginError, UsageError
 from compatkit.evaluation.normalisation import batch_statistics
 from compatkit.hooks import effect
-from compatkit.networks.residual import resnet8_cifar
 from compatkit.training.viewwise import Viewwise, mixes
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.display import Shown, aligned
+from compatkit.contracts.display import Shown, aligned
 from compatkit.errors import UsageError
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
+from compatkit.registry.blobs import GRACE_SECONDS, HELD_SECONDS
 from compatkit.registry.gc import leftovers
 from compatkit.registry.gc.leftovers import Ages, Leftover
 from compatkit.registry.gc.marking import Marker, Marks
 from compatkit.registry.gc.peeking import entries
 from compatkit.registry.gc.roots import HEXADECIMAL
 from compatkit.registry.names import check_digest
-from compatkit.registry.objects import GRACE_SECONDS, HELD_SECONDS
-from compatkit.registry.surroundings import environment
+from compatkit.registry.os_errors import environment
 
 if TYPE_CHECKING:
     from compatkit.registry.gc.sweeping import Collected

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
+from compatkit.registry.blobs import GRACE_SECONDS
 from compatkit.registry.gc.peeking import entries
-from compatkit.registry.objects import GRACE_SECONDS
 
 _DRAFT = re.compile(r"([1-9][0-9]{0,9})-[0-9a-f]{16}")
 _TRASHED = re.compile(r"([0-9a-f]{64})-[1-9][0-9]{0,9}-[0-9a-f]{16}")

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import attrs
 
+from compatkit.contracts.canonical import MAX_BYTES
+from compatkit.contracts.canonical import digest as digest_of
 from compatkit.errors import FormatError, IntegrityError
-from compatkit.registry import durable
-from compatkit.registry.canonical import MAX_BYTES
-from compatkit.registry.canonical import digest as digest_of
+from compatkit.registry import disk as durable
 from compatkit.registry.documents import Found, How, names
 from compatkit.registry.gc.peeking import entries, opened
 from compatkit.registry.gc.roots import Root, Roots
-from compatkit.registry.surroundings import environment
+from compatkit.registry.os_errors import environment
 
 Progress = Callable[[int, int, str], None]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compatkit.errors import IntegrityError
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
 
 LINE_BYTES = 72
 """Size of a reference: ``sha256:``, 64 digits, a newline."""

@@ -17,11 +17,11 @@ from typing import Literal
 import attrs
 
 from compatkit.errors import IntegrityError, InvalidName
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
 from compatkit.registry.gc.peeking import LINE_BYTES, LOOSE, digits, entries, head, is_small
 from compatkit.registry.layout import MARKER
 from compatkit.registry.names import Version, check_segment
-from compatkit.registry.references import References
+from compatkit.registry.refs import References
 from compatkit.registry.signing.signatures import FILE, FOLDER
 
 INSIDE = ("@versions", "@tombstones", "@aliases", "@log")

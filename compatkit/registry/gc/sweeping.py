@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.errors import CompatkitError, EnvironmentFailure
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
+from compatkit.registry.blobs import Objects
 from compatkit.registry.gc import leftovers
 from compatkit.registry.gc.leftovers import Ages, Leftover
 from compatkit.registry.gc.marking import Marker, Marks
-from compatkit.registry.objects import Objects
-from compatkit.registry.surroundings import environment
+from compatkit.registry.os_errors import environment
 
 if TYPE_CHECKING:
     from compatkit.registry.gc.collecting import Plan

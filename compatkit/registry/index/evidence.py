@@ -15,7 +15,7 @@ from typing import NamedTuple
 import attrs
 
 from compatkit.errors import CompatkitError, FormatError
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
 from compatkit.registry.index.scanning import read_plain, settled, stamp
 from compatkit.registry.results import FUNCTION, MAX_BYTES, Result, from_bytes
 

@@ -22,7 +22,7 @@ from compatkit.registry.index.scanning import (
     version_files,
 )
 from compatkit.registry.names import Version
-from compatkit.registry.references import References
+from compatkit.registry.refs import References
 
 Progress = Callable[[int, int, str], None]
 """Called with done, total and what is being done."""

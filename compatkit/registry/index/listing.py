@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.registry.aliases import Aliases
+from compatkit.registry.blobs import Objects
 from compatkit.registry.index.listed import Listed
 from compatkit.registry.index.profiles import profile
 from compatkit.registry.index.queries import glob
 from compatkit.registry.index.reading import ROUNDS, Reader
 from compatkit.registry.index.scanning import settled, stamp
-from compatkit.registry.objects import Objects
 
 _SQL = (
     "SELECT f.name, f.live, f.aliased, f.stamp, f.error, m.digest, m.stamp, m.error, m.kind, m.parameters, m.model,"

@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 
 import attrs
 
+from compatkit.contracts.canonical import is_digest
 from compatkit.errors import IntegrityError, InvalidName, UsageError
 from compatkit.registry import cache, resolving
+from compatkit.registry.blobs import Objects
 from compatkit.registry.index.folders import Progress
 from compatkit.registry.index.listed import Listed
 from compatkit.registry.index.listing import list_names
@@ -25,11 +27,10 @@ from compatkit.registry.index.scanning import Watch, parsed
 from compatkit.registry.index.search import Found, Query
 from compatkit.registry.index.tables import FAILURES, FILE, ODD
 from compatkit.registry.index.walking import Walk
-from compatkit.registry.names import Reference, Version, is_digest
-from compatkit.registry.objects import Objects
-from compatkit.registry.references import References
+from compatkit.registry.names import Reference, Version
+from compatkit.registry.os_errors import environment
+from compatkit.registry.refs import References
 from compatkit.registry.results import Result
-from compatkit.registry.surroundings import environment
 
 PAGE = 1000
 """Rows of a stream that are asked for at once."""

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import attrs
 
+from compatkit.registry.blobs import Objects
 from compatkit.registry.index.reading import Reader
 from compatkit.registry.index.tables import Tables, inode_of, is_broken, remove
 from compatkit.registry.index.walking import Walk
 from compatkit.registry.index.writing import Writer
-from compatkit.registry.objects import Objects
-from compatkit.registry.references import References
+from compatkit.registry.refs import References
 
 Kept = Literal["file", "memory", "files"]
 _forked: list[object] = []

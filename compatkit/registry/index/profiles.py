@@ -12,14 +12,13 @@ from typing import Any, get_args
 
 import attrs
 
-from compatkit.contract import Kind
+from compatkit.contracts.canonical import is_digest, loads
+from compatkit.contracts.contract import Kind
+from compatkit.contracts.manifest import SCHEMA, Manifest, from_bytes
+from compatkit.contracts.structuring import unstructure
+from compatkit.contracts.values import folded
 from compatkit.errors import FormatError
-from compatkit.registry.canonical import loads
 from compatkit.registry.documents import How, names
-from compatkit.registry.manifest import SCHEMA, Manifest, from_bytes
-from compatkit.registry.names import is_digest
-from compatkit.registry.structuring import unstructure
-from compatkit.registry.values import folded
 
 KINDS: tuple[str, ...] = get_args(Kind)
 _FIELDS = frozenset(field.name for field in attrs.fields(Manifest))

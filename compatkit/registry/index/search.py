@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from compatkit.contract import Kind
-from compatkit.display import visible
+from compatkit.contracts.contract import Kind
+from compatkit.contracts.display import visible
 from compatkit.errors import UsageError
 from compatkit.registry.index.profiles import KINDS, Profile, searched, spelled
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
+from compatkit.registry.blobs import Objects
 from compatkit.registry.index import results
 from compatkit.registry.index.folders import Folders, Progress
 from compatkit.registry.index.manifests import Manifests, Rows
 from compatkit.registry.index.scanning import state
 from compatkit.registry.index.tables import FAILURES
-from compatkit.registry.objects import Objects
-from compatkit.registry.references import References
-from compatkit.registry.surroundings import environment
+from compatkit.registry.os_errors import environment
+from compatkit.registry.refs import References
 
 if TYPE_CHECKING:
     import sqlite3

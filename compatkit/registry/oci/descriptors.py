@@ -13,9 +13,9 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.canonical import dumps, is_digest
 from compatkit.errors import FormatError, InvalidName
-from compatkit.registry.canonical import dumps
-from compatkit.registry.names import Version, check_name, is_digest
+from compatkit.registry.names import Version, check_name
 
 LAYOUT = {"imageLayoutVersion": "1.0.0"}
 IMAGE = "application/vnd.oci.image.manifest.v1+json"

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.contracts.canonical import MAX_BYTES, dumps
+from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.manifest import from_bytes
 from compatkit.errors import CompatkitError, EnvironmentFailure, LayoutError, VersionExists
-from compatkit.registry import durable
-from compatkit.registry.canonical import MAX_BYTES, dumps
-from compatkit.registry.canonical import digest as digest_of
-from compatkit.registry.copying import selection
-from compatkit.registry.copying.closure import Closure
-from compatkit.registry.copying.moved import Item, Moved, Progress, Refusal
-from compatkit.registry.copying.selection import Versions
-from compatkit.registry.copying.sources import Folder
-from compatkit.registry.copying.vouchers import FOLDER, Vouchers
-from compatkit.registry.manifest import from_bytes
+from compatkit.registry import disk as durable
+from compatkit.registry.blobs import Objects
+from compatkit.registry.copy import selection
+from compatkit.registry.copy.closure import Closure
+from compatkit.registry.copy.moved import Item, Moved, Progress, Refusal
+from compatkit.registry.copy.selection import Versions
+from compatkit.registry.copy.sources import Folder
+from compatkit.registry.copy.vouchers import FOLDER, Vouchers
 from compatkit.registry.names import Reference
-from compatkit.registry.objects import Objects
 from compatkit.registry.oci import descriptors as oci
 from compatkit.registry.oci.imagelayout import INDEX, MARKER, entries
-from compatkit.registry.surroundings import environment
+from compatkit.registry.os_errors import environment
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store

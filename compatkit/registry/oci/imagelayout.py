@@ -11,12 +11,12 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.canonical import MAX_BYTES, is_digest, loads
 from compatkit.errors import CompatkitError, FormatError, IntegrityError, LayoutError
-from compatkit.registry import durable
-from compatkit.registry.canonical import MAX_BYTES, loads
-from compatkit.registry.copying.sources import Incoming, Source, by_digest
-from compatkit.registry.copying.vouchers import FOLDER as SIGNATURES
-from compatkit.registry.names import Reference, is_digest
+from compatkit.registry import disk as durable
+from compatkit.registry.copy.sources import Incoming, Source, by_digest
+from compatkit.registry.copy.vouchers import FOLDER as SIGNATURES
+from compatkit.registry.names import Reference
 from compatkit.registry.oci.descriptors import (
     IMAGE,
     LAYOUT,
@@ -27,9 +27,9 @@ from compatkit.registry.oci.descriptors import (
     descriptor,
     parse,
 )
-from compatkit.registry.references import LIMIT, References
+from compatkit.registry.os_errors import environment
+from compatkit.registry.refs import LIMIT, References
 from compatkit.registry.remotes.mirror import scratch
-from compatkit.registry.surroundings import environment
 
 MARKER, INDEX = "oci-layout", "index.json"
 MOST = 4 * 2**20

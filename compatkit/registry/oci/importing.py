@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit.errors import CompatkitError
-from compatkit.registry.copying.moved import Moved, Refusal
-from compatkit.registry.copying.targets import IntoFolder
+from compatkit.registry.copy.moved import Moved, Refusal
+from compatkit.registry.copy.targets import IntoFolder
 from compatkit.registry.oci.imagelayout import ImageLayout
 from compatkit.registry.remotes.transferring import Choice, asked
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
 
 AHEAD = 4
 """Ranges that are asked for at once; each is held in memory."""

@@ -9,18 +9,18 @@ from typing import TypeVar
 
 import attrs
 
+from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.canonical import dumps
 from compatkit.errors import CompatkitError, IntegrityError, LayoutError, UsageError
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
 from compatkit.registry import layout as layouts
-from compatkit.registry.canonical import digest as digest_of
-from compatkit.registry.canonical import dumps
-from compatkit.registry.copying.sources import Folder, Incoming, Source, by_digest, compare
-from compatkit.registry.copying.targets import Note, Target
+from compatkit.registry.blobs import Objects
+from compatkit.registry.copy.sources import Folder, Incoming, Source, by_digest, compare
+from compatkit.registry.copy.targets import Note, Target
 from compatkit.registry.documents import names as named_in
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.names import Reference, Version
-from compatkit.registry.objects import Objects
-from compatkit.registry.references import LIMIT, References
+from compatkit.registry.refs import LIMIT, References
 from compatkit.registry.remotes.ahead import reading
 from compatkit.registry.remotes.files import FEW, Files
 from compatkit.registry.remotes.mirror import Mirror

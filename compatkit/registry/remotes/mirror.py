@@ -18,7 +18,7 @@ import attrs
 from compatkit.errors import InvalidName
 from compatkit.registry import cache
 from compatkit.registry.names import VERSION, check_alias, check_name
-from compatkit.registry.references import LIMIT, References
+from compatkit.registry.refs import LIMIT, References
 from compatkit.registry.remotes.files import Files
 
 _NUMBER = re.compile("[1-9][0-9]{0,8}")

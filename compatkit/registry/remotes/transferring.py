@@ -12,14 +12,14 @@ import attrs
 
 from compatkit.errors import CompatkitError, LayoutError, UsageError
 from compatkit.registry import resolving
-from compatkit.registry.copying.admission import Deciding
-from compatkit.registry.copying.bringing import JOBS
-from compatkit.registry.copying.moved import Moved, Progress
-from compatkit.registry.copying.moving import Move
-from compatkit.registry.copying.selection import Versions, names
-from compatkit.registry.copying.sources import Folder, Source
-from compatkit.registry.copying.targets import IntoFolder, Target
-from compatkit.registry.copying.vouchers import Accept
+from compatkit.registry.copy.admission import Deciding
+from compatkit.registry.copy.bringing import JOBS
+from compatkit.registry.copy.moved import Moved, Progress
+from compatkit.registry.copy.moving import Move
+from compatkit.registry.copy.selection import Versions, names
+from compatkit.registry.copy.sources import Folder, Source
+from compatkit.registry.copy.targets import IntoFolder, Target
+from compatkit.registry.copy.vouchers import Accept
 from compatkit.registry.layout import FOLDERS, MARKER
 from compatkit.registry.remotes.far import Far, IntoFar
 from compatkit.registry.remotes.files import Files

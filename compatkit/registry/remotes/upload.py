@@ -7,8 +7,8 @@ from collections.abc import Callable
 import attrs
 
 from compatkit.errors import EnvironmentFailure, IntegrityError
-from compatkit.registry.copying.transfer import Examine
-from compatkit.registry.objects import Objects
+from compatkit.registry.blobs import Objects
+from compatkit.registry.copy.transfer import Examine
 from compatkit.registry.remotes.files import Files
 
 LARGE = 2**23

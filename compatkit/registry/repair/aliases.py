@@ -9,9 +9,9 @@ from pathlib import Path
 
 import attrs
 
+from compatkit.contracts.canonical import dumps
 from compatkit.registry.aliases import Move
-from compatkit.registry.canonical import dumps
-from compatkit.registry.references import now
+from compatkit.registry.refs import now
 from compatkit.registry.repair.planning import REFER, Planned
 from compatkit.registry.verify.aliaslogs import read_move, read_pointer
 from compatkit.registry.verify.faults import Fault

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import attrs
 
+from compatkit.contracts.canonical import MAX_BYTES, loads
 from compatkit.errors import CompatkitError, FormatError, IntegrityError
-from compatkit.registry import durable
-from compatkit.registry.canonical import MAX_BYTES, loads
+from compatkit.registry import disk as durable
 from compatkit.registry.repair.planning import ASIDE, REFER, RESTORE, Planned
 from compatkit.registry.verify.contents import read_content
 from compatkit.registry.verify.faults import CODES, Fault, Findings

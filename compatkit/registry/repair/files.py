@@ -11,8 +11,8 @@ from pathlib import Path
 
 import attrs
 
+from compatkit.contracts.canonical import dumps
 from compatkit.errors import CompatkitError, InvalidName, NotFound
-from compatkit.registry.canonical import dumps
 from compatkit.registry.layout import LAYOUT, MARKER, Layout
 from compatkit.registry.names import Version, check_name
 from compatkit.registry.repair.blobs import BlobRepair

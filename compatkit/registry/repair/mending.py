@@ -16,8 +16,8 @@ from typing import overload
 import attrs
 
 from compatkit.errors import IntegrityError
-from compatkit.registry import durable
-from compatkit.registry.surroundings import environment
+from compatkit.registry import disk as durable
+from compatkit.registry.os_errors import environment
 from compatkit.registry.verify.contents import PIECE, read_content
 
 Doubt = Callable[[Path], bool]

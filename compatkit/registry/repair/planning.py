@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.errors import CompatkitError
-from compatkit.registry import durable
-from compatkit.registry.references import LIMIT
+from compatkit.registry import disk as durable
+from compatkit.registry.refs import LIMIT
 from compatkit.registry.repair.mending import Mender
 from compatkit.registry.verify.faults import Fault
 from compatkit.registry.verify.soundness import Soundness

@@ -8,10 +8,10 @@ from pathlib import Path
 import attrs
 
 from compatkit.errors import CompatkitError, FormatError
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
 from compatkit.registry.layout import inspect
 from compatkit.registry.policylog import FOLDER, file_name, parse_file, understood
-from compatkit.registry.references import LIMIT
+from compatkit.registry.refs import LIMIT
 from compatkit.registry.repair.planning import REFER, Planned
 from compatkit.registry.verify.faults import CODES, Fault
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.canonical import dumps, loads
 from compatkit.errors import FormatError, MalformedSignature
-from compatkit.registry.canonical import dumps, loads
 
 LIMIT = 2**14
 """Bytes; no envelope is longer."""

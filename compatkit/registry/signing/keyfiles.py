@@ -24,9 +24,9 @@ import attrs
 
 from compatkit.errors import KeyFileError, KeyTypeError
 from compatkit.registry.layout import MARKER
+from compatkit.registry.os_errors import environment
 from compatkit.registry.signing import moments
 from compatkit.registry.signing.envelope import KEY_ID
-from compatkit.registry.surroundings import environment
 
 SHOWN = len("ed25519:") + 16
 """Characters of a key that messages show; where it is to be trusted, they show all."""

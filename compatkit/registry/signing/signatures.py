@@ -13,14 +13,14 @@ from pathlib import Path
 
 import attrs
 
+from compatkit.contracts.canonical import digest as digest_of
 from compatkit.errors import IntegrityError, MalformedSignature, OtherDigest, SignatureError
-from compatkit.registry import durable
-from compatkit.registry.canonical import digest as digest_of
+from compatkit.registry import disk as durable
 from compatkit.registry.names import check_digest
-from compatkit.registry.references import PATIENCE
+from compatkit.registry.os_errors import environment
+from compatkit.registry.refs import PATIENCE
 from compatkit.registry.signing.envelope import LIMIT, Envelope
 from compatkit.registry.signing.statement import Statement
-from compatkit.registry.surroundings import environment
 
 FOLDER = "signatures"
 FILE = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}\.json")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit.errors import KeyExpired, KeyFileError, KeyTypeError, WrongPassphrase
+from compatkit.registry.os_errors import environment
 from compatkit.registry.signing import ed25519, moments
 from compatkit.registry.signing.envelope import Envelope
 from compatkit.registry.signing.keyfiles import (
@@ -27,7 +28,6 @@ from compatkit.registry.signing.keyfiles import (
     read_small,
 )
 from compatkit.registry.signing.statement import Statement
-from compatkit.registry.surroundings import environment
 
 if TYPE_CHECKING:
     from compatkit.registry.signing.ed25519 import Ed25519PrivateKey

@@ -12,9 +12,9 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.canonical import dumps, is_digest
 from compatkit.errors import InvalidName, MalformedSignature
-from compatkit.registry.canonical import dumps
-from compatkit.registry.names import Reference, is_digest
+from compatkit.registry.names import Reference
 from compatkit.registry.signing import moments
 from compatkit.registry.signing.envelope import KEY_ID, strict
 

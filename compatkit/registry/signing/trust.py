@@ -17,13 +17,13 @@ from typing import TypeAlias
 
 import attrs
 
+from compatkit.contracts.canonical import dumps, loads
 from compatkit.errors import FormatError, KeyFileError, UnknownName
-from compatkit.registry import durable
-from compatkit.registry.canonical import dumps, loads
+from compatkit.registry import disk as durable
+from compatkit.registry.os_errors import environment
 from compatkit.registry.signing import moments
 from compatkit.registry.signing.envelope import KEY_ID
 from compatkit.registry.signing.keyfiles import LIMIT, PublicKey, check_key_name, read_small
-from compatkit.registry.surroundings import environment
 
 VARIABLE = "COMPATKIT_TRUST"
 """Environment variable that names another folder of trusted keys."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.contracts.canonical import is_digest
 from compatkit.errors import UsageError
-from compatkit.registry.names import Reference, is_digest
-from compatkit.registry.objects import Verify
+from compatkit.registry.blobs import Verify
+from compatkit.registry.names import Reference
 from compatkit.registry.signing import moments
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.statement import Statement

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
+from compatkit.contracts.canonical import MAX_BYTES
+from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.manifest import Payload
 from compatkit.errors import EnvironmentFailure, IntegrityError
-from compatkit.registry import durable
-from compatkit.registry.canonical import MAX_BYTES
-from compatkit.registry.canonical import digest as digest_of
-from compatkit.registry.manifest import Payload
-from compatkit.registry.tensors.header import Header
+from compatkit.registry import disk as durable
 from compatkit.registry.verify.contents import Content, checked_header, read_content
 from compatkit.registry.verify.faults import answer
 from compatkit.registry.verify.missing import Missing, blob_path
 from compatkit.registry.verify.reaching import Reach, Use
 from compatkit.registry.verify.survey import Survey, odd_kind
 from compatkit.registry.verify.surveying import listed
+from compatkit.registry.weights.header import Header
 
 DOCUMENTS = {"version", "parent", "result"}
 """Roles of blobs that are read as JSON."""

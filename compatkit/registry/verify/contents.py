@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 import attrs
 
 from compatkit.errors import FormatError
-from compatkit.registry import durable
-from compatkit.registry.tensors.header import Header, read_header
-from compatkit.registry.tensors.tensorfile import combine
+from compatkit.registry import disk as durable
+from compatkit.registry.weights.header import Header, read_header
+from compatkit.registry.weights.tensorfile import combine
 
 PIECE = 2**22
 """Bytes that are held at a time; a multiple of every element's size."""

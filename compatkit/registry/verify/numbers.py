@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from compatkit.contracts.manifest import Manifest, from_bytes
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
-from compatkit.registry import durable
-from compatkit.registry.manifest import Manifest, from_bytes
+from compatkit.registry import disk as durable
 from compatkit.registry.names import Version
-from compatkit.registry.references import LIMIT
+from compatkit.registry.refs import LIMIT
 from compatkit.registry.steps import untrue
 from compatkit.registry.verify.pointers import LINE, Published
 from compatkit.registry.verify.selection import Withdrawn

@@ -12,11 +12,11 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.canonical import loads
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
-from compatkit.registry import durable
-from compatkit.registry.canonical import loads
+from compatkit.registry import disk as durable
 from compatkit.registry.names import Version
-from compatkit.registry.references import LIMIT
+from compatkit.registry.refs import LIMIT
 from compatkit.registry.verify.faults import shown
 from compatkit.registry.verify.survey import Survey, odd_kind
 

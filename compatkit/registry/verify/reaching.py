@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 import attrs
 
+from compatkit.contracts.canonical import dumps, is_digest, loads
+from compatkit.contracts.manifest import SCHEMA, Manifest, Payload, from_bytes, function_digest
 from compatkit.errors import FormatError
-from compatkit.registry.canonical import dumps, loads
-from compatkit.registry.manifest import SCHEMA, Manifest, Payload, from_bytes, function_digest
-from compatkit.registry.names import is_digest
 from compatkit.registry.verify.pointers import Published
 
 Role = Literal["version", "parent", "payload", "kept", "result"]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.display import Shown
+from compatkit.contracts.display import Shown
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, inspect
-from compatkit.registry.references import LIMIT
+from compatkit.registry.refs import LIMIT
 from compatkit.registry.verify.aliaslogs import check_aliases
 from compatkit.registry.verify.blobchecks import BlobChecks
 from compatkit.registry.verify.faults import CODES, Fault, Findings, answer

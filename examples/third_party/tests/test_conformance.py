@@ -5,7 +5,7 @@ from compatkit_example.decoder import Decoder
 from compatkit_example.feature_norm import FeatureNorm
 from compatkit_example.strips import WIDTHS, build
 
-from compatkit.testing import assert_builder, assert_metric, assert_regularizer
+from compatkit.training.testing import assert_builder, assert_metric, assert_regularizer
 
 
 def test_feature_norm_conforms() -> None:

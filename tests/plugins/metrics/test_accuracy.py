@@ -13,7 +13,7 @@ from torch import Tensor
 
 from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Result
-from compatkit.testing import assert_metric
+from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.accuracy import Accuracy, is_correct
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Table
-from compatkit.testing import assert_metric
+from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.cross_correlation import CrossCorrelation, best_pairs
 
 LAYERS = {"seam": torch.nn.Identity()}

@@ -13,7 +13,7 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Cell, Observation, Table
-from compatkit.testing import assert_metric
+from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.retrieval import Retrieval, ranks
 
 LAYERS = {"pool": torch.nn.Identity()}

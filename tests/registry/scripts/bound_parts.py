@@ -8,8 +8,8 @@ from typing import Any
 
 from registry_parts import manifest_for, put
 
+from compatkit.contracts.manifest import Parent
 from compatkit.errors import PolicyBroken
-from compatkit.registry.manifest import Parent
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.questions import Question

@@ -20,7 +20,7 @@ from registry_parts import aliases, check, collected, snapshot, sweep, whole
 from scenarios import SCENARIOS, Scenario, no_waiting
 
 from compatkit.errors import EnvironmentFailure, LayoutError
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
 from compatkit.registry.store import Store
 
 States = tuple[dict[str, int], dict[str, int], dict[str, dict[str, str]]]

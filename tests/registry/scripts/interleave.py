@@ -22,13 +22,13 @@ from actors import Actor
 from registry_parts import CONDITIONS, check, collected, manifest_for, put, whole
 from scenarios import EXTRACTOR, HEAD, family, no_waiting, one, publish
 
+from compatkit.contracts.canonical import dumps
+from compatkit.contracts.manifest import Parent
 from compatkit.errors import IntegrityError
-from compatkit.registry import durable
-from compatkit.registry.canonical import dumps
-from compatkit.registry.copying.importing import import_components
+from compatkit.registry import disk as durable
+from compatkit.registry.copy.importing import import_components
 from compatkit.registry.gc import leftovers
 from compatkit.registry.gc.collecting import plan
-from compatkit.registry.manifest import Parent
 from compatkit.registry.store import Store
 
 VALUE = 7

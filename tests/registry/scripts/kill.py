@@ -21,12 +21,12 @@ from pathlib import Path
 from registry_parts import CONDITIONS, check, collected, manifest_for, put
 from scenarios import EXTRACTOR, HEAD, family, no_waiting
 
+from compatkit.contracts.canonical import dumps
+from compatkit.contracts.manifest import Parent
 from compatkit.errors import NotFound
-from compatkit.registry.canonical import dumps
-from compatkit.registry.copying.importing import import_components
+from compatkit.registry.copy.importing import import_components
 from compatkit.registry.gc.collecting import plan
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.manifest import Parent
 from compatkit.registry.store import Store
 
 LIFE = 0.15

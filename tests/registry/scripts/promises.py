@@ -24,7 +24,7 @@ from registry_parts import check, collected, manifest_for, put
 from scenarios import no_waiting
 
 from compatkit.errors import FormatError, IntegrityError, PolicyBroken, PolicyUndecided, VersionTooSmall
-from compatkit.registry import durable
+from compatkit.registry import disk as durable
 from compatkit.registry.store import Store
 
 LATE = "late"

@@ -21,10 +21,10 @@ from bound_parts import publish_extractor, publish_head
 from registry_parts import CONDITIONS, collected, manifest_for, put
 from scenarios import EXTRACTOR, HEAD, no_waiting
 
+from compatkit.contracts.canonical import dumps
 from compatkit.errors import CompatkitError, IntegrityError, PolicyBroken
-from compatkit.registry import durable
-from compatkit.registry.canonical import dumps
-from compatkit.registry.copying.importing import import_components
+from compatkit.registry import disk as durable
+from compatkit.registry.copy.importing import import_components
 from compatkit.registry.gc import leftovers
 from compatkit.registry.gc.collecting import plan
 from compatkit.registry.index.lookup import Index

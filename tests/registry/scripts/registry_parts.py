@@ -8,12 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from compatkit.contract import Blueprint, Contract, Data, Port, Protocol, Structural
-from compatkit.registry.canonical import loads
+from compatkit.contracts.canonical import loads
+from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protocol, Structural
+from compatkit.contracts.manifest import Manifest, Payload, edges
 from compatkit.registry.gc.collecting import plan
-from compatkit.registry.manifest import Manifest, Payload, edges
 from compatkit.registry.store import Store
-from compatkit.registry.tensors.tensorfile import tensor_digest
+from compatkit.registry.weights.tensorfile import tensor_digest
 
 CONDITIONS = {"metric": "accuracy"}
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import attrs
 from registry_parts import CONDITIONS, check, manifest_for, put
 
+from compatkit.contracts.canonical import dumps
+from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.errors import IntegrityError
-from compatkit.registry import durable
-from compatkit.registry.canonical import dumps
-from compatkit.registry.copying.importing import import_components
+from compatkit.registry import disk as durable
+from compatkit.registry.copy.importing import import_components
 from compatkit.registry.gc.collecting import plan
-from compatkit.registry.manifest import Manifest, Parent, function_digest
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.store import Store
 

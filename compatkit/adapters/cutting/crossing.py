@@ -1,0 +1,255 @@
+"""What crosses a cut: the tensors that the extractor hands over, and how the head gets everything else.
+
+A value that is made before the cut and used after it either crosses as a tensor, or is made again in the head:
+from the network's own buffers, from the size of what crosses, or as a constant where the image's size is fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._pytree import MappingKey, SequenceKey, tree_flatten_with_path, tree_leaves
+
+from compatkit.adapters.cutting.dataflow import early_nodes, frontier, late_nodes, reached
+from compatkit.adapters.cutting.signals import signal
+from compatkit.adapters.cutting.tracing import Traced, compute, name_of
+from compatkit.errors import CutError
+
+MOST = 8
+"""More tensors than this are no seam between parts any more."""
+OTHER_SIZES = ((1, 3), (13, 7), (32, 64), (96, 160))
+"""Pixels added to height and width to learn what follows the image's size; as many as the network takes."""
+
+Path = tuple[Any, ...]
+
+
+@attrs.frozen(eq=False)
+class Leaf:
+    """A tensor that crosses: which node gives it, and where in what that node gives."""
+
+    node: fx.Node
+    path: Path
+    name: str
+
+
+@attrs.frozen
+class Side:
+    """A number that is the size of a crossing tensor along one of its axes."""
+
+    leaf: int
+    axis: int
+
+
+@attrs.frozen(eq=False)
+class Crossing:
+    """All that passes from the early to the late part of a trace.
+
+    Attributes:
+        leaves: Tensors that cross, in order; the cut module's own come first.
+        fixed: What else the late part uses, by node and place: a constant, or a ``Side``.
+        again: Early nodes that the head computes again.
+        frozen: Whether a number that the head gets holds for the traced image size only.
+    """
+
+    leaves: tuple[Leaf, ...]
+    fixed: Mapping[tuple[fx.Node, Path], Any]
+    again: frozenset[fx.Node]
+    frozen: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the feature ports, in order."""
+        return tuple(leaf.name for leaf in self.leaves)
+
+
+def plain_crossing(whole: nn.Module, traced: Traced) -> Crossing:
+    """Return the crossing of the cut module's output alone.
+
+    Raises:
+        CutError: Something else crosses too; the message says what.
+    """
+    others = [node for node in frontier(traced) if node is not traced.at]
+    if others:
+        raise CutError(
+            f"More than the output of {str(traced.at.target)!r} crosses the split point of {type(whole).__name__}: "
+            f"{'; '.join(map(_describe, others))}. A cut passes one tensor; split at the module around it, at a block "
+            "boundary or at 'forward_features'.",
+            subject=str(traced.at.target),
+        )
+    return Crossing((Leaf(traced.at, (), "features"),), {}, frozenset(), False)
+
+
+def declared_crossing(whole: nn.Module, traced: Traced, barred: frozenset[fx.Node]) -> Crossing:
+    """Return the crossing of every tensor that the late part needs, and where its numbers come from.
+
+    Args:
+        whole: The network, in the mode of the trace.
+        traced: With values, for two images.
+        barred: Early nodes whose parameters the extractor uses too, so that the head may not compute them again.
+
+    Raises:
+        CutError: More than ``MOST`` tensors cross, or something that is neither a tensor nor a number.
+    """
+    crossing, again = _expand(traced, barred)
+    leaves = [leaf for node in crossing for leaf in _leaves(node, traced)]
+    scalars = [leaf.name for leaf in leaves if at_path(traced.values[leaf.node], leaf.path).ndim == 0]
+    if scalars:
+        raise CutError(
+            f"A tensor without axes crosses {str(traced.at.target)!r} of {type(whole).__name__}: {', '.join(scalars)}. "
+            "Features have 1 axis at least; split at another module.",
+            subject=str(traced.at.target),
+        )
+    if not leaves or len(leaves) > MOST:
+        raise CutError(
+            f"{len(leaves)} tensors cross the split point {str(traced.at.target)!r} of {type(whole).__name__}: "
+            f"{'; '.join(map(_describe, crossing[:MOST]))}{', ...' if len(crossing) > MOST else ''}. At most {MOST} "
+            "can be declared; split at a block boundary or at 'forward_features'.",
+            subject=str(traced.at.target),
+        )
+    runs = [traced.values, *_other_runs(whole, traced, [*crossing])]
+    fixed: dict[tuple[fx.Node, Path], Any] = {}
+    frozen = False
+    for node in crossing:
+        for path, value in _flat(traced.values[node]):
+            if not isinstance(value, Tensor):
+                fixed[node, path], follows = _bound(node, path, leaves, runs)
+                frozen |= follows
+    return Crossing(_named(leaves), fixed, again, frozen)
+
+
+def _expand(traced: Traced, barred: frozenset[fx.Node]) -> tuple[list[fx.Node], frozenset[fx.Node]]:
+    """Return what crosses, and the early nodes that the head computes again from sizes and own buffers."""
+    from_image = reached(traced.graph, traced.image) | {traced.image}
+    again: set[fx.Node] = set()
+    found: dict[fx.Node, None] = {traced.at: None}
+    waiting = frontier(traced)
+    while waiting:
+        node = waiting.pop(0)
+        sized = node in from_image and node not in traced.reads and node not in barred
+        if sized and any(isinstance(leaf, Tensor) for leaf in tree_leaves(traced.values[node])):
+            again.add(node)
+            waiting += [n for n in node.all_input_nodes if n in from_image]
+        else:
+            found[node] = None
+    late = [*late_nodes(traced), *again]
+    crossing_barred = [n for n in barred if set(late) & set(n.users) and n not in found]
+    return [*found, *crossing_barred], frozenset(again)
+
+
+def _other_runs(whole: nn.Module, traced: Traced, wanted: list[fx.Node]) -> Iterator[dict[fx.Node, Any]]:
+    """Yield the early values for three images, then for images of other sizes, as far as the network takes them."""
+    batch, channels, height, width = traced.values[traced.image].shape
+    yield _run(whole, traced, signal((batch + 1, channels, height, width)))
+    for tall, wide in OTHER_SIZES:
+        try:
+            yield _run(whole, traced, signal((batch, channels, height + tall, width + wide)))
+        except Exception:  # foreign code refuses sizes in its own way
+            continue
+
+
+def _run(whole: nn.Module, traced: Traced, images: Tensor) -> dict[fx.Node, Any]:
+    values: dict[fx.Node, Any] = {}
+    with torch.no_grad():
+        for node in early_nodes(traced):
+            values[node] = images if node is traced.image else compute(whole, node, values)
+    return values
+
+
+def _bound(
+    node: fx.Node, path: Path, leaves: Sequence[Leaf], runs: Sequence[Mapping[fx.Node, Any]]
+) -> tuple[Any, bool]:
+    """Return where a value comes from that is no tensor: a side or a constant, and whether that is of one size only.
+
+    Raises:
+        CutError: It follows the batch in a way that no size of what crosses gives.
+    """
+    seen = [at_path(run[node], path) for run in runs]
+    if all(type(one) is type(seen[0]) and one == seen[0] for one in seen):
+        return seen[0], False
+    if all(type(one) is int for one in seen):
+        for index, leaf in enumerate(leaves):
+            shapes = [at_path(run[leaf.node], leaf.path).shape for run in runs]
+            for axis in range(len(shapes[0])):
+                if [shape[axis] for shape in shapes] == seen:
+                    return Side(index, axis), False
+        if seen[0] == seen[1]:
+            return seen[0], True
+    raise CutError(
+        f"{_describe(node)} crosses the split point: for other images it is {seen}, which follows from the shape of "
+        "nothing that crosses. Split at a block boundary or at 'forward_features'."
+    )
+
+
+def _leaves(node: fx.Node, traced: Traced) -> list[Leaf]:
+    return [
+        Leaf(node, path, _source(node, traced))
+        for path, value in _flat(traced.values[node])
+        if isinstance(value, Tensor)
+    ]
+
+
+def _flat(value: Any) -> list[tuple[Path, Any]]:
+    """Return every value inside lists, tuples and mappings with its place."""
+    places = tree_flatten_with_path(tuple(value) if isinstance(value, torch.Size) else value)[0]
+    return [(tuple(_key(step) for step in path), leaf) for path, leaf in places]
+
+
+def _key(step: Any) -> Any:
+    if isinstance(step, SequenceKey):
+        return step.idx
+    if isinstance(step, MappingKey):
+        return step.key
+    raise CutError(f"Something crosses the split point that is no tensor, number, list or mapping: {step}.")
+
+
+def at_path(value: Any, path: Path) -> Any:
+    """Return what stands at a place inside lists, tuples and mappings."""
+    for step in path:
+        value = value[step]
+    return value
+
+
+def _source(node: fx.Node, traced: Traced) -> str:
+    """Return a port's name: ``features`` for what the cut module gives, else the module or operation it is from."""
+    if node is traced.at:
+        return "features"
+    while (
+        node.op != "call_module"
+        and node.args
+        and isinstance(node.args[0], fx.Node)
+        and name_of(node) == "getitem"
+    ):
+        node = node.args[0]
+    if node is traced.at:
+        return "features"
+    return "image" if node is traced.image else str(node.target) if node.op == "call_module" else node.name
+
+
+def _named(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+    """Return the leaves with a number behind every name that comes more than once."""
+    names = [leaf.name for leaf in leaves]
+    counts: dict[str, int] = {}
+    found = []
+    for leaf in leaves:
+        number = counts.get(leaf.name, 0)
+        counts[leaf.name] = number + 1
+        found.append(attrs.evolve(leaf, name=f"{leaf.name}.{number}") if names.count(leaf.name) > 1 else leaf)
+    return tuple(found)
+
+
+def _describe(node: fx.Node) -> str:
+    if node.op == "placeholder":
+        return "the image itself"
+    if node.op == "call_module":
+        return f"the output of {node.target}"
+    source = node.args[0] if node.args else None
+    if name_of(node) == "size" or (name_of(node) == "getattr" and node.args[1] == "shape"):
+        return "a size taken before it"
+    if name_of(node) == "getitem" and isinstance(source, fx.Node):
+        inner = _describe(source)
+        return inner if inner.startswith("a size") else f"item {node.args[1]} of {inner}"
+    return f"the result of {name_of(node)}"

@@ -1,0 +1,219 @@
+"""Cut a network in two at a split point; how it is done is named by the blueprint's ``approach``.
+
+``"canonical"`` is timm's own seam, ``forward_features`` | ``forward_head``, without tracing. ``"fx"`` cuts after a
+module that passes on one tensor and nothing else: only the modules above it are traced, all others stay whole.
+``"declared"`` does the same where several tensors cross, or numbers that follow from sizes; it runs the network
+while tracing, to learn what they are. ``"stopped"`` serves where the code before the cut branches on the image's
+size: the extractor is the network itself, stopped at the cut module.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import attrs
+from torch import fx, nn
+
+from compatkit.adapters.cutting.canonical import cut_canonical
+from compatkit.adapters.cutting.crossing import Crossing, declared_crossing, plain_crossing
+from compatkit.adapters.cutting.dataflow import ancestors, late_nodes
+from compatkit.adapters.cutting.graphs import graphs_of
+from compatkit.adapters.cutting.ownership import Part, owners, state_of
+from compatkit.adapters.cutting.parts import Graphs, assemble, used_by
+from compatkit.adapters.cutting.proof import unchanged
+from compatkit.adapters.cutting.signals import signal
+from compatkit.adapters.cutting.stopping import stopped
+from compatkit.adapters.cutting.tracing import Traced, trace
+from compatkit.errors import CutError, UnknownName
+
+CANONICAL = "forward_features"
+
+Cut = Callable[[nn.Module, str, tuple[int, ...]], tuple[nn.Module, nn.Module]]
+
+
+def cut_traced(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
+    """Return extractor (up to and with module ``split``) and head; nothing is run.
+
+    Raises:
+        CutError: The module is called several times or never, another value crosses, a parameter is used on
+            both sides, or the modules above it cannot be traced.
+    """
+    del image
+    with _cleared(whole) as restore:
+        traces = []
+        for training in (True, False):
+            traces.append(trace(whole, split, training))
+            restore()
+        return _parts(whole, split, traces, [plain_crossing(whole, one) for one in traces])
+
+
+def cut_declared(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
+    """Return extractor and head where a tuple of tensors crosses, or numbers that follow from sizes.
+
+    Raises:
+        CutError: As for ``cut_traced``; or more crosses than can be declared.
+    """
+    with _cleared(whole) as restore:
+        traces, found = _declared(whole, split, image, restore)
+        return _parts(whole, split, traces, found)
+
+
+def cut_stopped(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
+    """Return extractor and head where code before the cut branches on sizes and code behind it does not.
+
+    Whether the parts serve other sizes must be tried; see ``planning``.
+
+    Raises:
+        CutError: As for ``cut_declared``; or nothing branches, or more than the module's own output crosses.
+    """
+    with _cleared(whole) as restore:
+        traces, found = _declared(whole, split, image, restore)
+        own = all(
+            leaf.node is one.at
+            for one, crossing in zip(traces, found, strict=True)
+            for leaf in crossing.leaves
+        )
+        lasting = not any(crossing.frozen for crossing in found) and not any(
+            one.frozen_late for one in traces
+        )
+        if not (own and lasting and any(one.frozen for one in traces)):
+            raise CutError(
+                f"{split!r} of {type(whole).__name__} needs no extractor that runs all code up to it."
+            )
+        free = [attrs.evolve(one, frozen=False) for one in traces]
+        _, head = _parts(whole, split, free, found)
+        kept = {id(tensor) for tensor in state_of(head).values()}
+        sides: dict[str, Part] = {
+            name: "head" if id(tensor) in kept else "extractor" for name, tensor in state_of(whole).items()
+        }
+        return stopped(whole, split, sides, found[1].names), head
+
+
+def _declared(
+    whole: nn.Module, split: str, image: tuple[int, ...], restore: Callable[[], None]
+) -> tuple[list[Traced], list[Crossing]]:
+    """Return the traces in train and eval mode, and what crosses in each."""
+    traces = []
+    with unchanged(whole):
+        for training in (True, False):
+            traces.append(trace(whole, split, training, signal((2, *image))))
+            restore()
+        found = [declared_crossing(whole, one, frozenset()) for one in traces]
+        barred = [_barred(whole, *pair) for pair in zip(traces, found, strict=True)]
+        if any(barred):
+            found = [declared_crossing(whole, *pair) for pair in zip(traces, barred, strict=True)]
+    if found[0].names != found[1].names:
+        raise CutError(
+            f"Other values cross {split!r} of {type(whole).__name__} in train mode, {found[0].names}, than in eval "
+            f"mode, {found[1].names}. Split at a block boundary or at 'forward_features'.",
+            subject=split,
+        )
+    return traces, found
+
+
+@contextmanager
+def _cleared(whole: nn.Module) -> Iterator[Callable[[], None]]:
+    """Give every module's attributes back as they were: code that is traced may keep what it is given.
+
+    Yields a function that does so between two traces, and leaves the constants that the tracer puts on the root.
+    """
+    before = [(module, dict(vars(module))) for module in whole.modules()]
+
+    def restore(constants: bool = True) -> None:
+        for module, known in before:
+            now = vars(module)
+            for name in [name for name in now if name not in known]:
+                if not (constants and name.startswith("_tensor_constant")):
+                    del now[name]
+            now.update((name, value) for name, value in known.items() if now.get(name) is not value)
+
+    try:
+        yield restore
+    finally:
+        restore(constants=False)
+
+
+APPROACHES: dict[str, Cut] = {
+    "fx": cut_traced,
+    "stopped": cut_stopped,
+    "declared": cut_declared,
+    "canonical": cut_canonical,
+}
+"""By name: (whole network, split point, image shape (channels, height, width)) to (extractor, head)."""
+
+
+def _parts(
+    whole: nn.Module, split: str, traces: list[Traced], found: list[Crossing]
+) -> tuple[nn.Module, nn.Module]:
+    """Return both parts from the traces in train and in eval mode."""
+    train, evaluate = (graphs_of(whole, one, crossing) for one, crossing in zip(traces, found, strict=True))
+    graphs: dict[Part, Graphs] = {
+        "extractor": (train[0], evaluate[0]),
+        "head": (train[1], evaluate[1]),
+    }
+    sides = owners(whole, {side: used_by(whole, pair) for side, pair in graphs.items()}, split)
+    extractor, head = (
+        assemble(whole, graphs[side], side, sides, found[1].names) for side in ("extractor", "head")
+    )
+    return extractor, head
+
+
+def _barred(whole: nn.Module, traced: Traced, crossing: Crossing) -> frozenset[fx.Node]:
+    """Return early module calls that the head would repeat with parameters that the extractor uses too."""
+    late = set(late_nodes(traced)) | crossing.again
+    crossed = frozenset(leaf.node for leaf in crossing.leaves) | {node for node, _ in crossing.fixed}
+    repeated = (ancestors(late, crossed) | late) - crossed
+    early = [n for n in traced.graph.nodes if n not in late and n.op == "call_module"]
+    tensors = {n: {id(t) for t in state_of(whole.get_submodule(str(n.target))).values()} for n in early}
+    left = ancestors([leaf.node for leaf in crossing.leaves]) | {leaf.node for leaf in crossing.leaves}
+    used = set[int]().union(*(tensors[n] for n in early if n in left))
+    return frozenset(n for n in early if n in repeated and tensors[n] & used)
+
+
+def approaches_for(split: str) -> tuple[str, ...]:
+    """Return the approaches that a split point is tried with, in order."""
+    return ("canonical",) if split == CANONICAL else ("fx", "stopped", "declared")
+
+
+def cut(whole: nn.Module, split: str, approach: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
+    """Return extractor and head, which hold the whole network's own modules, parameters and keys.
+
+    Every parameter and buffer belongs to exactly one part; what no part uses goes to the side it is
+    registered on. Cutting changes nothing in ``whole``.
+
+    Args:
+        whole: The network; later training of a part trains it too.
+        split: A module path, or ``"forward_features"``.
+        approach: A key of ``APPROACHES``.
+        image: (channels, height, width) of an image that the network takes.
+
+    Raises:
+        UnknownName: No such approach, or no such module.
+        CutError: More than one tensor crosses, or the module is not called exactly once.
+    """
+    if approach not in APPROACHES:
+        raise UnknownName(
+            f"No way to cut is called {approach!r}; known are {', '.join(APPROACHES)}. The component was made "
+            "by another version of compatkit or needs a plugin.",
+            subject=approach,
+        )
+    if approach == "canonical":
+        if not (hasattr(whole, "forward_features") and hasattr(whole, "forward_head")):
+            raise CutError(
+                f"{type(whole).__name__} has no forward_features and forward_head; name a module path as split point.",
+                subject=split,
+            )
+    elif split not in dict(whole.named_modules()) or not split:
+        raise UnknownName(unknown_split(whole, split), subject=split)
+    return APPROACHES[approach](whole, split, image)
+
+
+def unknown_split(whole: nn.Module, split: str) -> str:
+    """Return the message for a split point that is no module of the network."""
+    paths = [CANONICAL, *(name for name, _ in whole.named_modules() if name)]
+    near = difflib.get_close_matches(split, paths, n=3, cutoff=0.5)
+    short = [path for path in paths if path.count(".") == 0]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"modules at the top are {', '.join(short)}."
+    return f"{type(whole).__name__} has no module {split!r} to split at; {hint}"

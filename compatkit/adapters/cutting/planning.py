@@ -1,0 +1,233 @@
+"""Try a cut before anything is built on it: which way works, what crosses, and where a network can be cut at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit.adapters.builders import BUILDERS, create, json_kwargs
+from compatkit.adapters.cutting.crossing import OTHER_SIZES
+from compatkit.adapters.cutting.cut import approaches_for, cut
+from compatkit.adapters.cutting.discovery import CutPoint, watched
+from compatkit.adapters.cutting.proof import unchanged
+from compatkit.adapters.cutting.signals import signal
+from compatkit.adapters.initialisation import seeded, without_draws
+from compatkit.adapters.inputs import InputSpec, class_layer, config_of, input_of
+from compatkit.contracts.contract import Blueprint
+from compatkit.errors import CutError
+
+
+@attrs.frozen
+class Plan:
+    """A cut that was tried and works.
+
+    Attributes:
+        class_layer: Prefixes of the class layer's tensors in the head's state dict, such as ``"fc."``.
+        parameters: Counts of extractor and head.
+    """
+
+    extractor: Blueprint
+    head: Blueprint
+    class_layer: tuple[str, ...]
+    input: InputSpec
+    parameters: tuple[int, int]
+
+
+def plan(
+    model: str,
+    split: str,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    size: tuple[int, int] | None = None,
+    builder: str = "timm",
+) -> Plan:
+    """Try a cut and return the blueprints of both parts.
+
+    Args:
+        model: Name that the builder knows.
+        split: Module path such as ``"layer2"`` or ``"blocks.4"``, or ``"forward_features"``.
+        kwargs: JSON values for the builder.
+        size: Height and width of the images; default: the backbone's own. A backbone of fixed size is built for
+            this size (``img_size``).
+        builder: Key of the table of builders.
+
+    Raises:
+        UnknownName: No such builder, model or split point; the message suggests near ones.
+        UsageError: The arguments do not fit the model.
+        CutError: The network cannot be cut there; the message says what crosses.
+    """
+    whole, given, spec = blank(builder, model, kwargs or {}, size)
+    asked = Blueprint(builder, BUILDERS[builder].library(), model, given, split, "extractor", "", spec.size)
+    blueprint, extractor, head = working_cut(whole, asked)
+    parameters = tuple(
+        sum(parameter.numel() for parameter in part.parameters()) for part in (extractor, head)
+    )
+    layers = tuple(name for name in class_layer(whole) if any(k.startswith(name) for k in head.state_dict()))
+    return Plan(blueprint, attrs.evolve(blueprint, side="head"), layers, spec, (parameters[0], parameters[1]))
+
+
+def cut_points(
+    model: str,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    size: tuple[int, int] | None = None,
+    builder: str = "timm",
+    progress: Callable[[int, int, str], None] | None = None,
+) -> list[CutPoint]:
+    """Return where a network can be cut and where not, in the order of the forward pass.
+
+    Every point where nothing but a module's own output crosses is tried; the others only say what crosses.
+
+    Args:
+        model: Name that the builder knows.
+        kwargs: JSON values for the builder.
+        size: Height and width of the images; default: the backbone's own.
+        builder: Key of the table of builders.
+        progress: Called with done, total and what is tried.
+
+    Raises:
+        UnknownName: No such builder or model.
+    """
+    whole, given, spec = blank(builder, model, kwargs or {}, size)
+    asked = Blueprint(builder, BUILDERS[builder].library(), model, given, "", "extractor", "", spec.size)
+    points = watched(whole, (spec.channels, *spec.size))
+    found = []
+    for number, point in enumerate(points, 1):
+        if progress is not None:
+            progress(number, len(points), point.name)
+        found.append(_tried(whole, attrs.evolve(asked, split=point.name), point) if point.own else point)
+    return found
+
+
+def _tried(whole: nn.Module, asked: Blueprint, point: CutPoint) -> CutPoint:
+    """Return the point with the way in which it can be cut, or why it cannot."""
+    if point.refused:
+        return point
+    try:
+        return attrs.evolve(point, approach=working_cut(whole, asked)[0].approach)
+    except CutError as error:
+        return attrs.evolve(point, refused=str(error))
+
+
+def parts_of(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module]:
+    """Cut a whole network as its blueprint says; return extractor and head."""
+    return cut(whole, blueprint.split, blueprint.approach, (channels_of(blueprint), *blueprint.traced_size))
+
+
+def channels_of(blueprint: Blueprint) -> int:
+    """Return the image channels; a blueprint names them wherever they are not 3."""
+    return int(blueprint.kwargs.get("in_chans", 3))
+
+
+def blank(
+    builder: str, model: str, kwargs: Mapping[str, Any], size: tuple[int, int] | None
+) -> tuple[nn.Module, dict[str, Any], InputSpec]:
+    """Return a network without initial weights, its keyword arguments, and the images that it takes.
+
+    Args:
+        builder: Key of the table of builders.
+        model: Name that the builder knows.
+        kwargs: JSON values for the builder.
+        size: Height and width of the images; None takes the network's own.
+
+    Raises:
+        UnknownName: No such builder or model.
+        UsageError: The arguments do not fit the model.
+    """
+    given = json_kwargs(model, kwargs)
+    with seeded(0), without_draws():
+        whole = create(builder, model, given)
+        if size is not None and config_of(whole).get("fixed_input_size") and "img_size" not in given:
+            given["img_size"] = list(size)
+            whole = create(builder, model, given)
+    spec = input_of(whole, given, size)
+    if spec.channels != 3:
+        given["in_chans"] = spec.channels
+    return whole, given, spec
+
+
+def working_cut(whole: nn.Module, asked: Blueprint) -> tuple[Blueprint, nn.Module, nn.Module]:
+    """Try the ways to cut in turn; return the blueprint with the first that works, and both parts.
+
+    Args:
+        whole: The network of the blueprint.
+        asked: Says where; its approach is not looked at.
+
+    Raises:
+        CutError: None works; the last says why.
+    """
+    *first, last = (attrs.evolve(asked, approach=approach) for approach in approaches_for(asked.split))
+    for blueprint in first:
+        try:
+            return _run(whole, blueprint)
+        except _NotTaken:
+            raise
+        except CutError:
+            continue
+    return _run(whole, last)
+
+
+class _NotTaken(CutError):
+    """The network does not take such images, however it is cut."""
+
+
+def _run(whole: nn.Module, blueprint: Blueprint) -> tuple[Blueprint, nn.Module, nn.Module]:
+    """Cut and run once; return the blueprint with the count of tensors that cross.
+
+    Raises:
+        CutError: The network does not take such images, or cannot be cut so.
+    """
+    extractor, head = parts_of(whole, blueprint)
+    height, width = blueprint.traced_size
+    with unchanged(whole, extractor, head), torch.no_grad():
+        extractor.eval()
+        head.eval()
+        try:
+            features = extractor(signal((2, channels_of(blueprint), height, width)))
+            given = (features,) if isinstance(features, Tensor) else features
+            several = isinstance(given, tuple) and all(isinstance(one, Tensor) for one in given)
+            if isinstance(features, Tensor) or (several and blueprint.approach != "fx"):
+                head(features)
+                if blueprint.approach == "stopped":
+                    _check_other_sizes(whole, extractor, head, blueprint)
+                return attrs.evolve(blueprint, cut_outputs=len(given)), extractor, head
+        except (RuntimeError, AssertionError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise _NotTaken(
+                f"{blueprint.model} does not take {channels_of(blueprint)} x {height} x {width} images: {error}. Leave "
+                "size out for its own, or look for an img_size argument.",
+                subject=blueprint.split,
+            ) from error
+    raise CutError(
+        f"{blueprint.split!r} of {blueprint.model} gives a {type(features).__name__}; a cut passes tensors. Split "
+        "at another module.",
+        subject=blueprint.split,
+    )
+
+
+def _check_other_sizes(whole: nn.Module, extractor: nn.Module, head: nn.Module, blueprint: Blueprint) -> None:
+    """Refuse parts that are not the whole network at other image sizes, where it takes some.
+
+    Raises:
+        CutError: They are not, or it takes none, so that nothing speaks for running all code up to the cut.
+    """
+    height, width = blueprint.traced_size
+    compared = 0
+    whole.eval()
+    for tall, wide in (*OTHER_SIZES, (-(height // 2), -(width // 3))):
+        images = signal((2, channels_of(blueprint), height + tall, width + wide))
+        try:
+            expected = whole(images)
+        except Exception:  # foreign code refuses sizes in its own way
+            continue
+        # Weights may be whatever was in memory, so that values need not be numbers.
+        if not torch.equal(torch.nan_to_num(head(extractor(images))), torch.nan_to_num(expected)):
+            raise CutError(
+                f"The parts differ from {blueprint.model} at {height + tall}x{width + wide} pixels."
+            )
+        compared += 1
+    if not compared:
+        raise CutError(f"{blueprint.model} takes images of {height}x{width} pixels only.")

@@ -1,0 +1,136 @@
+"""Proof that two parts reproduce the network they were cut from, bit for bit, in eval and in train mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from compatkit.adapters.cutting.signals import signal
+from compatkit.errors import CutError
+
+RUNS = ((False, 2), (False, 3), (True, 2))
+"""Train mode or not, and images in the batch."""
+
+
+def prove(
+    whole: nn.Module, extractor: nn.Module, head: nn.Module, size: tuple[int, int], channels: int
+) -> None:
+    """Compare ``head(extractor(x))`` with ``whole(x)``: bitwise, in eval and in train mode.
+
+    In train mode dropout draws from the same seed and the buffers must end equal too. Modes, buffers and the
+    global random state are as before.
+
+    Args:
+        whole: The network, with the same weights as the parts (it may hold the very same tensors).
+        extractor: The part before the cut.
+        head: The part after the cut.
+        size: Height and width of the images in pixels.
+        channels: Channels of the images.
+
+    Raises:
+        CutError: Outputs or buffers differ, something else than tensors cross, or than one comes out, or the head
+            changes its input in place.
+    """
+    modules = (whole, extractor, head)
+    device = next((tensor.device for tensor in whole.state_dict().values()), torch.device("cpu"))
+    with unchanged(*modules), torch.no_grad():
+        for training, batch in RUNS:
+            images = signal((batch, channels, *size)).to(device)
+            _compare(whole, extractor, head, images, training)
+
+
+@contextmanager
+def unchanged(*modules: nn.Module) -> Iterator[None]:
+    """Give modes, buffers and the global CPU random state back as they were."""
+    buffers = {buffer: buffer.clone() for module in modules for buffer in module.buffers()}
+    with torch.random.fork_rng(devices=[]), modes_kept(*modules):
+        try:
+            yield
+        finally:
+            _restore(buffers)
+
+
+@contextmanager
+def modes_kept(*modules: nn.Module) -> Iterator[None]:
+    """Give the mode of every submodule back as it was."""
+    modes = {one: one.training for module in modules for one in module.modules()}
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _restore(buffers: dict[Tensor, Tensor]) -> None:
+    with torch.no_grad():
+        for buffer, value in buffers.items():
+            buffer.copy_(value)
+
+
+def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Tensor, training: bool) -> None:
+    mode = "train" if training else "eval"
+    buffers = {b: b.clone() for module in (whole, extractor, head) for b in module.buffers()}
+
+    def parts(x: Tensor) -> Any:
+        features = extractor(x)
+        tensors = (features,) if isinstance(features, Tensor) else features
+        if not isinstance(tensors, tuple) or not all(isinstance(one, Tensor) for one in tensors):
+            raise CutError(
+                f"{_shown(features)} crosses the split point; a cut passes a tensor or a tuple of them."
+            )
+        versions = [one._version for one in tensors]
+        logits = head(features)
+        if [one._version for one in tensors] != versions:
+            raise CutError(
+                "The head changes the features that it is given in place, so they could not be given to several "
+                "heads. Split one module later."
+            )
+        return logits
+
+    # Parts and whole share modules; each sets its modes in its own way, right before it runs.
+    whole.train(training)
+    expected = _run(whole, images)
+    moved = {name: value.clone() for name, value in whole.state_dict().items()}
+    _restore(buffers)
+    for part in (extractor, head):
+        part.train(training)
+    came = _run(parts, images)
+    if not isinstance(expected, Tensor) or not isinstance(came, Tensor):
+        raise CutError(f"The network gives {_shown(expected)} in {mode} mode; one tensor was expected.")
+    if expected.shape != came.shape or not torch.equal(expected, came):
+        gap = float((expected - came).abs().max()) if expected.shape == came.shape else float("nan")
+        raise CutError(
+            f"In {mode} mode the parts do not reproduce the whole network at batch size {len(images)}: outputs differ "
+            f"by up to {gap:.3g}, where equal bits were expected. Split at another module or at 'forward_features'."
+        )
+    joined = {**extractor.state_dict(), **head.state_dict()}
+    wrong = sorted(set(joined) ^ set(moved)) or [
+        n for n, value in moved.items() if not _equal(value, joined[n])
+    ]
+    if wrong:
+        raise CutError(
+            f"In {mode} mode the parts do not hold or move the same state as the whole network: "
+            f"{', '.join(wrong[:3])}. Split at another module or at 'forward_features'."
+        )
+    _restore(buffers)
+
+
+def _run(function: Callable[[Tensor], Any], images: Tensor) -> Any:
+    torch.default_generator.manual_seed(0)
+    return function(images.clone())
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a, b) or (a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all()))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)} ({', '.join(map(_shown, value))})"
+    return f"a {type(value).__name__}"

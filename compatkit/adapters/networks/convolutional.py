@@ -1,0 +1,131 @@
+"""A small convolutional chain whose size, pooling, normalisation and activation are settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from compatkit.adapters.networks.classifier import Classifier, check_counts, square, stage
+from compatkit.adapters.networks.layers import Kind, planned
+from compatkit.errors import UsageError
+
+REDUCTIONS = ("average", "max", "stride", "none")
+TOPS = ("mean", "flatten")
+
+
+class ConvChain(Classifier):
+    """3x3 convolutions, each halving the size, and a class layer; ``layer1``, ``layer2``, ... are the split points.
+
+    Args:
+        channels: Filters of each convolution.
+        reduce: How each convolution but the first comes to half the size: ``"average"`` or ``"max"`` pooling of 2x2
+            before it, ``"stride"`` 2 of its own, or not at all (``"none"``).
+        top: What enters the class layer: the ``"mean"`` over pixels, or all of them (``"flatten"``).
+        norm: ``"none"`` or ``"batch"``, after each convolution.
+        activation: As for ``FullyConnected``.
+        initial: ``"he"`` or ``"glorot"``.
+        kernel: Side of the filters, an odd number.
+        img_size: Height and width, or one number for both.
+
+    Raises:
+        UsageError: Counts below 1, an even kernel, a word that is not known, or nothing is left of the image.
+    """
+
+    fixed_input_size: ClassVar[bool] = True
+    first_conv: ClassVar[str] = "layer1.linear"
+
+    def __init__(
+        self,
+        *,
+        num_classes: int = 10,
+        in_chans: int = 3,
+        img_size: int | tuple[int, int] = 32,
+        channels: Sequence[int] = (32, 64, 64, 128),
+        reduce: str = "average",
+        top: str = "flatten",
+        norm: str = "none",
+        activation: str = "relu",
+        initial: str = "he",
+        kernel: int = 3,
+        drop_rate: float = 0.0,
+    ) -> None:
+        size = square("ConvChain", img_size)
+        super().__init__(num_classes, in_chans, drop_rate, size)
+        _check(channels, reduce, top, kernel)
+        self.initial = initial
+        kind = Kind("ConvChain", norm, activation)
+        self.depth, self.reduce = len(channels), reduce
+        before, (height, width) = in_chans, size
+        for number, filters in enumerate(channels, 1):
+            halves = number > 1 and reduce != "none"
+            stride = 2 if halves and reduce == "stride" else 1
+            if halves and stride == 1:
+                self.add_module(f"pool{number}", nn.AvgPool2d(2) if reduce == "average" else nn.MaxPool2d(2))
+            if halves:
+                height, width = (
+                    ((height + 1) // 2, (width + 1) // 2) if stride == 2 else (height // 2, width // 2)
+                )
+            if min(height, width) < 1:
+                raise UsageError(
+                    f"ConvChain: nothing is left of {size[0]}x{size[1]} pixels at layer{number}."
+                )
+            conv = nn.Conv2d(before, filters, kernel, stride, kernel // 2)
+            self.add_module(f"layer{number}", kind.layer(conv))
+            before = filters
+            self.feature_info.append(
+                dict(stage(f"layer{number}", filters, 2 ** (number - 1) if reduce != "none" else 1))
+            )
+        self.global_pool = nn.AdaptiveAvgPool2d(1) if top == "mean" else nn.Identity()
+        self.flatten = nn.Flatten()
+        self.finish(before, before if top == "mean" else before * height * width)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Images (N, in_chans, H, W) to the maps of the last convolution."""
+        for number in range(1, self.depth + 1):
+            if hasattr(self, f"pool{number}"):
+                x = self.get_submodule(f"pool{number}")(x)
+            x = self.get_submodule(f"layer{number}")(x)
+        return x
+
+    def pool(self, x: Tensor) -> Tensor:
+        """Maps to the vector that enters the class layer."""
+        return self.flatten(self.global_pool(x))
+
+    def reverse_plan(self) -> list[dict[str, str | None]]:
+        """Return linear map, normalisation, activation and pooling of each layer, by path and in order."""
+        plan = [
+            planned(
+                f"layer{number}",
+                self.get_submodule(f"layer{number}"),
+                f"pool{number}" if hasattr(self, f"pool{number}") else None,
+            )
+            for number in range(1, self.depth + 1)
+        ]
+        if isinstance(self.fc, nn.Linear):
+            mean = None if isinstance(self.global_pool, nn.Identity) else "global_pool"
+            plan.append(planned("fc", self.fc, mean))
+        return plan
+
+
+def _check(channels: Sequence[int], reduce: str, top: str, kernel: int) -> None:
+    if not channels:
+        raise UsageError("ConvChain: channels names at least one convolution, got none.")
+    for filters in channels:
+        check_counts("ConvChain", channels=filters)
+    check_counts("ConvChain", kernel=kernel)
+    if kernel % 2 == 0:
+        raise UsageError(f"ConvChain: kernel is an odd number, so that maps keep their size; got {kernel}.")
+    if reduce not in REDUCTIONS:
+        raise UsageError(f"ConvChain: reduce is one of {', '.join(REDUCTIONS)}; got {reduce!r}.")
+    if top not in TOPS:
+        raise UsageError(f"ConvChain: top is one of {', '.join(TOPS)}; got {top!r}.")
+
+
+def conv_chain(**kwargs: Any) -> ConvChain:
+    """Convolutional chain; ``channels``, ``reduce``, ``top``, ``norm`` and ``activation`` say which."""
+    return ConvChain(**kwargs)
+
+
+ENTRIES = (conv_chain,)

@@ -1,0 +1,146 @@
+"""Generators: networks that give images, from a latent vector or from a smaller image; plain modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from compatkit.adapters.networks.classifier import check_counts, draw_initial_weights
+from compatkit.adapters.networks.layers import Kind, Layer, activation, planned
+from compatkit.errors import UsageError
+
+ENLARGING = ("transpose", "nearest")
+
+
+class Generator(nn.Module):
+    """A latent vector to an image: a dense layer, then layers that double the size (Radford et al. 2016).
+
+    Args:
+        latent: Length of the vector.
+        channels: Maps of the dense layer, and of each layer after it but the last.
+        out_chans: Channels of the image; its side is ``start * 2 ** len(channels)``.
+        start: Side of the first maps.
+        enlarge: ``"transpose"``: transposed convolutions of 4x4 and stride 2; ``"nearest"``: every pixel four times,
+            then a convolution of 3x3.
+        norm: ``"batch"`` or ``"none"``, after all layers but the last.
+        activation: After all layers but the last; see ``FullyConnected``.
+        output: Activation of the image: ``"none"``, ``"tanh"``, ``"sigmoid"``, ``"relu"``.
+
+    Raises:
+        UsageError: Counts below 1, or a word that is not known.
+    """
+
+    def __init__(
+        self,
+        *,
+        latent: int = 64,
+        channels: Sequence[int] = (64, 32, 16),
+        out_chans: int = 1,
+        start: int = 4,
+        enlarge: str = "transpose",
+        norm: str = "batch",
+        activation: str = "relu",
+        output: str = "none",
+    ) -> None:
+        super().__init__()
+        check_counts("Generator", latent=latent, start=start, out_chans=out_chans, layers=len(channels))
+        for count in channels:
+            check_counts("Generator", channels=count)
+        kind = Kind("Generator", norm, activation)
+        dense = nn.Linear(latent, channels[0] * start * start)
+        self.dense = Layer(dense, nn.Identity(), kind.layer(dense).act)
+        self.unflatten = nn.Unflatten(1, (channels[0], start, start))
+        self.body = _Enlarging(kind, [*channels, out_chans], [True] * len(channels), enlarge, output)
+        draw_initial_weights(self)
+
+    def forward(self, latent: Tensor) -> Tensor:
+        """Vectors (N, latent) to images (N, out_chans, side, side)."""
+        return self.body(self.unflatten(self.dense(latent)))
+
+    def reverse_plan(self) -> list[dict[str, str | None]]:
+        """Return linear map, normalisation, activation and resizing of each layer, by path and in order."""
+        return [planned("dense", self.dense), *self.body.plan("body.")]
+
+
+class Upscaler(nn.Module):
+    """A small image to a larger one with as many channels as wanted, by convolutions alone.
+
+    Args:
+        in_chans: Channels of the small image.
+        channels: Maps of each layer but the last.
+        out_chans: Channels of the large image.
+        doublings: How many of the layers double the size, evenly spread; 2 makes 64x64 of 16x16.
+        enlarge: As for ``Generator``.
+        norm: As for ``Generator``.
+        activation: As for ``Generator``.
+        output: As for ``Generator``.
+
+    Raises:
+        UsageError: Counts below 1, more doublings than layers, or a word that is not known.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_chans: int = 1,
+        channels: Sequence[int] = (16, 32, 32, 16, 8),
+        out_chans: int = 1,
+        doublings: int = 2,
+        enlarge: str = "transpose",
+        norm: str = "none",
+        activation: str = "relu",
+        output: str = "none",
+    ) -> None:
+        super().__init__()
+        counts = [in_chans, *channels, out_chans]
+        for count in counts:
+            check_counts("Upscaler", channels=count)
+        layers = len(counts) - 1
+        check_counts("Upscaler", least=0, doublings=doublings)
+        if doublings > layers:
+            raise UsageError(f"Upscaler: {layers} layers cannot double the size {doublings} times.")
+        places = {round((turn + 0.5) * layers / doublings - 0.5) for turn in range(doublings)}
+        doubles = [number in places for number in range(layers)]
+        self.body = _Enlarging(Kind("Upscaler", norm, activation), counts, doubles, enlarge, output)
+        draw_initial_weights(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (N, in_chans, H, W) to (N, out_chans, H * 2 ** doublings, W * 2 ** doublings)."""
+        return self.body(images)
+
+    def reverse_plan(self) -> list[dict[str, str | None]]:
+        """Return linear map, normalisation, activation and resizing of each layer, by path and in order."""
+        return self.body.plan("body.")
+
+
+class _Enlarging(nn.Sequential):
+    """``layer1``, ``layer2``, ..., each with ``enlarge1``, ... before it where every pixel is repeated."""
+
+    def __init__(
+        self, kind: Kind, counts: Sequence[int], doubles: Sequence[bool], enlarge: str, output: str
+    ) -> None:
+        super().__init__()
+        if enlarge not in ENLARGING:
+            raise UsageError(f"{kind.owner}: enlarge is one of {', '.join(ENLARGING)}; got {enlarge!r}.")
+        for number, double in enumerate(doubles, 1):
+            before, after = counts[number - 1], counts[number]
+            if double and enlarge == "nearest":
+                self.add_module(f"enlarge{number}", nn.Upsample(scale_factor=2, mode="nearest"))
+            linear: nn.Module = nn.Conv2d(before, after, 3, 1, 1)
+            if double and enlarge == "transpose":
+                linear = nn.ConvTranspose2d(before, after, 4, 2, 1)
+            last = Layer(linear, nn.Identity(), activation(kind.owner, output))
+            self.add_module(f"layer{number}", last if number == len(doubles) else kind.layer(linear))
+
+    def plan(self, prefix: str) -> list[dict[str, str | None]]:
+        """Return the stages of a reverse plan, with paths behind ``prefix``."""
+        stages: list[dict[str, str | None]] = []
+        pool = None
+        for name, module in self.named_children():
+            if isinstance(module, Layer):
+                stages.append(planned(prefix + name, module, pool))
+                pool = None
+            else:
+                pool = prefix + name
+        return stages

@@ -1,0 +1,136 @@
+"""A width that networks agree on: a 1x1 convolution behind an extractor, and one before a head of another width.
+
+Source: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
+Sec. 5.2: "to fit all extractors to a single DCC head, we add a 1x1 convolution layer which changes the number of
+channels to 64". The paper's head is the rest of MobileNetV2, which takes 64 channels after its 10th block: where a
+head's own width is the common one, nothing stands before it. Any other head begins with a 1x1 convolution to its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from compatkit.adapters.cutting.proof import unchanged
+from compatkit.adapters.cutting.signals import signal
+from compatkit.contracts.contract import Blueprint
+from compatkit.errors import CutError
+
+TO, FROM = "to_width", "from_width"
+"""Names of the convolutions, in the extractor and in the head."""
+
+
+class Joined(nn.Module):
+    """Extractor and head as one module that holds their tensors under their own names.
+
+    Of tensors that have one name in both, which may be of two networks, the head's is shown.
+    """
+
+    def __init__(self, extractor: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.extractor, self.head = extractor, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images to logits."""
+        return self.head(self.extractor(x))
+
+    def state_dict(self, *args: object, **kwargs: object) -> dict[str, Tensor]:  # type: ignore[override]
+        """Return the tensors of both, without a prefix."""
+        return {**self.extractor.state_dict(), **self.head.state_dict()}
+
+    def load_state_dict(  # type: ignore[override]
+        self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
+    ) -> None:
+        """Give every tensor to the part that has its name.
+
+        Raises:
+            RuntimeError: A tensor is missing, unknown, or of another shape.
+        """
+        held = [one.state_dict().keys() for one in (self.extractor, self.head)]
+        unknown = sorted(state_dict.keys() - held[0] - held[1])
+        if strict and unknown:
+            raise RuntimeError(f"Unknown tensors: {', '.join(unknown[:3])}.")
+        for part, names in zip((self.extractor, self.head), held, strict=True):
+            own = {name: value for name, value in state_dict.items() if name in names}
+            part.load_state_dict(own, strict=strict, assign=assign)
+
+
+def widened(
+    extractor: nn.Module, head: nn.Module, blueprint: Blueprint, channels: int
+) -> tuple[nn.Module, nn.Module]:
+    """Put the convolutions of a blueprint's width between two parts; return the parts.
+
+    The convolutions draw their initial weights as torch does, after everything else: the network's own are the same
+    with and without a width. The modules are the parts themselves, changed in place.
+
+    Args:
+        extractor: Of the network's own width.
+        head: Of the same network.
+        blueprint: Of either.
+        channels: Of the images.
+
+    Raises:
+        CutError: What crosses is no map ``(N, C, H, W)``, or a name is taken.
+    """
+    if blueprint.width is None:
+        return extractor, head
+    own = own_width(extractor, blueprint, channels)
+    _behind(extractor, nn.Conv2d(own, blueprint.width, 1))
+    if own != blueprint.width:
+        _before(head, nn.Conv2d(blueprint.width, own, 1))
+    return extractor, head
+
+
+def own_width(extractor: nn.Module, blueprint: Blueprint, channels: int) -> int:
+    """Return how many channels a network's own features have, by one pass.
+
+    Raises:
+        CutError: They are no map ``(N, C, H, W)``.
+    """
+    with unchanged(extractor), torch.no_grad():
+        features = extractor.eval()(signal((1, channels, *blueprint.traced_size)))
+    if not isinstance(features, Tensor) or features.ndim != 4:
+        came = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise CutError(
+            f"A width is brought about by a 1x1 convolution over maps (N, C, H, W); {blueprint.model} gives {came} at "
+            f"{blueprint.split!r}. Split where maps cross, or leave the width out.",
+            subject=blueprint.split,
+        )
+    return features.shape[1]
+
+
+def _behind(part: nn.Module, convolution: nn.Conv2d) -> None:
+    _attach(part, TO, convolution, _ending(type(part)))
+
+
+def _before(part: nn.Module, convolution: nn.Conv2d) -> None:
+    _attach(part, FROM, convolution, _beginning(type(part)))
+
+
+def _attach(part: nn.Module, name: str, convolution: nn.Conv2d, kind: type[nn.Module]) -> None:
+    """Give a part a layer and the forward pass that runs it."""
+    if hasattr(part, name):
+        raise CutError(f"The network has something named {name!r} already, the name of the convolution.")
+    part.add_module(name, convolution.train(part.training))
+    part.__class__ = kind
+
+
+@functools.cache
+def _ending(cls: type[nn.Module]) -> type[nn.Module]:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        """Images to features of the common width."""
+        return self.get_submodule(TO)(cls.forward(self, x))
+
+    return type(f"{cls.__name__}Widened", (cls,), {"forward": forward, "__module__": cls.__module__})
+
+
+@functools.cache
+def _beginning(cls: type[nn.Module]) -> type[nn.Module]:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        """Features of the common width to logits."""
+        return cls.forward(self, self.get_submodule(FROM)(x))
+
+    return type(f"{cls.__name__}Widened", (cls,), {"forward": forward, "__module__": cls.__module__})

@@ -1,0 +1,201 @@
+"""Take in a checkpoint that somebody else's program saved: as an extractor and a head with contracts and provenance."""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+
+from compatkit.adapters.builders import BUILDERS, BUILT_IN, create
+from compatkit.adapters.cutting.planning import blank
+from compatkit.adapters.inputs import class_layer, config_of
+from compatkit.components.checkpoints.matching import compare, completed, converted, refuse
+from compatkit.components.checkpoints.reading import Checkpoint, read_checkpoint
+from compatkit.components.checkpoints.unwrapping import stripped
+from compatkit.components.splitting import Holder, SplitPart, publish_split, split
+from compatkit.contracts.manifest import About
+from compatkit.errors import CompatkitError
+from compatkit.registry.names import check_name
+from compatkit.registry.weights.tensorfile import check_finite
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from compatkit.data.dataset import Split
+
+NEAR = 8
+"""Models of each library, with a near name, that a file is held against when it does not fit."""
+
+
+@attrs.frozen(eq=False)
+class Adoption:
+    """A checkpoint that became two parts, not published yet.
+
+    Attributes:
+        checkpoint: The file.
+        kwargs: Arguments of the network, those that the weights showed included.
+        parts: ``{"extractor": ..., "head": ...}``.
+        told: What was taken, left out, converted and read from the weights, one sentence each.
+    """
+
+    checkpoint: Checkpoint
+    kwargs: Mapping[str, Any]
+    parts: Mapping[str, SplitPart]
+    told: tuple[str, ...]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What both manifests record of where the weights came from."""
+        return {"adopted": {**self.checkpoint.facts, "steps": list(self.told)}}
+
+    def publish(self, registry: Holder, name: str, *, about: About | None = None) -> dict[str, str]:
+        """Publish the parts as ``<name>.extractor`` and ``<name>.head``; return their references.
+
+        Raises:
+            CutError: A part, rebuilt, is not what its contract promises; nothing is written then.
+            EnvironmentFailure: Disk full, no right to write.
+        """
+        return publish_split(registry, self.parts, name, training=self.provenance, about=about)
+
+
+def adopt(
+    path: str | os.PathLike[str],
+    *,
+    model: str,
+    point: str,
+    builder: str = "timm",
+    kwargs: Mapping[str, Any] | None = None,
+    size: tuple[int, int] | None = None,
+    key: str | None = None,
+    labels: Sequence[str] | None = None,
+    data: Split | None = None,
+    images: Mapping[str, Any] | None = None,
+) -> Adoption:
+    """Read a checkpoint, hold it against its network, and cut that; see ``Registry.adopt``."""
+    blank(
+        builder, model, kwargs or {}, size
+    )  # what is wrong with the name is said before a large file is read
+    checkpoint = read_checkpoint(path, key=key)
+    own, given, state, told = _fitted(checkpoint, str(path), builder, model, kwargs or {}, size)
+    check_finite(state, str(path))
+    told += converted(state, own)
+    cut = split(
+        model,
+        point,
+        kwargs=given,
+        size=size,
+        builder=builder,
+        labels=labels,
+        data=data,
+        weights=state,
+        images=images,
+    )
+    return Adoption(checkpoint, given, cut, (*checkpoint.told, *told))
+
+
+def check_target(name: str) -> str:
+    """Return ``name`` if parts can be published under it.
+
+    Raises:
+        InvalidName: Its parts would have no valid names.
+    """
+    check_name(f"{name}.extractor")
+    return name
+
+
+def _fitted(
+    checkpoint: Checkpoint,
+    whose: str,
+    builder: str,
+    model: str,
+    kwargs: Mapping[str, Any],
+    size: tuple[int, int] | None,
+) -> tuple[Mapping[str, Tensor], dict[str, Any], dict[str, Tensor], tuple[str, ...]]:
+    """Return the network's own tensors, its arguments, the weights under its names, and what was done for that.
+
+    Raises:
+        CheckpointMismatch: The weights are of another network.
+    """
+    whole, given, _ = blank(builder, model, kwargs, size)
+    found = stripped(checkpoint.tensors, whole.state_dict())
+    told = list(found.told)
+    shown = dict(_shown_arguments(whole, found.tensors, given))
+    if shown:
+        told += [f"{name} {value} read from {layer}" for name, (value, layer) in shown.items()]
+        given = {**given, **{name: value for name, (value, _) in shown.items()}}
+        whole, given, _ = blank(builder, model, given, size)
+    state = found.tensors
+    renamed = BUILDERS[builder].renamed
+    if renamed is not None:
+        state, more = renamed(model, state)
+        told += more
+    own = whole.state_dict()
+    state, added = completed(state, own)
+    mismatch = compare(state, own)
+    if mismatch:
+        fitting = list(_fitting(builder, model, kwargs, found.tensors))
+        raise refuse(whose, f"{model} of {builder}", mismatch, fitting)
+    return own, given, state, (*told, *added)
+
+
+SHOWN = frozenset({"num_classes", "in_chans"})
+"""Arguments that the weights show."""
+
+
+def _shown_arguments(
+    whole: nn.Module, tensors: Mapping[str, Any], given: Mapping[str, Any]
+) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Yield arguments that the weights show and nobody gave: the count of classes, and of image channels."""
+    own = whole.state_dict()
+    for layer in class_layer(whole):
+        name = f"{layer}weight"
+        differs = name in tensors and name in own and tensors[name].shape[:1] != own[name].shape[:1]
+        if differs and tensors[name].ndim == own[name].ndim and "num_classes" not in given:
+            yield "num_classes", (int(tensors[name].shape[0]), name)
+            break
+    first = config_of(whole).get("first_conv")
+    name = f"{first}.weight"
+    if isinstance(first, str) and name in tensors and name in own and "in_chans" not in given:
+        came, expected = tuple(tensors[name].shape), tuple(own[name].shape)
+        if len(came) == len(expected) == 4 and came[1] != expected[1] and came[1] > 0:
+            yield "in_chans", (came[1], name)
+
+
+def _fitting(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the networks of a near name that the weights fit exactly, as a person would name them."""
+    shown = {name: value for name, value in kwargs.items() if name not in SHOWN}
+    if shown != kwargs and _fits(builder, model, shown, state):
+        yield f"{model} of {builder} without {' and '.join(sorted(kwargs.keys() & SHOWN))}, which the weights show"
+        return
+    for other in (builder, *(one for one in BUILT_IN if one != builder)):
+        known = (one for one in (BUILDERS[other].names or tuple)() if (other, one) != (builder, model))
+        for name in heapq.nsmallest(NEAR, known, key=lambda one: _distance(model, one)):
+            if _fits(other, name, kwargs if other == builder else {}, state):
+                yield f"{name} of {other}"
+
+
+def _distance(one: str, other: str) -> tuple[float, float]:
+    """Return how far two names are apart; those that differ in numbers only, as resnet18 and resnet34, are near."""
+    masked = [re.sub(r"[0-9]+", "#", name) for name in (one, other)]
+    pairs = ((masked[0], masked[1]), (one, other))
+    first, second = (1 - difflib.SequenceMatcher(None, left, right).ratio() for left, right in pairs)
+    return first, second
+
+
+def _fits(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Tell whether weights fit a network, which is made without memory of its own."""
+    try:
+        with torch.device("meta"):
+            whole = create(builder, model, kwargs)
+            shown = {name: value for name, (value, _) in _shown_arguments(whole, state, kwargs)}
+            if shown:
+                whole = create(builder, model, {**kwargs, **shown})
+        return not compare(state, whole.state_dict())
+    except (CompatkitError, RuntimeError, NotImplementedError):
+        return False

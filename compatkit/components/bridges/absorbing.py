@@ -1,0 +1,207 @@
+"""The absorbed bridge: the head's entry layers are refitted to another extractor's features, and nothing is added.
+
+Each linear layer A of the head that takes the features themselves is replaced by the ridge regression from patches of
+the new features, seen as A sees them, to what A gives on the features that the head knows.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from compatkit.adapters.alignment.affine import Affine
+from compatkit.adapters.alignment.positions import Window
+from compatkit.adapters.alignment.ridge import ridge, usual_strength
+from compatkit.adapters.stitching.entering import widen_entry
+from compatkit.components.bridges.candidate import Candidate
+from compatkit.components.bridges.closed import COLUMNS
+from compatkit.components.bridges.ground import Ground
+from compatkit.components.bridging import moments_of
+from compatkit.errors import IncompatibleError
+from compatkit.evaluation.normalisation import norm_layers
+
+LINEAR = frozenset({"conv2d", "linear"})
+ASKING = frozenset({"__get__", "size", "dim", "is_floating_point", "numel", "stride", "is_contiguous"})
+"""What may be asked of the features beside: it reads their form."""
+
+
+@attrs.frozen(eq=False)
+class Entry:
+    """A linear layer that takes the features.
+
+    Attributes:
+        path: Its name in the head.
+        layer: The layer.
+        normalised: Path of the batch normalisation that takes what it gives, which nothing else does; else empty.
+    """
+
+    path: str
+    layer: nn.Conv2d | nn.Linear
+    normalised: str = ""
+
+    @property
+    def window(self) -> Window:
+        """What it sees for one of its positions."""
+        if isinstance(self.layer, nn.Linear):
+            return Window()
+        sides = (self.layer.kernel_size, self.layer.stride, self.layer.padding, self.layer.dilation)
+        return Window(*((int(a), int(b)) for a, b in sides))
+
+
+def absorbed(ground: Ground) -> Candidate:
+    """Return the head with refitted entry layers.
+
+    Raises:
+        IncompatibleError: The features do not go into linear layers alone, or these are too wide.
+    """
+    _, target = next(iter(ground.paired))[:2]
+    head = copy.deepcopy(ground.head.module).eval()
+    found = entries(head, target)
+    strength, changed = usual_strength(len(ground.pairs)), list[tuple[str, int]]()
+    residuals: list[float] = []
+    for one in found:
+        columns = ground.widths[0] * one.window.size
+        if columns > COLUMNS:
+            raise IncompatibleError(
+                f"The head's layer {one.path} would see patches of {columns:,} values; up to {COLUMNS:,} are "
+                "solved for."
+            )
+        old = copy.deepcopy(one.layer)
+        pairs = ((pair[0], pair[1]) for pair in ground.paired)
+        with torch.no_grad():
+            moments = moments_of(
+                pairs, ground.layout, len(ground.pairs), window=one.window, aim=old, seed=ground.seed
+            )
+        fitted = ridge(moments, strength)
+        residuals.append(fitted.residual)
+        if _replace(head, one, fitted, ground.widths[0]):
+            changed.append((one.path, ground.widths[0]))
+    facts = {"method": "absorbed", "strength": strength, "layers": [one.path for one in found]}
+    facts["residual"] = sum(residuals) / len(residuals)
+    return Candidate(ground, head, None, facts, refitted=True, entries=tuple(changed)).estimated()
+
+
+def entries(head: nn.Module, features: Tensor) -> list[Entry]:
+    """Return the linear layers that take the features; found by running the head.
+
+    Raises:
+        IncompatibleError: Something else takes them too.
+    """
+    given: dict[str, Tensor] = {}
+    normed: list[tuple[Tensor, str]] = []
+    layers = {id(one) for one in norm_layers(head)}
+    handles: list[Any] = []
+    for path, module in head.named_modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            handles.append(module.register_forward_hook(_noting(path, features, given)))
+        elif id(module) in layers:
+            handles.append(module.register_forward_pre_hook(_norming(path, normed)))
+    uses = _Uses(features, given)
+    try:
+        with torch.no_grad(), uses:
+            head(features)
+    finally:
+        for one in handles:
+            one.remove()
+    modules = dict(head.named_modules())
+    found = [Entry(path, modules[path], uses.norm_of(path, normed)) for path in given]  # type: ignore[arg-type]
+    other = sorted(uses.other)
+    odd = [one.path for one in found if not _plain(one.layer)]
+    if other or odd or not found or uses.linear != len(found):
+        what = ", ".join(other or odd) or "what is no layer of its own"
+        raise IncompatibleError(
+            f"The features go into {what}, and not only into linear layers of the head, so that none can be refitted "
+            "in their place. Take the rung ridge."
+        )
+    return found
+
+
+class _Uses(TorchFunctionMode):
+    """Notes every function that is called on the features, or on what a layer gives that takes them."""
+
+    def __init__(self, features: Tensor, given: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.features, self.given, self.linear = features, given, 0
+        self.other: set[str] = set()
+        self.takers: dict[str, list[str]] = {}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = [one for some in (*args, *(kwargs or {}).values()) for one in _each(some)]
+        name = getattr(func, "__name__", str(func))
+        if any(one is self.features for one in given):
+            if name in LINEAR:
+                self.linear += 1
+            elif name not in ASKING:
+                self.other.add(name)
+        for path, out in self.given.items():
+            if name not in ASKING and any(one is out for one in given):
+                self.takers.setdefault(path, []).append(name)
+        return func(*args, **(kwargs or {}))
+
+    def norm_of(self, path: str, normed: Sequence[tuple[Tensor, str]]) -> str:
+        """Return the batch normalisation that can hold a layer's bias: that alone takes the output."""
+        names = [norm for out, norm in normed if out is self.given[path]]
+        alone = len(names) == 1 and [norm for _, norm in normed].count(names[0]) == 1
+        return names[0] if alone and self.takers.get(path) == ["batch_norm"] else ""
+
+
+def _each(value: Any) -> Sequence[Any]:
+    """Return what a function is given in one argument: tensors may come in a list, as for a concatenation."""
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _noting(path: str, features: Tensor, given: dict[str, Tensor]) -> Callable[..., None]:
+    def note(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
+        if args and args[0] is features:
+            given[path] = out
+
+    return note
+
+
+def _norming(path: str, normed: list[tuple[Tensor, str]]) -> Callable[..., None]:
+    def note(module: nn.Module, args: tuple[Any, ...]) -> None:
+        normed.append((args[0], path))
+
+    return note
+
+
+def _plain(layer: nn.Conv2d | nn.Linear) -> bool:
+    if isinstance(layer, nn.Linear):
+        return True
+    return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+
+
+def _replace(head: nn.Module, entry: Entry, fitted: Affine, came: int) -> bool:
+    """Put the fitted weights in; return whether the layer has another form now."""
+    layer, weight, bias = entry.layer, fitted.weight.T.float(), fitted.bias.float()
+    if isinstance(layer, nn.Conv2d):
+        weight = weight.unflatten(1, (came, *layer.kernel_size))
+    changed = weight.shape != layer.weight.shape or (layer.bias is None and not entry.normalised)
+    if changed:
+        layer = widen_entry(head, entry.path, came)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        if layer.bias is not None:
+            layer.bias.copy_(bias)
+        else:
+            _fold(head.get_submodule(entry.normalised), bias)
+    return changed
+
+
+def _fold(norm: nn.Module, bias: Tensor) -> None:
+    """Move a bias into the mean that batch normalisation takes off."""
+    mean = norm.running_mean
+    if isinstance(mean, Tensor):
+        mean -= bias

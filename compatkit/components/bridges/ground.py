@@ -1,0 +1,237 @@
+"""What all rungs between two parts stand on: images, both extractors' features, the head's own network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit.adapters.alignment.moments import PairedMoments
+from compatkit.adapters.alignment.procrustes import rotation
+from compatkit.adapters.stitching.seam import build_adapter
+from compatkit.components.bridges.dividing import divided, pairing
+from compatkit.components.bridges.once import Once
+from compatkit.components.bridges.passes import Passes
+from compatkit.components.bridges.rungs import On
+from compatkit.components.bridging import Place, feature_pairs, images_for, moments_of, standing
+from compatkit.contracts.adaptation import after
+from compatkit.contracts.contract import Blueprint
+from compatkit.contracts.wiring import adapters_for
+from compatkit.data.split import Split
+from compatkit.errors import DataError, IncompatibleError, UsageError
+from compatkit.evaluation.adapter import Adapter
+from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.normalisation import evaluation_mode, reestimate
+
+
+@attrs.define(eq=False)
+class Ground:
+    """Two parts, the head's own extractor, and images.
+
+    Attributes:
+        extractor: Gives features.
+        head: Takes them.
+        own: The extractor that the head was trained with.
+        place: Where a projection stands, right before the head.
+        before: Adapters without weights that bring the features there.
+        fit: Images of the extractor's domain: statistics are estimated on them.
+        pairs: Images on which features are paired.
+        held: Images that agreement is measured on; nothing is fitted to them.
+        seed: Of orders and draws.
+    """
+
+    extractor: LoadedPart
+    head: LoadedPart
+    own: LoadedPart
+    place: Place
+    before: Sequence[Adapter]
+    fit: Split
+    pairs: Split
+    held: Split
+    seed: int = 0
+    paired: Passes = attrs.field(init=False)
+    features: Passes = attrs.field(init=False)
+    held_features: Passes = attrs.field(init=False)
+    _moments: Once[PairedMoments] = attrs.field(init=False)
+    _rotation: Once[Tensor] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.paired = Passes(lambda: self._pairs())
+        apart = Passes(lambda: self._finite(self._features(self.fit, self.seed)))
+        self.features = self.paired if self.pairs is self.fit else apart
+        self.held_features = self.passes(self.held, None)
+        self._moments = Once(self._paired_moments)
+        self._rotation = Once(lambda: rotation(self._moments.get()))
+
+    @property
+    def layout(self) -> str:
+        """Of the features."""
+        return self.place.blueprint.kwargs["layout"]
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Channels that come and that the head takes."""
+        came, gone = self.place.blueprint.kwargs["channels"]
+        return came, gone
+
+    @property
+    def needed(self) -> tuple[Blueprint, ...]:
+        """Adapters without which the features cannot enter the head."""
+        left, right = self.extractor.manifest.contract, self.head.manifest.contract
+        return adapters_for(left.structural.outputs, right.structural.inputs, left.data, right.data)
+
+    @property
+    def moments(self) -> PairedMoments:
+        """Of the paired features, made in one pass and kept.
+
+        Raises:
+            DataError: Features of either side do not change.
+        """
+        return self._moments.get()
+
+    def check(self) -> None:
+        """Refuse features that nothing can be fitted to.
+
+        Raises:
+            DataError: They are not finite, or do not change; says whose they are.
+        """
+        _ = self.moments
+
+    @property
+    def rotation(self) -> Tensor:
+        """Procrustes' Q of the paired features, made once: with thousands of channels it is the dearest of all fits."""
+        _ = self.moments  # first, so that its seconds are not among those of the rotation
+        return self._rotation.get()
+
+    def lent(self) -> float:
+        """Return the seconds of what was made before and used since this was asked last: they belong to each user."""
+        return self._moments.lent() + self._rotation.lent()
+
+    def passes(self, images: Split, order: int | None) -> Passes:
+        """Return the features of images behind the adapters without weights, in an order."""
+        return Passes(lambda: self._features(images, order))
+
+    def reference(self) -> nn.Module:
+        """Return the head on its own extractor, statistics of batch normalisation estimated on ``fit``."""
+        module = nn.Sequential(copy.deepcopy(self.own.module), copy.deepcopy(self.head.module)).eval()
+        reestimate(module, images_for(self.own, self.fit, self.seed))
+        return module
+
+    def answers(self, module: nn.Module, images: Split, order: int | None = None) -> Tensor:
+        """Return the logits of a whole network of the head's own extractor, ``(n, outputs)``."""
+        with evaluation_mode(module), torch.no_grad():
+            return torch.cat([module(batch).float() for batch in images_for(self.own, images, order)])
+
+    def _paired_moments(self) -> PairedMoments:
+        """Return them, of features that change from image to image on both sides."""
+        found = moments_of(
+            ((one[0], one[1]) for one in self.paired), self.layout, len(self.pairs), seed=self.seed
+        )
+        for constant, part in zip(found.constant(), (self.extractor, self.own), strict=True):
+            if constant:
+                raise DataError(
+                    f"The features of {part.reference} do not change from image to image; there is nothing to fit on. "
+                    "Look at its weights, and whether the images differ.",
+                    subject=part.reference,
+                )
+        return found
+
+    def _pairs(self) -> Iterator[tuple[Tensor, ...]]:
+        yield from self._finite(
+            feature_pairs(self.place, self.extractor, self.own, self.pairs, self.before, self.seed)
+        )
+
+    def _finite(self, batches: Iterator[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
+        """Yield what comes: features of the extractor, and of the head's own beside them where they are paired.
+
+        Raises:
+            DataError: They are not finite; says whose they are.
+        """
+        for batch in batches:
+            for features, part in zip(batch, (self.extractor, self.own), strict=False):
+                if not bool(torch.isfinite(features).all()):
+                    raise DataError(
+                        f"The features of {part.reference} are not finite on these images; look at its weights.",
+                        subject=part.reference,
+                    )
+            yield batch
+
+    def _features(self, images: Split, order: int | None) -> Iterator[tuple[Tensor, ...]]:
+        with evaluation_mode(self.extractor.module), torch.no_grad():
+            for batch in images_for(self.extractor, images, order):
+                features: Any = self.extractor.module(batch)
+                for step in self.before:
+                    features = step.module(features)
+                yield (features,)
+
+
+def ground(
+    extractor: LoadedPart,
+    head: LoadedPart,
+    own: LoadedPart,
+    data: Split,
+    *,
+    images: int,
+    on: On,
+    head_data: Split | None,
+    seed: int,
+) -> Ground:
+    """Return what rungs between two parts stand on.
+
+    Args:
+        extractor: Gives features.
+        head: Takes them.
+        own: The extractor that the head was trained with.
+        data: Images of the extractor's domain; labels are not read.
+        images: How many to fit on at most.
+        on: ``"src"`` pairs features on images of the extractor's domain, ``"dst"`` on those of the head's, ``"mix"``
+            on as many of both.
+        head_data: Images of the head's domain.
+        seed: Of orders and draws.
+
+    Raises:
+        IncompatibleError: The parts cannot be wired, or several tensors cross.
+        DataError: There are too few images.
+        UsageError: Images of the head's domain are missing, or of no use.
+    """
+    if on not in ("src", "dst", "mix"):
+        raise UsageError(f"on= says where features are paired: 'src', 'dst' or 'mix', not {on!r:.40}.")
+    if (head_data is None) != (on == "src"):
+        raise UsageError(
+            f"on={on!r} pairs features on images of the head's domain; pass head_data= (--head-data)."
+            if head_data is None
+            else "head_data= are images to pair features on; pass on='dst' or on='mix' with it."
+        )
+    if isinstance(images, bool) or not isinstance(images, int) or images < 2:
+        raise UsageError(f"images= is a whole number from 2, got {images!r:.40}.")
+    fit, held = divided(data, images, seed)
+    pairs = pairing(fit, head_data, images, on, seed, held)
+    places = _places(extractor, head)
+    before = [standing(one, build_adapter(one.blueprint), extractor) for one in places[:-1]]
+    return Ground(extractor, head, own, places[-1], before, fit, pairs, held, seed)
+
+
+def _places(extractor: LoadedPart, head: LoadedPart) -> list[Place]:
+    ports, contract = extractor.manifest.contract.structural.outputs, head.manifest.contract
+    if len(ports) > 1 or len(contract.structural.inputs) > 1:
+        raise IncompatibleError(
+            f"{len(ports)} tensors cross between {extractor.reference} and {head.reference}; a bridge is built for "
+            "one. Cut both networks where a single tensor crosses."
+        )
+    planned = adapters_for(
+        ports, contract.structural.inputs, extractor.manifest.contract.data, contract.data, fitted=True
+    )
+    if not planned or planned[-1].model != "project":
+        raise IncompatibleError(
+            f"Between {extractor.reference} and {head.reference} no projection can stand: their features have no known "
+            "count of channels in one place. Cut both networks where maps, tokens or vectors cross in float32."
+        )
+    places: list[Place] = []
+    for one in planned:
+        places.append(Place(one, ports, after(ports, one)))
+        ports = places[-1].gives
+    return places

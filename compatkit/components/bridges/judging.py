@@ -1,0 +1,98 @@
+"""Whether a bridge fits: how often it answers as it should, beside what answers by chance would reach."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+from torch import Tensor
+
+from compatkit.contracts.cells import Figure
+from compatkit.contracts.evidence import figure, paired_interval_of_counts
+
+Says = Literal["fit", "doubtful", "no fit"]
+GO, NO_GO = 5 / 9, 1 / 45
+"""Kappa from which a bridge fits, and up to which it does not: shares of .6 and .12 of ten classes of equal size."""
+ONE_CLASS = 0.9
+"""Share of one answer from which the answers that are wanted tell nothing of the images."""
+NOT_FINITE = -1
+"""Stands for the answer of outputs that are not all finite; it agrees with none."""
+
+
+@attrs.frozen
+class Judged:
+    """How often a bridge answers as it should, on images that nothing was fitted to.
+
+    Attributes:
+        figure: The share of them.
+        chance: The share that answers without regard to the images would reach.
+        largest: Share of the most frequent of the answers that are wanted.
+    """
+
+    figure: Figure
+    chance: float
+    largest: float
+
+    @property
+    def kappa(self) -> float | None:
+        """Share of the way from chance to 1 (Cohen 1960); None where chance reaches 1."""
+        return self._of_the_way(self.figure.accuracy) if self.chance < 1 else None
+
+    @property
+    def says(self) -> Says:
+        """Whether it fits: only where the whole interval says so, and never where one answer is all that is wanted."""
+        if self.kappa is None or self.largest >= ONE_CLASS:
+            return "doubtful"
+        if self._of_the_way(self.figure.low) >= GO:
+            return "fit"
+        # The interval of what agrees by chance always crosses the lower bound; it must not reach the upper one.
+        return "no fit" if self.kappa <= NO_GO and self._of_the_way(self.figure.high) < GO else "doubtful"
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What the best of several is found by."""
+        return (self.kappa or 0.0, self.figure.accuracy)
+
+    def _of_the_way(self, share: float) -> float:
+        return (share - self.chance) / (1 - self.chance)
+
+
+def agreement(answers: Tensor, wanted: Tensor) -> Judged:
+    """Return how often two networks answer alike.
+
+    Chance is what independent answers with the same shares of classes would agree on: the sum over all classes of the
+    product of their shares (Cohen 1960).
+
+    Args:
+        answers: Of a bridge, int64 ``(n,)``; ``NOT_FINITE`` where there is none.
+        wanted: Of the head's own network on the same images.
+    """
+    count, outputs = len(wanted), int(max(answers.max(), wanted.max())) + 1
+    given, asked = (one[one >= 0].bincount(minlength=outputs) for one in (answers, wanted))
+    chance = int((given * asked).sum()) / count**2
+    return Judged(share(answers == wanted), chance, largest(wanted))
+
+
+def largest(answers: Tensor) -> float:
+    """Return the share of the most frequent answer."""
+    return int(answers.bincount().max()) / len(answers)
+
+
+def share(right: Tensor) -> Figure:
+    """Return a share with its interval."""
+    return figure(int(right.sum()), len(right))
+
+
+def falls(after: Tensor, before: Tensor) -> bool:
+    """Tell whether fewer are right than before, beyond what the images leave open."""
+    return _change(after, before)[1] < 0
+
+
+def rises(after: Tensor, before: Tensor) -> bool:
+    """Tell whether more are right than before, beyond what the images leave open."""
+    return _change(after, before)[0] > 0
+
+
+def _change(after: Tensor, before: Tensor) -> tuple[float, float]:
+    gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
+    return paired_interval_of_counts(gained, lost, len(after))

@@ -1,0 +1,199 @@
+"""From a bridge to components: the network that it makes, its adapter or refitted head, and what is recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from compatkit.components.bridges.candidate import Candidate
+from compatkit.components.bridges.climbing import residual_of
+from compatkit.components.bridges.ground import Ground
+from compatkit.components.bridges.recorded import HEAD as BRIDGED
+from compatkit.components.bridges.results import Bridge, Step
+from compatkit.components.loading import load, pinned, registered
+from compatkit.components.recombinations import publish_recombination
+from compatkit.components.seams import load_adapter, publish_adapter
+from compatkit.contracts.check import check
+from compatkit.contracts.contract import Port, Protocol, Statistical
+from compatkit.contracts.manifest import About, Manifest, Parent
+from compatkit.contracts.verdict import Report
+from compatkit.errors import NotFound, UsageError
+from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
+from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.recombination import Recombination
+from compatkit.registry.names import Reference
+from compatkit.registry.store import Store
+
+HEAD, BEGAN = "head", "initialised_from"
+"""Relations of a bridge's adapter to the head, and of a refitted head to the one it was."""
+
+
+def candidate_of(step: Step) -> Candidate:
+    """Return the bridge of a step.
+
+    Raises:
+        UsageError: The rung was left out.
+    """
+    if step.candidate is None:
+        raise UsageError(f"The rung {step.rung} was left out: {step.note}", subject=step.rung)
+    return step.candidate
+
+
+def put_together(step: Step, report: Report) -> Recombination:
+    """Return the whole network of a step, in eval mode.
+
+    Args:
+        step: Of a rung that was not left out.
+        report: What the check says of the two parts as they were.
+
+    Raises:
+        UsageError: The rung was left out.
+    """
+    made = candidate_of(step)
+    head = made.ground.head
+    if made.refitted:
+        head = attrs.evolve(head, module=made.head, manifest=_manifest(step, made))
+    return _recombined(made, head, made.adapters, report)
+
+
+def publish(
+    store: Store, name: str, found: Bridge, rung: str | None, about: About | None
+) -> dict[str, Reference]:
+    """Keep a bridge; see ``Registry.publish_bridge``."""
+    if not isinstance(found, Bridge):
+        raise UsageError(
+            f"publish_bridge expects what Registry.bridge returns, got a {type(found).__name__}."
+        )
+    check_names(store, name)
+    step = found.step(found.chosen if rung is None else rung)
+    made, kept = candidate_of(step), dict[str, Reference]()
+    head, adapters = made.ground.head, list(made.adapters)
+    if made.fitted is not None:
+        kept["adapter"] = publish_adapter(store, f"{name}.adapter", made.fitted, about=about)
+        adapters[-1] = load_adapter(store, kept["adapter"])
+    if made.refitted:
+        kept["head"] = _publish_head(store, f"{name}.head", _manifest(step, made), made)
+        head = load(store, kept["head"])
+    whole = _recombined(made, head, adapters, found.recombination.report)
+    judged = {"bridge": _judgement(step, found.facts, made.ground.head)}
+    kept["recombination"] = publish_recombination(store, name, whole, about=about, training=judged)
+    return kept
+
+
+def check_names(store: Store, name: str) -> None:
+    """Refuse a name under which a refitted head would take the place of one that was trained.
+
+    Raises:
+        UsageError: ``<name>.head`` is no head that a bridge refitted.
+    """
+    try:
+        there = store.resolve(f"{name}.head")
+    except NotFound:
+        return
+    if not any(one.relation == ADAPTS for one in store.manifest(there).parents):
+        raise UsageError(
+            f"{there.name} is a head that was trained; a bridge published as {name} would put a refitted head in its "
+            "place. Publish the bridge under another name.",
+            subject=name,
+        )
+
+
+def outcome(step: Step) -> dict[str, Any]:
+    """Return what is recorded beside a fit of how well it does."""
+    if step.agreed is None:
+        return {}
+    return {
+        "agreement": step.agreed.figure.accuracy,
+        "chance": step.agreed.chance,
+        "kappa": step.agreed.kappa,
+        "held_out": step.agreed.figure.count,
+        "seconds": round(step.seconds, 3),
+    }
+
+
+def references(kept: dict[str, Reference]) -> dict[str, str]:
+    """Return pinned references by what they are."""
+    return {what: pinned(one) for what, one in kept.items()}
+
+
+def _recombined(
+    made: Candidate, head: LoadedPart, adapters: Sequence[Adapter], report: Report
+) -> Recombination:
+    estimate, extractor = made.statistics(), made.ground.extractor
+    return Recombination.of(
+        extractor,
+        head,
+        # A refitted head takes other features than the one that the report is of.
+        check(extractor.manifest, head.manifest) if made.refitted else report,
+        normalisation="running" if estimate is None else "reestimate",
+        statistics=estimate,
+        adapters=adapters,
+    )
+
+
+def _judgement(step: Step, facts: Mapping[str, Any], head: LoadedPart) -> dict[str, Any]:
+    """Return what is recorded of a whole bridge: by which rung, how well it does, and on what that rests."""
+    found = {"rung": step.rung, **outcome(step), "says": step.meaning, "seed": facts["seed"]}
+    if step.labels:
+        found["labels"] = step.labels
+    if step.checked is not None:
+        figure = step.checked.figure
+        found["checked"] = {
+            "share": figure.accuracy,
+            "images": figure.count,
+            "chance": step.checked.chance,
+        }
+    told = {"reference": facts["reference"], "paired_on": dict(facts["paired_on"])}
+    return found | told | {BRIDGED: head.digest}
+
+
+def _manifest(step: Step, made: Candidate) -> Manifest:
+    """Return the manifest of a refitted head: of the old one's network, promising nothing that it promised."""
+    base = made.ground
+    old = base.head.manifest
+    data = {"name": base.fit.name, "digest": base.fit.digest, "images": len(base.fit)}
+    training = {**made.method, "data": data, **outcome(step)}
+    if (left := residual_of(made)) is not None:
+        training["residual"] = left
+    protocol = Protocol(old.contract.protocol.normalisation)
+    blueprint, structural = old.blueprint, old.contract.structural
+    if made.entries:
+        entries = {**dict(blueprint.entries), **dict(made.entries)}
+        blueprint = attrs.evolve(blueprint, entries=tuple(entries.items()))
+        structural = attrs.evolve(structural, inputs=(_entering(base),))
+    return Manifest(
+        kind="head",
+        about=attrs.evolve(old.about, title=f"{step.rung} to {base.extractor.reference}"),
+        blueprint=blueprint,
+        payload=old.payload,
+        contract=attrs.evolve(
+            old.contract, structural=structural, protocol=protocol, statistical=Statistical()
+        ),
+        training=training,
+        parents=(
+            Parent(BEGAN, base.head.digest),
+            Parent(ADAPTS, base.extractor.digest),
+            Parent(TARGETS, base.own.digest),
+        ),
+    )
+
+
+def _publish_head(store: Store, name: str, manifest: Manifest, made: Candidate) -> Reference:
+    from compatkit.components import promises
+
+    state = {key: value.detach().clone() for key, value in made.head.state_dict().items()}
+    return registered(
+        store, name, manifest, state, lambda kept, module: promises.publish(store, name, kept, module)
+    )
+
+
+def _entering(base: Ground) -> Port:
+    """Return the port of a head that takes the features themselves in place of those of its own extractor."""
+    index = int(base.place.blueprint.kwargs.get("port", 0))
+    came, old = base.place.takes[index], base.head.manifest.contract.structural.inputs[index]
+    axis = 1 if old.layout in ("NCHW", "NC") else -1
+    shape = list(old.shape)
+    shape[axis] = came.shape[axis]
+    return attrs.evolve(old, shape=tuple(shape), range=came.range)

@@ -1,0 +1,280 @@
+"""Fit an adapter: from an extractor's features to those of the extractor that the head was trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit.adapters.alignment.affine import Affine
+from compatkit.adapters.alignment.moments import PairedMoments
+from compatkit.adapters.alignment.positions import Window, paired
+from compatkit.adapters.alignment.ridge import ridge, usual_strength
+from compatkit.adapters.stitching.seam import build_adapter
+from compatkit.components.loading import load
+from compatkit.contracts.contract import Blueprint, Port
+from compatkit.contracts.manifest import Parent
+from compatkit.contracts.ports import by
+from compatkit.data.split import Split
+from compatkit.errors import DataError, IncompatibleError, NotFound
+from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
+from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.normalisation import batches, evaluation_mode
+from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.registry.names import Reference
+from compatkit.registry.store import Store
+
+BATCH = 64
+"""Images at once while fitting; nothing depends on it but memory."""
+SAMPLES, FOR_EACH = 20_000, 10
+"""Samples that a fit takes at most, or so many for each column where that is more; positions are drawn then."""
+
+
+@attrs.frozen(eq=False)
+class Place:
+    """A place between extractor and head, with the adapter that is to stand there.
+
+    Attributes:
+        given: The adapter where it is at hand; None where it is built, or fitted.
+    """
+
+    blueprint: Blueprint
+    takes: tuple[Port, ...]
+    gives: tuple[Port, ...]
+    given: Adapter | None = None
+
+
+def fit_projection(
+    place: Place,
+    extractor: LoadedPart,
+    own: LoadedPart,
+    data: Split,
+    *,
+    before: Sequence[Adapter] = (),
+    strength: float | None = None,
+) -> Adapter:
+    """Fit ``project``: ridge regression from an extractor's features to those of the head's own extractor.
+
+    Both run in eval mode on the same images, each with its own preprocessing. Every position of every image is one
+    sample.
+
+    Args:
+        place: Where it stands.
+        extractor: Gives the features.
+        own: The extractor that the head was trained with.
+        data: Images; their classes are not used.
+        before: Adapters that the features pass before this one.
+        strength: Of the regularisation, above 0; None takes .1 up to 100 images and .01 beyond.
+
+    Raises:
+        IncompatibleError: The features of the two cannot be paired position by position.
+        DataError: The features are not finite, or do not change.
+    """
+    used = usual_strength(len(data)) if strength is None else strength
+    layout = place.blueprint.kwargs["layout"]
+    moments = moments_of(feature_pairs(place, extractor, own, data, before), layout, len(data))
+    return projection(
+        place, ridge(moments, used), extractor, own, data, {"method": "ridge", "strength": used}
+    )
+
+
+def feature_pairs(
+    place: Place,
+    extractor: LoadedPart,
+    own: LoadedPart,
+    data: Split,
+    before: Sequence[Adapter] = (),
+    order: int | None = None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield features of an extractor, behind adapters, with those of a head's own extractor on the same images.
+
+    Arguments and errors are those of ``fit_projection``; ``order`` is the seed of an order of the images.
+
+    Yields:
+        Two tensors of the place's layout with the same positions, for up to ``BATCH`` images.
+    """
+    _check_pairing(place, own)
+    index, layout = int(place.blueprint.kwargs.get("port", 0)), place.blueprint.kwargs["layout"]
+    with evaluation_mode(extractor.module), evaluation_mode(own.module), torch.no_grad():
+        for mine, theirs in zip(
+            images_for(extractor, data, order), images_for(own, data, order), strict=True
+        ):
+            features: Any = extractor.module(mine)
+            for step in before:
+                features = step.module(features)
+            given, target = _tensor(features, index), _tensor(own.module(theirs), index)
+            _check_positions(given, target, layout, extractor, own)
+            yield given, target
+
+
+def moments_of(
+    pairs: Iterable[tuple[Tensor, Tensor]],
+    layout: str,
+    images: int,
+    *,
+    window: Window | None = None,
+    aim: Callable[[Tensor], Tensor] | None = None,
+    seed: int = 0,
+) -> PairedMoments:
+    """Return the moments of paired features; every position of every image is a sample, up to ``SAMPLES``.
+
+    Args:
+        pairs: From ``feature_pairs``.
+        layout: Of the features.
+        images: How many there are in all.
+        window: What x holds of the positions around each; None is the position alone.
+        aim: Makes of the target's features what x is to give; None takes themselves.
+        seed: Of the positions that are drawn where there are more.
+
+    Raises:
+        DataError: A value is not finite, or there are no images.
+    """
+    found: PairedMoments | None = None
+    draw, looks = torch.Generator().manual_seed(seed), window or Window()
+    channel = 1 if layout == "NCHW" else -1
+    for given, target in pairs:
+        wanted = target if aim is None else aim(target)
+        columns = given.shape[channel] * looks.size
+        positions = wanted[0].numel() // wanted.shape[channel]
+        kept = min(1.0, max(SAMPLES, FOR_EACH * columns) / (images * positions))
+        found = found or PairedMoments.empty(columns, wanted.shape[channel])
+        for x, y in paired(given, wanted, layout, looks, kept, draw):
+            found.add(x, y)
+    if found is None:
+        raise DataError("There are no images to fit on.")
+    return found
+
+
+def projection(
+    place: Place,
+    fitted: Affine,
+    extractor: LoadedPart,
+    own: LoadedPart,
+    data: Split,
+    facts: Mapping[str, Any],
+) -> Adapter:
+    """Return the adapter ``project`` with fitted weights, and what it was fitted on.
+
+    Args:
+        place: Where it stands; its blueprint says which kernel it has.
+        fitted: Its weight is ``(c * kernel * kernel, d)``.
+        extractor: Gives the features.
+        own: The extractor whose features it gives.
+        data: Images of the fit.
+        facts: What else to record: ``method``, ...
+    """
+    module = build_adapter(place.blueprint, fitted_state(place, fitted))
+    seen = {
+        **facts,
+        "data": {"name": data.name, "digest": data.digest, "images": len(data)},
+        "samples": fitted.samples,
+        "residual": fitted.residual,
+    }
+    made = standing(place, module, extractor)
+    return attrs.evolve(made, parents=(*made.parents, Parent(TARGETS, own.digest)), training=seen)
+
+
+def fitted_state(place: Place, fitted: Affine) -> dict[str, Tensor]:
+    """Return the weights of ``project`` for a fitted map."""
+    kernel = int(place.blueprint.kwargs.get("kernel", 1))
+    weight = fitted.weight.T.float()
+    if kernel > 1:
+        weight = weight.unflatten(1, (-1, kernel, kernel))
+    return {"weight": weight.contiguous(), "bias": fitted.bias.float()}
+
+
+def own_extractor(store: Store, head: LoadedPart) -> LoadedPart:
+    """Return the extractor that a head was trained with.
+
+    Raises:
+        IncompatibleError: The head names none, or it is not in this registry.
+    """
+    why = "its manifest names none"
+    if any(one.relation == ADAPTS for one in head.manifest.parents):
+        before = [one.component for one in head.manifest.parents if one.relation == "initialised_from"]
+        raise IncompatibleError(
+            f"{head.reference} was refitted by a bridge, and trained with no extractor. Take the head that it "
+            f"was ({', '.join(before)})."
+        )
+    if head.manifest.kind == "auxiliary_head":
+        raise IncompatibleError(
+            f"{head.reference} is a shared head, which was trained with several extractors and has none of its own to "
+            "fit to. Take a head."
+        )
+    if head.trained_with is not None:
+        beside = f"{head.reference.split('@')[0].removesuffix('.head')}.extractor"
+        for name in sorted(store.names(), key=lambda one: (one != beside, one)):
+            try:
+                found = store.resolve(Reference(name, digest=head.trained_with))
+                return load(store, found, admitted=True)  # a signature of the head is over this digest too
+            except NotFound:
+                continue
+        why = f"{head.trained_with} is not in this registry"
+    raise IncompatibleError(
+        f"An adapter for {head.reference} is fitted to the features of the extractor that the head was trained with; "
+        f"{why}. Publish that extractor here, or take a published adapter."
+    )
+
+
+def standing(place: Place, module: nn.Module, extractor: LoadedPart) -> Adapter:
+    """Return a module in its place, as made for this extractor."""
+    data = attrs.evolve(extractor.manifest.contract.data, labels=None)
+    parents = (Parent(ADAPTS, extractor.digest),)
+    return Adapter(place.blueprint, module, place.takes, place.gives, data, parents)
+
+
+def _check_pairing(place: Place, own: LoadedPart) -> None:
+    """Refuse a head whose own extractor gives features of another layout than those to be paired with them.
+
+    Raises:
+        IncompatibleError: The layouts differ.
+    """
+    outputs, index = own.manifest.contract.structural.outputs, int(place.blueprint.kwargs.get("port", 0))
+    mine, theirs = place.takes[index].layout, outputs[index].layout if index < len(outputs) else "no such"
+    if mine != theirs:
+        raise IncompatibleError(
+            f"{own.reference} gives {theirs} features, where {mine} are expected to fit an adapter to; the head was "
+            "made for other features than those of the extractor that its manifest names."
+        )
+
+
+def _check_positions(
+    given: Tensor, target: Tensor, layout: str, extractor: LoadedPart, own: LoadedPart
+) -> None:
+    """Refuse features that do not pair up, position by position.
+
+    Raises:
+        IncompatibleError: They have other positions.
+    """
+    axes = slice(2, None) if layout == "NCHW" else slice(1, -1)
+    came, wanted = tuple(given.shape[axes]), tuple(target.shape[axes])
+    if came != wanted:
+        raise IncompatibleError(
+            f"Features of {extractor.reference} ({by(came)} positions) cannot be paired with those of {own.reference} "
+            f"({by(wanted)} positions): the grid that tokens form is not known. Take images whose tokens form a grid "
+            "of their proportions."
+        )
+
+
+def images_for(part: LoadedPart, split: Split, order: int | None = None) -> Iterator[Tensor]:
+    """Yield normalised images as an extractor's contract asks for them, ``BATCH`` at most at once.
+
+    They are brought to its size and channels batch by batch, so that memory does not grow with their count.
+
+    Args:
+        part: An extractor.
+        split: Images.
+        order: Seed of their order; None is the order that they have.
+    """
+    data = part.manifest.contract.data
+    for positions in batches(len(split), BATCH, order):
+        some = prepare(split.take(positions.numpy()), data).images
+        ranks = positions.argsort().argsort()  # what is taken comes in ascending order
+        yield normalise(some[ranks], data)
+
+
+def _tensor(features: Any, index: int) -> Tensor:
+    return features if isinstance(features, Tensor) else features[index]

@@ -1,0 +1,277 @@
+"""A process of its own that unpickles tensors, and nothing else, and writes them as safetensors.
+
+Run by path, never imported: ``python -I child.py ROOT FOLDER SETTINGS``, the checkpoint on standard input. It is the
+only place of this library that unpickles, with ``weights_only=True``. What it writes is believed by nobody before it is
+checked like any file from a stranger.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+import zipfile
+from typing import Any, BinaryIO
+
+STORED = 0
+"""The way of zip that does not compress; torch.save uses no other."""
+MOST_ENTRIES = 200_000
+ARCHIVE = 2**30
+"""Bytes of memory for reading the list of an archive's entries."""
+SLACK = 2**20
+"""Bytes by which the contents of an archive may seem larger than the file."""
+INERT = (
+    "argparse.Namespace",
+    "numpy._core.multiarray.scalar",
+    "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray._reconstruct",
+    "numpy.core.multiarray._reconstruct",
+    "numpy.dtype",
+    "numpy.ndarray",
+    "numpy.float64",
+    "numpy.float32",
+    "numpy.int64",
+    "pathlib.Path",
+    "pathlib.PosixPath",
+    "pathlib.WindowsPath",
+    "_codecs.encode",
+)
+"""What training programs often save beside the weights; each is replaced by an object that does nothing."""
+DENIED = ("os.", "subprocess.", "socket.", "shutil.", "ctypes.", "pty.", "webbrowser.", "urllib.", "ftplib.")
+"""Beginnings of the names of audit events that end the process: nothing of it is needed to read tensors."""
+HARMLESS = ("os.listdir", "os.scandir", "os.putenv", "os.unsetenv")
+GLOBAL = re.compile(r"GLOBAL ([\w.<>]{1,200})")
+
+
+class Refused(Exception):
+    """Why the file is not read: a code and words."""
+
+    def __init__(self, code: str, message: str, asked: list[str] | None = None) -> None:
+        super().__init__(message)
+        self.code, self.asked = code, asked or []
+
+
+class Inert:
+    """Stands for an object that is not a tensor; holds and does nothing."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Inert:
+        """Take and forget what it is made of."""
+        return super().__new__(cls)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+def main(root: str, folder: str, settings: dict[str, Any]) -> int:
+    """Read, check and write; the outcome is in ``report.json``."""
+    report: dict[str, Any] = {"told": [], "error": None}
+    # both are opened before opening is denied
+    out = open(os.path.join(folder, "report.json"), "w", encoding="utf-8")
+    try:
+        file = os.fdopen(0, "rb")
+        _limit_time(settings["seconds"], settings["output"])
+        if settings["format"] == "zip":
+            _limit_memory(ARCHIVE, for_good=False)
+            check_archive(file, settings["bytes"])
+            _allow_memory()
+        report["told"] = list(_convert(root, folder, file, settings))
+    except Refused as refusal:
+        report["error"] = {"code": refusal.code, "message": str(refusal), "asked": refusal.asked}
+    except MemoryError:
+        report["error"] = {
+            "code": "memory",
+            "message": "it asks for more memory than its size explains",
+            "asked": [],
+        }
+    with out:
+        json.dump(report, out)
+    return 0 if report["error"] is None else 1
+
+
+def check_archive(file: BinaryIO, size: int) -> None:
+    """Refuse an archive that torch.save did not write, before anything reads its contents.
+
+    Raises:
+        Refused: It is damaged, compressed, claims more bytes than it has, or holds code.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        EOFError,
+        OSError,
+        NotImplementedError,
+        UnicodeDecodeError,
+    ) as error:
+        raise Refused("format", f"the zip archive is truncated or damaged: {error}") from error
+    finally:
+        file.seek(0)
+    if len(entries) > MOST_ENTRIES:
+        raise Refused("format", f"the zip archive lists {len(entries)} entries, more than {MOST_ENTRIES}")
+    names = [one.filename.partition("/")[2] or one.filename for one in entries]
+    if "constants.pkl" in names or any(name.startswith("code/") for name in names):
+        raise Refused(
+            "script",
+            "it is a TorchScript archive, which holds code: load it with torch.jit.load where you trust it, and save "
+            "its state_dict()",
+        )
+    packed = [one.filename for one in entries if one.compress_type != STORED]
+    if packed:
+        raise Refused(
+            "bomb",
+            f"the entry {packed[0]!r:.80} is compressed, which torch.save never does; unpacked it could be of any size",
+        )
+    claimed = sum(one.file_size for one in entries)
+    if claimed > size + SLACK:
+        raise Refused("bomb", f"the entries claim {claimed} bytes, the file has {size}")
+    if "data.pkl" not in names:
+        raise Refused("format", "it is a zip archive without data.pkl: torch.save did not write it")
+
+
+def _convert(root: str, folder: str, file: BinaryIO, settings: dict[str, Any]) -> tuple[str, ...]:
+    import torch
+
+    torch.set_num_threads(1)
+    sys.path.append(root)
+    from compatkit.components.checkpoints.unwrapping import unwrapped
+    from compatkit.errors import CompatkitError
+    from compatkit.registry.weights.tensorfile import pieces
+
+    out = open(os.path.join(folder, "weights.safetensors"), "wb")
+    _limit_memory(settings["memory"])
+    _deny()
+    value = _load(torch, file)
+    try:
+        found = unwrapped(value, lambda one: isinstance(one, torch.Tensor), key=settings["key"])
+        state = {name: one.detach() for name, one in found.tensors.items()}
+        _check_size(state, settings["output"])
+        for piece in pieces(state):
+            out.write(piece)
+        out.close()
+    except CompatkitError as error:
+        raise Refused("content", str(error)) from error
+    return found.told
+
+
+def _load(torch: Any, file: BinaryIO) -> Any:
+    """Return what the file holds: tensors, and plain values around them.
+
+    Raises:
+        Refused: It asks for anything else, or is damaged.
+    """
+    inert = [(type("Inert", (Inert,), {}), name) for name in INERT]
+    try:
+        with torch.serialization.safe_globals(inert):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except (MemoryError, Refused):
+        raise
+    except Exception as error:  # whatever a hostile file makes of its reader
+        raise _told(error) from error
+
+
+def _told(error: Exception) -> Refused:
+    """Return what is wrong in words of our own: torch's message advises to load the file without care."""
+    text = str(error)
+    asked = list(dict.fromkeys(GLOBAL.findall(text)))
+    if asked:
+        return Refused("unsafe", f"it asks for {', '.join(asked)}", asked)
+    if "allocate memory" in text or "DefaultCPUAllocator" in text:
+        return Refused("memory", "it asks for more memory than its size explains")
+    if "weights_only" in text or "WeightsUnpickler" in text:
+        inner = text.partition("WeightsUnpickler error:")[2] or text.rpartition("trusted source.")[2]
+        short = " ".join(inner.split())[:200]
+        return Refused("unsafe", f"it does more than building tensors: {short or type(error).__name__}")
+    short = " ".join(text.split("This is an internal")[0].split())[:200]
+    return Refused("format", f"it is truncated or damaged: {short or type(error).__name__}")
+
+
+def _check_size(state: dict[str, Any], most: int) -> None:
+    """Refuse tensors that become larger than the file explains, before they are written.
+
+    Raises:
+        Refused: One repeats its values without end, or is no plain tensor.
+    """
+    total = 0
+    for name, one in state.items():
+        if str(one.layout) != "torch.strided" or one.is_quantized or one.is_meta:
+            raise Refused(
+                "content", f"the tensor {name!r:.80} is sparse, quantised or without data; save it dense"
+            )
+        total += one.numel() * one.element_size()
+    if total > most:
+        raise Refused(
+            "bomb", f"its tensors would take {total} bytes, more than {most} for a file of this size"
+        )
+
+
+def _limit_time(seconds: int, output: int) -> None:
+    try:
+        import resource
+    except ImportError:  # no such limits on this system; the parent still stops it after a while
+        return
+    for limit, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, output + SLACK),
+    ):
+        _set(resource, limit, value)
+
+
+def _limit_memory(budget: int, *, for_good: bool = True) -> None:
+    """Allow so many bytes of address space beyond what is used now."""
+    try:
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            used = int(statm.read().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):  # not Linux: time and output are limited all the same
+        return
+    _set(resource, resource.RLIMIT_AS, used + budget, for_good=for_good)
+
+
+def _allow_memory() -> None:
+    """Take back a limit that was not for good: importing torch maps gigabytes that it never touches."""
+    try:
+        import resource
+    except ImportError:
+        return
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+
+def _set(resource: Any, limit: int, value: int, *, for_good: bool = True) -> None:
+    hard = resource.getrlimit(limit)[1]
+    most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (most, most if for_good else hard))
+
+
+def _deny() -> None:
+    """End the process when anything is started, connected, removed or opened for writing from now on."""
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if (event == "open" and _writes(*args)) or (event.startswith(DENIED) and event not in HARMLESS):
+            raise Refused("unsafe", f"it tried {event}", [event])
+
+    sys.addaudithook(hook)
+
+
+def _writes(path: Any, mode: Any, flags: Any) -> bool:
+    """Tell whether opening a file is more than reading it."""
+    named = isinstance(mode, str) and bool(set(mode) & set("wax+"))
+    return named or (isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)))
+
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
+    except BaseException:  # told to whoever asked, who reads the end of it
+        traceback.print_exc()
+        code = 2
+    sys.exit(code)

@@ -1,0 +1,202 @@
+"""Unsupervised domain adaptation: a frozen shared head's loss moves an extractor to images without labels.
+
+Source: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
+Sec. 5.1: the extractor is tuned for 1,000 steps by the loss of the frozen rotation head, then the source's own head is
+put on it, with batch statistics.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.contracts.cells import Cell
+from compatkit.contracts.display import Shown, aligned
+from compatkit.contracts.manifest import Manifest
+from compatkit.data.split import Split
+from compatkit.errors import IncompatibleError, UsageError
+from compatkit.evaluation.matrix import LoadedPart, measure
+from compatkit.plugins import Use, as_use
+from compatkit.training.beginning import Statistics
+from compatkit.training.fit import Fit
+from compatkit.training.state import AuxiliaryHead
+from compatkit.training.task import Task
+from compatkit.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from compatkit.contracts.verdict import Report
+
+TASK = "target"
+"""Name of the run's only task; random numbers depend on it, and so on no name that is published."""
+OUTSIDE_SETTINGS = ("weight", "start", "stop", "before", "after")
+"""What a run's manifest says of a regularizer beside its own settings; an adaptation has one, at weight 1."""
+ARMS = (("source", "running"), ("source", "batch"), ("adapted", "batch"))
+"""What is measured: which extractor, under which normalisation policy."""
+
+
+def paper(**settings: Any) -> Trainer:
+    """Return a trainer with the paper's settings for adapting: 1,000 steps of SGD at 1e-5, no decay, batches of 64."""
+    defaults: dict[str, Any] = {
+        "steps": 1000,
+        "optimiser": "sgd",
+        "lr": 1e-5,
+        "weight_decay": 0.0,
+        "schedule": "constant",
+    }
+    return Trainer(**(defaults | settings))
+
+
+@attrs.frozen(eq=False, repr=False)
+class Adapted(Shown):
+    """An extractor that was moved to other images, and what came of it.
+
+    Attributes:
+        fit: Of the run, which trained the extractor and nothing else: ``Registry.publish_adapted``.
+        head: The head that it is meant for, as it was.
+        cells: On labelled test images: the source as it is, the source under batch statistics, and the adapted
+            extractor under batch statistics, each with the head; empty where none were given.
+    """
+
+    fit: Fit
+    source: LoadedPart
+    head: LoadedPart
+    cells: Mapping[tuple[str, str], Cell] = attrs.field(factory=dict)
+
+    @property
+    def extractor(self) -> nn.Module:
+        """The adapted extractor, in eval mode."""
+        return self.fit.tasks[TASK].extractor
+
+    @property
+    def accuracy(self) -> dict[str, float | None]:
+        """Accuracy by arm, such as ``"adapted, batch"``; None where it could not be measured."""
+        return {
+            f"{who}, {policy}": None if cell.restricted is None else cell.restricted.accuracy
+            for (who, policy), cell in self.cells.items()
+        }
+
+    def __str__(self) -> str:
+        rows = [("arm", "accuracy")] + [
+            (arm, "not measured" if share is None else f"{share:.3f}") for arm, share in self.accuracy.items()
+        ]
+        first = f"{self.source.reference} adapted, for {self.head.reference}"
+        return "\n".join(
+            [first, *(aligned(rows) if self.accuracy else ["not measured: no test images were given"])]
+        )
+
+
+def adapt(
+    task: Task,
+    auxiliary: AuxiliaryHead,
+    method: Use,
+    trainer: Trainer,
+    *,
+    statistics: Statistics = "stored",
+    test: Split | None = None,
+    batch_size: int = 256,
+    factories: Mapping[str, Callable[..., Any]] | None = None,
+) -> Adapted:
+    """Train the extractor of a task without labels against a frozen head, and measure it.
+
+    Args:
+        task: Starts from a source's extractor and head, and has ``supervised=False``.
+        auxiliary: The shared head.
+        method: The regularizer whose head it is.
+        trainer: How long and how fast.
+        statistics: Batch normalisation inside the shared head: see ``Trainer.fit``.
+        test: Labelled images; read when nothing is left to train.
+        batch_size: Of the measurement.
+        factories: Regularizers that are not installed, by name.
+
+    Raises:
+        UsageError: The shared head is not the method's; and what ``Trainer.fit`` raises.
+        DataError: There are fewer images than in a batch.
+    """
+    source, head = task.extractor, task.head
+    if source is None or head is None or task.supervised:
+        raise UsageError(
+            "adapt expects a task with components and supervised=False, as registry.task makes it."
+        )
+    before = {} if test is None else _measured(ARMS[:2], source, head, test, batch_size)
+    frozen = {auxiliary.name: auxiliary}
+    fit = trainer.fit([task], [method], frozen=frozen, frozen_statistics=statistics, factories=factories)
+    moved = attrs.evolve(
+        source, reference="adapted", digest="", function="", module=fit.tasks[TASK].extractor
+    )
+    after = {} if test is None else _measured(ARMS[2:], moved, head, test, batch_size)
+    return Adapted(fit, source, head, before | after)
+
+
+def _measured(
+    arms: Sequence[tuple[str, str]], extractor: LoadedPart, head: LoadedPart, test: Split, batch_size: int
+) -> dict[tuple[str, str], Cell]:
+    tests = {extractor.reference: test}
+    return {arm: measure([extractor], [head], tests, policy=arm[1], batch_size=batch_size)[0] for arm in arms}
+
+
+def check_source(report: Report) -> None:
+    """Refuse a head that cannot be put on the extractor; warn where nothing says that it knows the features.
+
+    Raises:
+        IncompatibleError: They cannot be wired as they are; carries the report.
+    """
+    if report.wiring != "direct":
+        raise IncompatibleError(str(report), subject=report)
+    if report.promise not in ("shared-head", "one-network"):
+        warnings.warn(
+            f"{report.head} was not trained against a shared head that {report.extractor} was trained against "
+            f"(promise: {report.promise}). Adapting keeps features that the shared head knows, and nothing says that "
+            "this head knows them.",
+            stacklevel=3,
+        )
+
+
+def check_anchor(extractor: LoadedPart, auxiliary: AuxiliaryHead, whose: str) -> None:
+    """Refuse a shared head that never saw this extractor's features: its loss would lead anywhere.
+
+    Raises:
+        UsageError: The extractor's contract does not name it.
+    """
+    anchors = extractor.manifest.contract.protocol.anchors
+    known = [one for one in anchors if one.kind == "auxiliary_head"]
+    if any(one.digest == auxiliary.digest for one in known):
+        return
+    named = ", ".join(f"{one.task or 'one without a name'} {one.digest[:24]}..." for one in known) or "none"
+    raise UsageError(
+        f"{extractor.reference} was not trained against the shared head {whose} ({auxiliary.digest[:24]}...): its "
+        f"contract names {named}. Adapting needs the very head that the extractor was trained with; take it from "
+        "the same run.",
+        subject=whose,
+    )
+
+
+def method_of(manifest: Manifest, whose: str, asked: str | Use | None) -> Use:
+    """Return the regularizer that a shared head was trained by, with the settings that it was trained with.
+
+    Args:
+        manifest: Of the head.
+        whose: Its reference.
+        asked: The regularizer, where the caller names it.
+
+    Raises:
+        UsageError: The manifest does not tell.
+        PluginError: What is asked for is not usable.
+    """
+    if asked is not None:
+        return as_use(asked)
+    instance, plugins = manifest.training.get("plugin"), manifest.training.get("plugins") or ()
+    for one in plugins:
+        if one.get("as") == instance:
+            settings = {key: value for key, value in one["settings"].items() if key not in OUTSIDE_SETTINGS}
+            return Use(one["name"].removeprefix("regularizers."), settings=settings)
+    named = ", ".join(str(one.get("as")) for one in plugins) or "none"
+    raise UsageError(
+        f"The manifest of {whose} does not say which regularizer trained it (its run had: {named}). Name it: "
+        "method='rotation_prediction', on the command line --method rotation_prediction.",
+        subject=whose,
+    )

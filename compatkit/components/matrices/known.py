@@ -1,0 +1,270 @@
+"""What evidence says of every pair under the conditions asked for: measured, stale, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from compatkit.components.loading import family_of, trained_on
+from compatkit.components.matrices.sides import Component
+from compatkit.contracts.cells import Cell
+from compatkit.errors import DataError, FormatError
+from compatkit.evaluation.conditions import Conditions
+from compatkit.evaluation.keys import FUNCTIONS, SAMPLE, circumstances, conditions, is_kept, moved, question
+from compatkit.evaluation.planning import Images, is_normalised, promise
+from compatkit.evaluation.records import Cells, Damaged
+from compatkit.registry.results import Result
+from compatkit.registry.store import Store
+
+Pair = tuple[str, str]
+"""References of extractor and head."""
+Between = Mapping[Pair, Sequence[tuple[str, str]]]
+"""Function digest and words of each adapter that stands between a pair."""
+UNKNOWN = "unknown"
+
+
+@attrs.frozen(eq=False)
+class Asked:
+    """What is asked of a pair: settings, the key that they make, and the question without what may move."""
+
+    settings: dict[str, Any]
+    key: dict[str, Any]
+    question: tuple[Any, ...]
+
+    @classmethod
+    def of(
+        cls,
+        terms: Conditions,
+        images: Images,
+        *,
+        normalised: bool,
+        bound: str,
+        adapters: Sequence[tuple[str, str]] = (),
+    ) -> Asked:
+        """Return what is asked of a pair on these images."""
+        settings = circumstances(
+            policy=terms.policy,
+            batch_size=terms.batch_size,
+            seed=terms.seed,
+            precision=terms.precision,
+            data=images.name,
+            data_digest=images.digest,
+            images=images.count,
+            sample=images.sample,
+            normalised=normalised,
+            bound=bound,
+            adapters=adapters,
+        )
+        return cls(settings, conditions(settings), question(settings))
+
+
+@attrs.frozen(eq=False)
+class Known:
+    """Cells by pair, as far as results tell; what was asked of every pair.
+
+    Attributes:
+        cells: With figures; a stale one has its grade and the reason.
+        asked: By pair.
+        images: By the extractor's reference; without counts where they are not at hand.
+    """
+
+    cells: dict[Pair, Cell] = attrs.field(factory=dict)
+    asked: dict[Pair, Asked] = attrs.field(factory=dict)
+    images: dict[str, Images] = attrs.field(factory=dict)
+
+
+def look(
+    store: Store,
+    extractors: Sequence[Component],
+    heads: Sequence[Component],
+    images: Mapping[str, Images] | None,
+    terms: Conditions,
+    *,
+    bounds: Mapping[str, Component],
+    between: Between,
+) -> Known:
+    """Return what is kept of every pair; damaged results are left out, with a warning.
+
+    Args:
+        store: Where it is kept.
+        extractors: Rows.
+        heads: Columns.
+        images: By the extractor's reference; None takes those that a row was last measured on.
+        terms: Of all cells.
+        bounds: Head that gives the bound, by the extractor's reference.
+        between: Adapters of pairs that have some.
+
+    Raises:
+        DataError: Without ``images``, an extractor was measured on several data sets and trained on none of them.
+        IntegrityError: A folder of the registry is a symbolic link.
+    """
+    rows: dict[str, dict[str, list[Result]]] = {}
+    for result in store.evidence.kept([one.function for one in extractors], [one.function for one in heads]):
+        rows.setdefault(result.extractor, {}).setdefault(result.head, []).append(result)
+    known, made, damaged = Known(), Cells(), Damaged()
+    for extractor in extractors:
+        row = rows.get(extractor.function, {})
+        if images is not None:
+            seen = images[extractor.reference]
+        else:
+            seen = _last_seen(
+                extractor, [result for head in heads for result in row.get(head.function, ())], made
+            )
+        known.images[extractor.reference] = seen
+        bound = bounds.get(extractor.reference)
+        _row(
+            known, extractor, heads, row, seen, terms, bound.function if bound else "", between, made, damaged
+        )
+    damaged.warn(stacklevel=5)
+    return known
+
+
+def _row(
+    known: Known,
+    extractor: Component,
+    heads: Sequence[Component],
+    row: Mapping[str, Sequence[Result]],
+    images: Images,
+    terms: Conditions,
+    bound: str,
+    between: Between,
+    made: Cells,
+    damaged: Damaged,
+) -> None:
+    """Look for the cells of one extractor; what all its pairs have in common is worked out once."""
+    common: dict[bool, _Search] = {}
+    for head in heads:
+        pair = extractor.reference, head.reference
+        normalised = is_normalised(extractor.manifest, head.manifest)
+        adapters = between.get(pair, ())
+        if adapters or normalised not in common:
+            asked = Asked.of(terms, images, normalised=normalised, bound=bound, adapters=adapters)
+            search = _Search(asked, made)
+            if not adapters:
+                common[normalised] = search
+        else:
+            search = common[normalised]
+        known.asked[pair] = search.asked
+        results = row.get(head.function)
+        if results:
+            cell = search.newest(results, extractor, head, damaged)
+            if cell is not None:
+                known.cells[pair] = cell
+
+
+@attrs.frozen(eq=False)
+class _Search:
+    """Looks through results for what was asked; what it says of shared conditions is said once."""
+
+    asked: Asked
+    made: Cells
+    _said: dict[tuple[int, int], str | None] = attrs.field(init=False, factory=dict)
+
+    def newest(
+        self, results: Sequence[Result], extractor: Component, head: Component, damaged: Damaged
+    ) -> Cell | None:
+        """Return the newest result of exactly these conditions, else the newest of the same question, else None.
+
+        Args:
+            results: Of one pair, oldest first.
+            extractor: Of the pair.
+            head: The same.
+            damaged: Is told of results that cannot be read.
+        """
+        stale: tuple[Result, str] | None = None
+        fresh: list[Result] = []
+        for result in reversed(results):
+            try:
+                said = self._say(result)
+            except FormatError as error:
+                damaged.add(extractor.reference, head.reference, str(error))
+                continue
+            if said == "":
+                fresh.append(result)
+            elif said is not None and stale is None:
+                stale = result, said
+        for result in fresh:
+            cell = self._cell(result, extractor, head, damaged)
+            if cell is not None:
+                note = differing(fresh)
+                return attrs.evolve(cell, findings=(note,)) if note else cell
+        if stale is None:
+            return None
+        cell = self._cell(stale[0], extractor, head, damaged)
+        return None if cell is None else attrs.evolve(cell, grade="stale", reason=stale[1])
+
+    def _cell(self, result: Result, extractor: Component, head: Component, damaged: Damaged) -> Cell | None:
+        try:
+            return self.made.of(
+                result,
+                extractor.reference,
+                head.reference,
+                promise=promise(
+                    extractor.anchors, head.anchors, own=head.trained_with == str(extractor.place.digest)
+                ),
+                own=head.is_own(extractor),
+            )
+        except FormatError as error:
+            damaged.add(extractor.reference, head.reference, str(error))
+            return None
+
+    def _say(self, result: Result) -> str | None:
+        """Return ``""`` for a result of these conditions, why one of this question is stale, None for any other."""
+        place = id(result.settings), id(result.conditions)
+        if place not in self._said or result.error:
+            settings = self.made.settings(result)
+            if is_kept(self.asked.key, result.conditions):
+                self._said[place] = ""
+            elif question(settings) == self.asked.question:
+                self._said[place] = moved(self.asked.key, result.conditions, settings)
+            else:
+                self._said[place] = None
+        return self._said[place]
+
+
+def differing(results: Sequence[Result]) -> str:
+    """Return in words how results under one key differ, newest first; empty where they do not.
+
+    Figures under one key differ by what is left to the machine, such as another device or version of torch.
+    """
+    if all(one.figures == results[0].figures for one in results[1:]):
+        return ""
+    told = sorted(one.figures["restricted"][0] for one in results)
+    return (
+        f"{len(results)} results are kept under this key, and they differ: accuracy {told[0]:.4f} to {told[-1]:.4f}; "
+        "the newest is shown."
+    )
+
+
+def _last_seen(extractor: Component, results: Sequence[Result], made: Cells) -> Images:
+    """Return the images that an extractor was last measured on: of its own data set, or of the only one.
+
+    Raises:
+        DataError: There are several, and it was trained on none of them.
+    """
+    names: dict[str, Images] = {}
+    for settings in _sound(results, made):
+        if not settings.get(FUNCTIONS):
+            name = settings["data"]
+            some = bool(settings.get(SAMPLE))
+            if name not in names or not some or names[name].sample:  # all images before any sample
+                names[name] = Images(name, settings["data_digest"], settings["images"], sample=some)
+    family = trained_on(extractor.manifest)
+    mine = [one for name, one in names.items() if family_of(name) == family] or list(names.values())
+    if len(mine) > 1:
+        raise DataError(
+            f"{extractor.reference} was measured on {', '.join(sorted(names))}, and it was trained on "
+            f"{family or 'none of them'}: say on which images it is asked for (data=, or --data NAME).",
+            subject=extractor.reference,
+        )
+    return mine[0] if mine else Images(family or UNKNOWN, "", 1)
+
+
+def _sound(results: Sequence[Result], made: Cells) -> Iterator[Mapping[str, Any]]:
+    for result in results:
+        try:
+            yield made.settings(result)
+        except FormatError:
+            continue  # told of where the pair itself is looked at

@@ -1,0 +1,203 @@
+"""Which components and which cells of a matrix are asked for: ``FIELD=VALUE``, every one of which must fit.
+
+Of components the fields are those of a search: ``tag:KEY``, ``model``, ``channels``, ``class``, ``anchor``,
+``parent``, ``text``, ``latest``. They are meant of both sides (``class`` of heads, which alone have classes), with
+``extractor.`` or ``head.`` in front of one. Of cells there are ``state``, ``wiring``, ``promise`` and ``grade``, with
+a comma between values of which one must fit, and ``accuracy`` and ``recovered`` with ``>=`` or ``<=``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, get_args
+
+import attrs
+
+from compatkit.contracts.cells import Cell, Grade, State
+from compatkit.contracts.verdict import Promise, Wiring
+from compatkit.errors import UsageError
+from compatkit.registry.index.search import Query
+
+SIDES = ("extractor", "head")
+LISTED: Mapping[str, tuple[str, ...]] = {
+    "wiring": get_args(Wiring),
+    "promise": get_args(Promise),
+    "state": get_args(State)[:-1],
+    "grade": get_args(Grade),
+}
+"""Fields of cells with the values that there are."""
+BEFORE = ("wiring", "promise", "state")
+"""Fields that are known before anything is measured; ``state`` is the one that is found then."""
+NUMBERS = ("accuracy", "recovered")
+SEARCHED = ("model", "channels", "class", "anchor", "parent", "text", "latest")
+TAG = "tag:"
+_FILTER = re.compile(r"([^=<>]+)(=|>=|<=)(.*)", re.DOTALL)
+
+
+@attrs.frozen
+class Condition:
+    """One filter of cells.
+
+    Attributes:
+        text: As it was written.
+        field: Of a cell.
+        values: One of which must be the field's; empty for numbers.
+        least: Smallest number that fits.
+        most: Largest number that fits.
+    """
+
+    text: str
+    field: str
+    values: tuple[str, ...] = ()
+    least: float = -math.inf
+    most: float = math.inf
+
+    def fits(self, cell: Cell) -> bool:
+        """Tell whether a cell fits; one without a figure has no number, and fits none."""
+        if self.values:
+            return getattr(cell, self.field) in self.values
+        if self.field == "accuracy":
+            value = cell.restricted.accuracy if cell.restricted is not None else None
+        else:
+            value = cell.recovered
+        return value is not None and self.least <= value <= self.most
+
+
+@attrs.frozen
+class Where:
+    """Filters of components by side, and of cells.
+
+    Attributes:
+        texts: The filters as they were written.
+        sides: Fields of a search by ``"extractor"`` and ``"head"``.
+        conditions: Of cells.
+    """
+
+    texts: tuple[str, ...] = ()
+    sides: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    conditions: tuple[Condition, ...] = ()
+
+    def query(self, side: str) -> Query | None:
+        """Return the search for components of a side, None where nothing is asked of them.
+
+        Raises:
+            UsageError: A filter is not usable as given.
+        """
+        asked = self.sides.get(side)
+        return Query(kind=side, withdrawn=True, **asked) if asked else None
+
+    def refused(self, cell: Cell, *, before: bool) -> str:
+        """Return the first filter that a cell does not fit, else an empty text.
+
+        Args:
+            cell: As it is known.
+            before: Whether to ask what is known before anything is measured, or else the rest.
+        """
+        asked = (one for one in self.conditions if (one.field in BEFORE) == before)
+        return next((one.text for one in asked if not one.fits(cell)), "")
+
+
+def parse(texts: str | Iterable[str]) -> Where:
+    """Read filters.
+
+    Args:
+        texts: Each ``FIELD=VALUE``, ``FIELD>=NUMBER`` or ``FIELD<=NUMBER``.
+
+    Raises:
+        UsageError: One is not written so, or there is no such field or value.
+    """
+    written = (texts,) if isinstance(texts, str) else tuple(texts)
+    sides: dict[str, dict[str, Any]] = {side: {} for side in SIDES}
+    conditions: list[Condition] = []
+    for text in written:
+        match = _FILTER.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise UsageError(
+                f"a filter is written FIELD=VALUE, such as tag:dataset=mnist or grade=compatible, got {text!r:.100}.",
+                subject=text,
+            )
+        field, sign, value = match[1].strip(), match[2], match[3].strip()
+        if field in LISTED and sign == "=":
+            conditions.append(Condition(text, field, _listed(field, value)))
+        elif field in NUMBERS and sign != "=":
+            number = _number(field, value)
+            least, most = (number, math.inf) if sign == ">=" else (-math.inf, number)
+            conditions.append(Condition(text, field, least=least, most=most))
+        else:
+            _search(sides, field, sign, value, text)
+    return Where(written, sides, tuple(conditions))
+
+
+def _search(sides: Mapping[str, dict[str, Any]], field: str, sign: str, value: str, text: str) -> None:
+    """Add a filter of components to the sides that it is meant of."""
+    front, dot, rest = field.partition(".")
+    side, name = (front, rest) if dot and front in SIDES else ("", field)
+    if sign != "=" or not (name in SEARCHED or (name.startswith(TAG) and name != TAG)):
+        raise _unknown(field, sign)
+    meant = (side,) if side else ("head",) if name == "class" else SIDES
+    for one in meant:
+        asked = sides[one]
+        if name.startswith(TAG):
+            tags = asked.setdefault("tags", {})
+            _once(tags.setdefault(name.removeprefix(TAG), value), value, text)
+        else:
+            key = {"class": "label"}.get(name, name)
+            _once(asked.setdefault(key, read := _read(name, value)), read, text)
+
+
+def _once(kept: Any, value: Any, text: str) -> None:
+    if kept != value:
+        raise UsageError(
+            f"{text!r:.100}: the same field is asked to be {kept!r} too; nothing is both.", subject=text
+        )
+
+
+def _read(name: str, value: str) -> Any:
+    if name == "channels":
+        if not value.isascii() or not value.isdigit():
+            raise UsageError(f"channels: expected a whole number, got {value!r:.80}.", subject=value)
+        return int(value[:20])
+    if name == "latest":
+        if value not in ("yes", "no"):
+            raise UsageError(f"latest: expected yes or no, got {value!r:.80}.", subject=value)
+        return value == "yes"
+    if not value:
+        raise UsageError(f"{name}: expected a value after '='.", subject=value)
+    return value
+
+
+def _listed(field: str, value: str) -> tuple[str, ...]:
+    known, found = LISTED[field], tuple(one.strip() for one in value.split(","))
+    for one in found:
+        if one not in known:
+            near = get_close_matches(one, known, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"{field} is one of {', '.join(known)}, got {one!r:.80}.{hint}", subject=value)
+    return found
+
+
+def _number(field: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{field}: expected a number such as .9, got {value!r:.80}.", subject=value)
+    return number
+
+
+def _unknown(field: str, sign: str) -> UsageError:
+    fields = (*LISTED, *NUMBERS, *SEARCHED)
+    if field in fields:
+        signs = "=" if field not in NUMBERS else ">= or <="
+        return UsageError(f"{field!r} is compared by {signs}, not by {sign}.", subject=field)
+    near = get_close_matches(field, (*fields, "tag:KEY"), 1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return UsageError(
+        f"there is no filter {field!r:.80}.{hint} Of cells there are {', '.join((*LISTED, *NUMBERS))}; of components "
+        f"tag:KEY, {', '.join(SEARCHED)}, also with extractor. or head. in front.",
+        subject=field,
+    )

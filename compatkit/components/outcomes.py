@@ -1,0 +1,154 @@
+"""What a policy said of a candidate: each partner with its figures, the matrix, and the numbers it may get."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.contracts.cells import Figure
+from compatkit.contracts.display import Shown, aligned
+from compatkit.registry.questions import Question
+
+if TYPE_CHECKING:
+    from compatkit.reports.matrix import Matrix
+
+SHOWN = 4
+"""Partners that a message lists."""
+HEADINGS = ("extractor", "head", "bound", "least", "measured", "images", "")
+
+
+@attrs.frozen
+class Answer:
+    """How a candidate works with one released part.
+
+    Attributes:
+        partner: Reference of the released part.
+        extractor: Reference of the pair's extractor; that or the head is the candidate.
+        head: Reference of the pair's head.
+        accuracy: Of the pair, on the policy's images of the common classes; None where it was not measured.
+        bound: Of the head on the extractor that it was trained with, on the same images; None as above.
+        least: Bound minus tolerance; None without a bound.
+        passed: Whether the accuracy reaches it.
+        reason: Why the pair failed without a figure; empty where there is one.
+    """
+
+    partner: str
+    extractor: str
+    head: str
+    accuracy: Figure | None = None
+    bound: Figure | None = None
+    least: float | None = None
+    passed: bool = False
+    reason: str = ""
+
+    def row(self) -> tuple[str, ...]:
+        """Return the texts of a table's row, for the columns ``HEADINGS``."""
+        bound = "" if self.bound is None else f"{self.bound.accuracy:.3f}"
+        least = "" if self.least is None else f"{self.least:.3f}"
+        found = "" if self.accuracy is None else f"{self.accuracy.accuracy:.3f}"
+        count = "" if self.accuracy is None else f"{self.accuracy.count:,}"
+        said = "passes" if self.passed else f"fails{': ' * bool(self.reason)}{self.reason}"
+        return self.extractor, self.head, bound, least, found, count, said
+
+    def __str__(self) -> str:
+        if self.accuracy is None or self.bound is None or self.least is None:
+            return f"{self.partner}: {self.reason}"
+        return (
+            f"{self.partner}: {self.accuracy.accuracy:.3f} of {self.accuracy.count:,} images, where at least "
+            f"{self.least:.3f} is asked for (bound {self.bound.accuracy:.3f})"
+        )
+
+
+@attrs.frozen(repr=False)
+class Outcome(Shown):
+    """What a policy says of one candidate.
+
+    Attributes:
+        question: What was asked, and of what state of the registry.
+        answers: One a partner; empty where nothing was asked.
+        matrix: The pairs that were measured, bounds among them; None where nothing was asked.
+        allowed: Number that it gets without asking for one, or that was asked for; None where it fails.
+        offered: The next MAJOR number, which breaks with the partners; None where the policy binds that too.
+    """
+
+    question: Question
+    answers: tuple[Answer, ...] = ()
+    matrix: Matrix | None = None
+    allowed: str | None = None
+    offered: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every partner passed; also True where there was none."""
+        return all(one.passed for one in self.answers)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        import json
+
+        question, policy = self.question, self.question.policy
+        return {
+            "name": question.name,
+            "kind": question.kind,
+            "candidate": question.candidate,
+            "previous": None if question.previous is None else str(question.previous),
+            "policy": None if policy is None else policy.to_json(),
+            "revision": None if question.revision is None else question.revision.number,
+            "passed": self.passed,
+            "reason": question.reason,
+            "answers": [attrs.asdict(one) for one in self.answers],
+            "allowed": self.allowed,
+            "offered": self.offered,
+            "matrix": None if self.matrix is None else json.loads(self.matrix.to_json()),
+        }
+
+    @property
+    def verdict(self) -> str:
+        """One line: what follows for the number."""
+        if not self.answers:
+            return f"nothing to measure: {self.question.reason}; it may be published as {self.allowed}"
+        if self.passed:
+            return f"passes; it may be published as {self.allowed}"
+        if self.offered is None:
+            return "fails; the policy binds across majors, so no number is open to it under this name"
+        return f"fails; it is offered only as {self.offered}, which breaks with them for all to see"
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return a table: the headings, and a row for each partner."""
+        return [HEADINGS, *(one.row() for one in self.answers)]
+
+    def __str__(self) -> str:
+        policy = self.question.policy
+        lines = [f"{self.question.name}: {self.verdict}"]
+        if policy is not None and self.answers:
+            lines.append(f"policy {policy}")
+        if self.answers:
+            lines += aligned(self.rows())
+        return "\n".join(lines)
+
+
+def refusal(outcome: Outcome, remedy: str = "") -> str:
+    """Return why a candidate is refused, and what is open to it, in one paragraph.
+
+    Args:
+        outcome: What the policy said.
+        remedy: What is open to it, where it is not a candidate for the next number.
+    """
+    question = outcome.question
+    failed = [str(one) for one in outcome.answers if not one.passed]
+    more = f"; and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
+    after = f" after {question.previous.version}" if question.previous is not None else ""
+    if remedy:
+        pass
+    elif outcome.offered is None:
+        remedy = "The policy binds across majors: publish under another name, or change the policy"
+    else:
+        remedy = (
+            f"It is offered only as {outcome.offered}: version={outcome.offered!r} or major=True, on the command line "
+            "--version or --major"
+        )
+    return (
+        f"{question.name}: the new {question.kind}{after} breaks the policy {question.policy}. "
+        f"{'; '.join(failed[:SHOWN])}{more}. {remedy}."
+    )

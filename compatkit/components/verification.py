@@ -1,0 +1,310 @@
+"""Does a contract tell the truth about its module? Asked quickly when it is built, thoroughly when it is registered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import TypeGuard
+
+import attrs
+from torch import Tensor, nn
+
+from compatkit.adapters.blueprints import same_probe, structural, with_classes
+from compatkit.adapters.builders import library_note
+from compatkit.adapters.fingerprint import observe
+from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
+from compatkit.components.publishing import normalisation_of, probe_shapes
+from compatkit.contracts.contract import Blueprint, Dimension, Port, Scaled
+from compatkit.contracts.manifest import Manifest
+from compatkit.contracts.ports import agree, by, resolved
+from compatkit.errors import IntegrityError
+from compatkit.reports.contracts import dimension
+
+SIDES = {
+    "extractor": "extractor",
+    "head": "head",
+    "auxiliary_head": "head",
+    "adapter": "adapter",
+    "recombination": "recombination",
+}
+"""Kind of a component to the side that its blueprint builds."""
+
+COMPARED = ("name", "shape", "dtype", "layout", "pooled", "prefix_tokens", "multiple_of")
+
+
+def verify(
+    manifest: Manifest,
+    module: nn.Module,
+    *,
+    thorough: bool,
+    run: bool = True,
+    state: Mapping[str, Tensor] | None = None,
+    whose: str = "The component",
+    trained_with: Manifest | None = None,
+) -> None:
+    """Compare what a contract states with the module that its blueprint and weights make.
+
+    Args:
+        manifest: States blueprint, payload and contract.
+        module: In eval mode, on the CPU, with its weights.
+        thorough: Derive the structural level anew and compare port by port, which costs some 16 forward passes; else
+            one pass, that of the probe, shows what comes out.
+        run: Whether that pass is made; not where the same module was seen to pass it before.
+        state: The tensors as they are stored, where their dtypes are to be compared with the module's.
+        whose: Named in the message.
+        trained_with: A head's own extractor, whose feature ports the head's inputs must repeat.
+
+    Raises:
+        IntegrityError: Lists everything that is not as stated.
+    """
+    found = [*_wholes(manifest, module, state or {}), *(_seen(manifest, module) if run or thorough else ())]
+    if trained_with is not None:
+        found += _own_features(manifest, trained_with)
+    if thorough and not found:
+        found += _structure(manifest, module)
+    if found:
+        several = len(found) > 1
+        listed = "".join(f"\n- {one}" for one in found) + "\n" if several else f" {found[0]} "
+        raise IntegrityError(
+            f"{whose} is not what its contract states:{listed}Derive the contract from the module anew, or take the "
+            "weights that it was derived from.",
+            subject=found,
+        )
+
+
+def _wholes(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield what is wrong without running the module."""
+    payload, own = manifest.payload, module.state_dict()
+    parameters = sum(one.numel() for one in module.parameters())
+    apart = manifest.blueprint.side == "recombination"  # most of its tensors are those of its parts
+    if payload.count != len(own) and not apart:
+        yield f"{payload.count} tensors are stated, the module holds {len(own)}."
+    if payload.parameters != parameters:
+        yield f"{payload.parameters:,} parameters are stated, the module holds {parameters:,}."
+    for name in sorted(own.keys() & state.keys()):
+        if own[name].dtype != state[name].dtype:
+            yield f"The tensor {name!r} is stored as {_kind(state[name])}, the module's is {_kind(own[name])}."
+    normalisation = normalisation_of(module)
+    if manifest.contract.protocol.normalisation != normalisation:
+        stated = manifest.contract.protocol.normalisation
+        holds = "holds" if normalisation == "batch" else "holds no"
+        yield f"Normalisation {stated!r} is stated, the module {holds} batch normalisation."
+    yield from _sides(manifest)
+
+
+def _sides(manifest: Manifest) -> Iterator[str]:
+    """Yield where levels of the contract contradict each other."""
+    contract, blueprint = manifest.contract, manifest.blueprint
+    side = SIDES.get(manifest.kind)
+    if side is None:
+        yield f"It is of kind {manifest.kind}, which no blueprint builds; built are {', '.join(SIDES)}."
+    elif side != blueprint.side:
+        yield f"It is of kind {manifest.kind}, its blueprint builds the side {blueprint.side!r}."
+    ports = contract.structural.outputs if blueprint.side == "extractor" else contract.structural.inputs
+    if blueprint.is_cut and len(ports) != blueprint.cut_outputs:
+        yield f"Its blueprint lets {blueprint.cut_outputs} tensors cross, {len(ports)} feature ports are stated."
+    if contract.adapters and blueprint.side != "recombination":
+        yield f"It lists {len(contract.adapters)} adapters; one part alone has none."
+    own = sum(parent.relation == "trained_with" for parent in manifest.parents)
+    if own > 1:
+        yield f"It was trained with {own} extractors; a head has one, and others it can be recombined with."
+    labels, outputs = contract.data.labels, contract.structural.outputs
+    if blueprint.side == "extractor":
+        if labels is not None:
+            yield f"It names {len(labels)} classes; an extractor has none."
+    if blueprint.takes_images:
+        yield from _images(manifest)
+    if (
+        blueprint.side in ("head", "recombination")
+        and labels is not None
+        and isinstance(outputs[0].channels, int)
+        and outputs[0].channels != len(labels)
+    ):
+        yield f"{len(labels)} classes are named, for {outputs[0].channels} outputs."
+
+
+def _images(manifest: Manifest) -> Iterator[str]:
+    data, image = manifest.contract.data, manifest.contract.structural.inputs[0]
+    channels = 1 if data.channels == "L" else 3
+    if image.layout != "NCHW":
+        yield f"The port {image.name!r} takes images, which are NCHW, but states {image.layout}."
+        return
+    if image.channels != channels:
+        yield f"Images are {data.channels}, the port {image.name!r} takes {image.channels} channels."
+    step = image.multiple_of
+    fits = [
+        pixels == size if isinstance(size, int) else pixels % step == 0
+        for pixels, size in zip(data.size, image.spatial, strict=True)
+    ]
+    if not all(fits):
+        taken = f"{_shown(image)}, in steps of {step}" if step > 1 else _shown(image)
+        yield f"Images are {by(data.size)}, the port {image.name!r} takes {taken}."
+
+
+def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
+    """Yield what one forward pass, that of the probe, shows."""
+    contract, promised = manifest.contract, manifest.contract.statistical.probe
+    inputs, outputs = contract.structural.inputs, contract.structural.outputs
+    try:
+        shapes = (
+            promised.shapes if promised is not None else probe_shapes(contract.structural, manifest.blueprint)
+        )
+        found = observe(module, *shapes, dtypes=[port.dtype for port in inputs])
+    except Exception as error:  # foreign code may raise anything
+        yield f"Its module does not take input as stated at its ports and in its probe: {error}"
+        return
+    batch, size = _batch(inputs, shapes), _size(manifest, shapes[0])
+    for port, shape in zip(inputs, shapes, strict=True):
+        if not _fits(shape, _stated(port, size, batch)):
+            yield f"The probe's input {tuple(shape)} is none of the port {port.name!r}, {_shown(port)}."
+    if promised is not None and not same_probe(found.probe, promised):
+        note = library_note(manifest.blueprint) if manifest.blueprint.is_cut else None
+        why = (
+            note
+            or f"It was built with {manifest.blueprint.library}, as here: the manifest belongs to other weights."
+        )
+        yield f"It gives other outputs on the probe input than its contract promises. {why}"
+    if len(found.outputs) != len(outputs):
+        yield f"{len(outputs)} outputs are stated, {len(found.outputs)} tensors come out."
+        return
+    for port, out in zip(outputs, found.outputs, strict=True):
+        yield from _output(manifest, module, port, out, size, batch)
+
+
+def _output(
+    manifest: Manifest, module: nn.Module, port: Port, out: Tensor, size: tuple[int, int], batch: int
+) -> Iterator[str]:
+    """Yield where one tensor that came out differs from its port."""
+    whose, side = f"The output {port.name!r}", manifest.blueprint.side
+    if not _fits(out.shape, _stated(port, size, batch)):
+        yield f"{whose} is stated as {_shown(port)}, the module gives {tuple(out.shape)}."
+        return
+    if _kind(out) != port.dtype:
+        yield f"{whose} is stated as {port.dtype}, the module gives {_kind(out)}."
+    if side == "extractor" and port.range == "nonnegative" and not out.is_complex() and bool((out < 0).any()):
+        yield f"{whose} is stated as nonnegative, values down to {float(out.min()):.4g} come out."
+    positions = [out.shape[axis] for axis in port.spatial_axes]
+    if port.pooled and (port.layout in ("NLC", "other") or any(one != 1 for one in positions)):
+        yield f"{whose} is stated as pooled, but has positions: {tuple(out.shape)}."
+    if side == "head" and not port.pooled and port.layout == "NC":
+        yield f"{whose} is one vector an image, but stated as not pooled."
+    if side == "extractor" and size == manifest.blueprint.traced_size:
+        earlier = takewhile(lambda one: one is not port, manifest.contract.structural.outputs)
+        before = first_tokens(list(earlier), size)
+        tokens = prefix_tokens(module, out.shape[1], size, before) if port.layout == "NLC" else 0
+        if port.prefix_tokens != tokens:
+            yield f"{whose} is stated with {port.prefix_tokens} prefix tokens, the network puts {tokens} there."
+
+
+def _own_features(manifest: Manifest, extractor: Manifest) -> Iterator[str]:
+    """Yield where a head states other features than those of the extractor that it was trained with."""
+    taken, given = manifest.contract.structural.inputs, extractor.contract.structural.outputs
+    if extractor.blueprint.side != "extractor" or _network(manifest.blueprint) != _network(
+        extractor.blueprint
+    ):
+        yield (
+            f"It is the {manifest.blueprint.side} of {_cut(manifest.blueprint)}; the extractor that it was trained "
+            f"with is the {extractor.blueprint.side} of {_cut(extractor.blueprint)}."
+        )
+    if len(taken) != len(given):
+        yield f"It takes {len(taken)} tensors, the extractor that it was trained with gives {len(given)}."
+        return
+    for port, own in zip(taken, given, strict=True):
+        for field in ("name", "channels", "dtype", "layout", "range", "pooled", "prefix_tokens"):
+            came, expected = getattr(port, field), getattr(own, field)
+            same = agree(came, expected) if field == "channels" else came == expected
+            if not same and not (field == "range" and came == "any"):
+                yield (
+                    f"The input {port.name!r} states {field} {came}, the extractor that it was trained with gives "
+                    f"{expected}."
+                )
+
+
+def _network(blueprint: Blueprint) -> Blueprint:
+    """Return a blueprint without what both sides of one cut may differ in."""
+    return attrs.evolve(with_classes(blueprint, 0), side="head", library="")
+
+
+def _cut(blueprint: Blueprint) -> str:
+    return f"{blueprint.model} {dict(blueprint.kwargs)} at {blueprint.split!r}, traced at {by(blueprint.traced_size)}"
+
+
+def _structure(manifest: Manifest, module: nn.Module) -> Iterator[str]:
+    """Yield where ports that are derived anew differ from the stated ones."""
+    stated, blueprint = manifest.contract.structural, manifest.blueprint
+    if not blueprint.is_cut:
+        return
+    try:
+        ports = stated.inputs if blueprint.side == "head" else None
+        derived = structural(module, blueprint, feature_ports=ports)
+    except Exception as error:  # foreign code may raise anything
+        yield f"Its ports cannot be derived: {error}"
+        return
+    for what in ("inputs", "outputs"):
+        pairs: Sequence[tuple[Port, Port]] = list(
+            zip(getattr(stated, what), getattr(derived, what), strict=True)
+        )
+        for port, found in pairs:
+            yield from _port(what[:-1], port, found)
+
+
+def _port(what: str, stated: Port, derived: Port) -> Iterator[str]:
+    for field in COMPARED:
+        came, expected = getattr(stated, field), getattr(derived, field)
+        if field == "shape":
+            came, expected = _shown(stated), _shown(derived)
+        if came != expected:
+            yield f"The {what} {stated.name!r} states {field} {came}, running the module shows {expected}."
+    if stated.range != "any" and stated.range != derived.range:
+        yield f"The {what} {stated.name!r} states range {stated.range}, running the module shows {derived.range}."
+    for key, sizes in stated.measured.items():
+        size = tuple(map(int, key.split("x")))
+        known = _stated(derived, (size[0], size[1]), 1)
+        seen = tuple(known[axis] for axis in derived.spatial_axes)
+        if not _fits(sizes, seen):
+            yield f"The {what} {stated.name!r} states {sizes} for images of {key}, running the module shows {seen}."
+
+
+def _stated(port: Port, size: tuple[int, int], batch: int) -> tuple[int | None, ...]:
+    """Return the shape that a port states for so many images of this size; None where it leaves a size open."""
+    seen = port.measured.get(f"{size[0]}x{size[1]}", ())
+    known = dict(zip(port.spatial_axes, seen, strict=False))
+    found: list[int | None] = []
+    for axis, one in enumerate(port.shape):
+        at = batch if one == "N" else resolved(one, size, batch)
+        found.append(at if isinstance(at, int) else known.get(axis))
+    return tuple(found)
+
+
+def _fits(shape: Sequence[int], stated: Sequence[int | None]) -> bool:
+    return len(shape) == len(stated) and all(b is None or a == b for a, b in zip(shape, stated, strict=True))
+
+
+def _batch(ports: Sequence[Port], shapes: Sequence[Sequence[int]]) -> int:
+    """Return the count of images in inputs of these shapes, where needed from an axis that several are folded into."""
+    sizes = [
+        pair
+        for port, shape in zip(ports, shapes, strict=True)
+        for pair in zip(port.shape, shape, strict=False)
+    ]
+    plain = (size for one, size in sizes if one == "N")
+    folded = ((size - one.plus) // one.times for one, size in sizes if _is_folded(one))
+    return next(plain, next(folded, 1))
+
+
+def _is_folded(one: Dimension) -> TypeGuard[Scaled]:
+    return isinstance(one, Scaled) and one.of == "N" and one.add == 0 and one.floordiv == 1
+
+
+def _size(manifest: Manifest, shape: Sequence[int]) -> tuple[int, int]:
+    """Return the image size that the probe stands for: its own, or the one that was traced."""
+    image = manifest.blueprint.takes_images and len(shape) == 4
+    return (shape[2], shape[3]) if image else manifest.blueprint.traced_size
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _shown(port: Port) -> str:
+    return " x ".join(map(dimension, port.shape))

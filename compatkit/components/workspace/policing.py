@@ -1,0 +1,161 @@
+"""The policies of the public registry: set, shown, tested, and what they say of a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from compatkit.components.loading import load, unloaded
+from compatkit.contracts.batchnorm import DEFAULT
+from compatkit.contracts.cells import METRIC, METRIC_VERSION
+from compatkit.errors import UsageError
+from compatkit.registry.aliases import ANY, Anything
+from compatkit.registry.names import check_name
+from compatkit.registry.policies import ASKED, Images, Policy
+from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from compatkit.components.outcomes import Outcome
+    from compatkit.components.promises import Given, Progress
+    from compatkit.data.dataset import Split
+    from compatkit.registry.policylog import Revision
+
+
+class Policing:
+    """What new versions have to keep working with.
+
+    Attributes:
+        store: The files; it stores and finds, and knows no network.
+    """
+
+    store: Store
+
+    def set_policy(
+        self,
+        scope: str,
+        mode: str,
+        *,
+        data: Split | tuple[str, str] | None = None,
+        tolerance: float = 0.0,
+        metric: str = METRIC,
+        normalisation: str = DEFAULT,
+        cap: int | None = None,
+        seed: int = 0,
+        batch_size: int = 256,
+        across_major: bool = False,
+        expected: int | Policy | Anything | None = ANY,
+    ) -> Policy:
+        """Say what new versions have to keep working with; see ``docs/policies.md``.
+
+        Args:
+            scope: A name, a prefix such as ``"digits/"``, or a glob over whole names; the most specific one that
+                matches a name counts alone.
+            mode: ``"backward"``, ``"forward"``, ``"full"``, each also with ``"_transitive"``; or ``"none"``.
+            data: Images that decide, or their name and digest.
+            tolerance: Largest share of accuracy below the bound that passes, in [0, 1).
+            metric: What is measured.
+            normalisation: As in ``matrix``; ``"running"`` where pairs are deployed with their stored statistics.
+            cap: Largest count of images, drawn class-balanced by ``seed``.
+            seed: Of that draw and of the order of the images.
+            batch_size: Images in a batch.
+            across_major: Whether a new MAJOR version is bound too.
+            expected: What must hold now (compare-and-swap): a revision's number, a policy, or None for no policy.
+
+        Raises:
+            UsageError: A value is none that a policy can have.
+            InvalidName: The scope is not valid.
+            PolicyMoved: Something else holds than expected.
+            EnvironmentFailure: Disk full, no right to write.
+        """
+        if metric != METRIC:
+            raise UsageError(
+                f"policies are decided by {METRIC} {METRIC_VERSION}; {metric!r} is not measured here."
+            )
+        images = (
+            data
+            if data is None
+            else Images(*data)
+            if isinstance(data, tuple)
+            else Images(data.name, data.digest)
+        )
+        made = Policy(
+            scope=scope,
+            mode=mode,  # type: ignore[arg-type]
+            data=images,
+            metric=metric,
+            metric_version=METRIC_VERSION,
+            normalisation=normalisation,  # type: ignore[arg-type]
+            tolerance=tolerance,
+            cap=cap,
+            seed=seed,
+            batch_size=batch_size,
+            across_major=across_major,
+        )
+        self.store.set_policy(made.scope, made, expected=expected)
+        return made
+
+    def clear_policy(self, scope: str, *, expected: int | Policy | Anything | None = ANY) -> None:
+        """Let a scope have no policy of its own, so that a wider one counts again.
+
+        Raises:
+            PolicyMoved: Something else holds than expected.
+        """
+        self.store.set_policy(scope, None, expected=expected)
+
+    def policy(self, name: str) -> Policy | None:
+        """Return the policy that binds a name, None without any."""
+        found = self.store.policies.of(check_name(name))
+        return None if found is None else found.policy
+
+    def policies(self) -> dict[str, Policy]:
+        """Return all policies by scope, the most specific first."""
+        return {one.scope: one.policy for one in self.store.policies.all() if one.policy is not None}
+
+    def policy_history(self, scope: str) -> list[Revision]:
+        """Return every change of a scope's policy, oldest first: what and when. Who made it is not known."""
+        return self.store.policies.history(scope)
+
+    def test_policy(
+        self,
+        reference: str,
+        *,
+        name: str | None = None,
+        against: str | Sequence[str] | None = None,
+        data: Given = (),
+        progress: Progress | None = None,
+    ) -> Outcome:
+        """Measure a released part as a policy asks; publishes nothing, keeps the figures.
+
+        Args:
+            reference: The part.
+            name: Test it as the next version of this name, whatever its own; None tests it as the version that it is.
+            against: References or patterns of partners, in place of those that the policy finds.
+            data: Images that the policy is decided on, where they are not found by name.
+            progress: Called with done, total and what is being done.
+
+        Raises:
+            NotFound: Nothing has that name or version.
+            PolicyDataMissing: The images that decide the policy are not at hand.
+            UsageError: ``against`` names what no partner can be, or there is no policy that says how to measure.
+        """
+        from compatkit.components import promises
+
+        found = self.store.resolve(reference)
+        part = (load if self.store.manifest(found).kind in ASKED else unloaded)(self.store, found)
+        wanted = None if against is None else [against] if isinstance(against, str) else list(against)
+        partners = (
+            None if wanted is None else [one for pattern in wanted for one in self.store.select(pattern)]
+        )
+        if name is None or name == found.name:
+            return promises.test(
+                self.store,
+                part,
+                found.name,
+                version=str(found.version),
+                against=partners,
+                data=data,
+                progress=progress,
+            )
+        return promises.test(
+            self.store, part, check_name(name), against=partners, data=data, progress=progress
+        )

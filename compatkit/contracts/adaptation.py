@@ -1,0 +1,254 @@
+"""What can stand between an extractor and a head: adapters as plain values, and the port that each leaves behind.
+
+Nothing here holds a tensor: an adapter is a blueprint, so that a check names the very adapter that a recombination
+would put in. ``adapters/seam.py`` builds the modules, ``wiring.py`` chooses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import isqrt, prod
+from typing import Any
+
+import attrs
+
+from compatkit.contracts.contract import Blueprint, Dimension, Layout, Port
+from compatkit.contracts.ports import Sides, by, channel_axis, spatial_at
+from compatkit.errors import UsageError
+
+FITTED = frozenset({"project"})
+"""Adapters with weights: they are fitted on unlabelled images, or loaded."""
+
+
+def cast(to: str, size: Sides) -> Blueprint:
+    """Return the adapter that converts features to the dtype ``to``.
+
+    Args:
+        to: ``"float32"``, ``"bfloat16"``, ...
+        size: Height and width of the images that it is made for; so for all adapters.
+    """
+    return _blueprint("cast", {"to": to}, size)
+
+
+def drop_tokens(keep: int, drop: int, size: Sides) -> Blueprint:
+    """Return the adapter that keeps the first ``keep`` tokens, leaves out the next ``drop``, keeps the rest.
+
+    A class token stands before register tokens, so that it is the last to go.
+    """
+    return _blueprint("drop-tokens", {"keep": keep, "drop": drop}, size)
+
+
+def pool(port: Port, to: Layout, size: Sides) -> Blueprint:
+    """Return the adapter that averages over the positions of ``port``, its prefix tokens left out.
+
+    Args:
+        port: A map or tokens.
+        to: ``"NC"`` for a vector; another layout for a map of one position.
+        size: Of the images.
+    """
+    return _blueprint("pool", {"layout": port.layout, "to": to, **_prefix(port)}, size)
+
+
+def resize(port: Port, to: Sides, sides: Sides | None, size: Sides) -> Blueprint:
+    """Return the adapter that brings a map, or tokens that form one, to ``to``; prefix tokens stay.
+
+    Args:
+        port: A map or tokens.
+        to: Height and width in positions.
+        sides: Height and width that tokens have now; None where they form a square.
+        size: Of the images.
+    """
+    tokens = {} if port.layout != "NLC" or _square(sides) else {"sides": list(sides or ())}
+    return _blueprint("resize", {"layout": port.layout, "size": list(to), **tokens, **_prefix(port)}, size)
+
+
+def permute(port: Port, to: Layout, sides: Sides | None, size: Sides) -> Blueprint:
+    """Return the adapter that moves the axes of ``port`` to the layout ``to``.
+
+    Args:
+        port: A map or tokens without prefix tokens.
+        to: ``"NCHW"``, ``"NHWC"`` or ``"NLC"``.
+        sides: Height and width in positions, for tokens that become a map; None where they form a square.
+        size: Of the images.
+    """
+    tokens = {} if port.layout != "NLC" or _square(sides) else {"sides": list(sides or ())}
+    return _blueprint("permute", {"layout": port.layout, "to": to, **tokens}, size)
+
+
+def project(port: Port, channels: int, nonnegative: bool, size: Sides) -> Blueprint:
+    """Return the adapter that maps channels linearly, position by position: weight and bias, which are fitted.
+
+    Args:
+        port: Any layout, its channels known.
+        channels: Channels that come out.
+        nonnegative: Whether negative values become 0, for a head that was trained on features after ReLU.
+        size: Of the images.
+    """
+    settings = {"layout": port.layout, "channels": [port.channels, channels], "nonnegative": nonnegative}
+    return _blueprint("project", settings, size)
+
+
+def with_kernel(projection: Blueprint, kernel: int) -> Blueprint:
+    """Return a projection that looks at ``kernel`` by ``kernel`` positions of a map, zeros around its edges.
+
+    Args:
+        projection: From ``project``.
+        kernel: Odd, above 1.
+    """
+    return attrs.evolve(projection, kwargs={**projection.kwargs, "kernel": kernel})
+
+
+def on_port(adapter: Blueprint, index: int, count: int) -> Blueprint:
+    """Return the adapter for tensor ``index`` of a tuple of ``count``; the others pass."""
+    return attrs.evolve(adapter, kwargs={**adapter.kwargs, "port": index}, cut_outputs=count)
+
+
+def described(adapter: Blueprint) -> str:
+    """Return what an adapter does; the text begins with its name."""
+    try:
+        return _described(adapter)
+    except (KeyError, TypeError, ValueError):
+        return f"{adapter.model}, with arguments that it does not take"
+
+
+def needed(adapter: Blueprint) -> str:
+    """Return what an adapter that is not there yet would do, and what it is fitted on if it has weights."""
+    return described(adapter) + (", fitted on unlabelled images" if adapter.model in FITTED else "")
+
+
+def _described(adapter: Blueprint) -> str:
+    given = adapter.kwargs
+    if adapter.model == "cast":
+        return f"cast to {given['to']}"
+    if adapter.model == "drop-tokens":
+        kept = f"keep the first {given['keep']}, leave out the next" if given["keep"] else "leave out"
+        return f"drop-tokens: {kept} {given['drop']}"
+    if adapter.model == "pool":
+        left_out = f", without the {given['prefix_tokens']} prefix tokens" if "prefix_tokens" in given else ""
+        return f"pool: average over the positions{left_out}"
+    if adapter.model == "resize":
+        return f"resize to {by(given['size'])}"
+    if adapter.model == "permute":
+        return f"permute {given['layout']} to {given['to']}"
+    if adapter.model == "project":
+        kernel = given.get("kernel", 1)
+        how = "linear layer" if given["layout"] in ("NC", "NLC") else f"{kernel}x{kernel} convolution"
+        before, behind = given["channels"]
+        return f"project: {how} from {before} to {behind} channels"
+    return adapter.model
+
+
+def after(ports: Sequence[Port], adapter: Blueprint) -> tuple[Port, ...]:
+    """Return the ports that an adapter leaves behind.
+
+    Raises:
+        UsageError: There is no such port, or the adapter is not known here.
+    """
+    index = int(adapter.kwargs.get("port", 0))
+    if index >= len(ports):
+        raise UsageError(
+            f"The adapter {adapter.model} is for tensor {index + 1} of a tuple; {len(ports)} come to it. Take an "
+            "adapter that was made for these ports.",
+            subject=adapter,
+        )
+    return tuple(behind(port, adapter) if at == index else port for at, port in enumerate(ports))
+
+
+def behind(port: Port, adapter: Blueprint) -> Port:
+    """Return the port that an adapter for this one leaves behind.
+
+    Raises:
+        UsageError: The adapter is not known here.
+    """
+    given = adapter.kwargs
+    if adapter.model == "cast":
+        return attrs.evolve(port, dtype=given["to"])
+    if adapter.model == "drop-tokens":
+        return _dropped(port, int(given["drop"]))
+    if adapter.model == "pool":
+        ones = {"NC": (), "NLC": (1,)}.get(given["to"], (1, 1))
+        return _reshaped(port, given["to"], ones, pooled=True, prefix_tokens=0)
+    if adapter.model == "resize":
+        sides = tuple(given["size"])
+        count = (prod(sides) + port.prefix_tokens,) if port.layout == "NLC" else sides
+        return _reshaped(port, port.layout, count)
+    if adapter.model == "permute":
+        return _permuted(port, given["to"], given.get("sides"), adapter.traced_size)
+    if adapter.model == "project":
+        channels = int(given["channels"][1])
+        shape = tuple(channels if axis == channel_axis(port) else one for axis, one in enumerate(port.shape))
+        return attrs.evolve(port, shape=shape, range="nonnegative" if given["nonnegative"] else "signed")
+    raise UsageError(f"No adapter is called {adapter.model!r}.", subject=adapter)
+
+
+def _dropped(port: Port, count: int) -> Port:
+    length = port.shape[1]
+    return attrs.evolve(
+        port,
+        shape=(port.shape[0], length - count if isinstance(length, int) else "L", *port.shape[2:]),
+        prefix_tokens=port.prefix_tokens - count,
+        measured={image: tuple(one - count for one in seen) for image, seen in port.measured.items()},
+    )
+
+
+def _permuted(port: Port, to: Layout, sides: Sequence[int] | None, size: Sides) -> Port:
+    if port.layout != "NLC" and to != "NLC":
+        return _reshaped(port, to, port.spatial, measured=port.measured)
+    if to == "NLC":
+        known = [one for one in port.spatial if isinstance(one, int)]
+        count: Dimension = prod(known) if len(known) == 2 else "L"
+        known_at = dict(port.measured) | {by(size): spatial_at(port, size) or ()}
+        measured = {image: (prod(seen),) for image, seen in known_at.items() if seen}
+        return _reshaped(port, to, (count,), measured=measured)
+    if sides is not None:
+        return _reshaped(port, to, tuple(sides))
+    length = port.shape[1]  # less than nothing where a contract states more tokens in front than there are
+    square: tuple[Dimension, ...] = ("H", "W")
+    if isinstance(length, int) and length > 0:
+        square = (isqrt(length),) * 2
+    measured = {image: (isqrt(seen[0]),) * 2 for image, seen in port.measured.items() if seen[0] > 0}
+    return _reshaped(port, to, square, measured=measured)
+
+
+def _reshaped(
+    port: Port,
+    layout: Layout,
+    spatial: Sequence[Dimension],
+    *,
+    measured: Mapping[str, tuple[int, ...]] | None = None,
+    pooled: bool | None = None,
+    prefix_tokens: int | None = None,
+) -> Port:
+    batch, channels = port.shape[0], port.channels
+    # Not attrs.evolve, which takes three times as long: many pairs are compared through here.
+    return Port(
+        port.name,
+        (batch, channels, *spatial) if layout in ("NCHW", "NC") else (batch, *spatial, channels),
+        port.dtype,
+        layout,
+        port.range,
+        port.pooled if pooled is None else pooled,
+        port.prefix_tokens if prefix_tokens is None else prefix_tokens,
+        {} if measured is None else measured,
+        port.multiple_of,
+    )
+
+
+def _prefix(port: Port) -> dict[str, int]:
+    return {"prefix_tokens": port.prefix_tokens} if port.prefix_tokens else {}
+
+
+def _square(sides: Sides | None) -> bool:
+    return sides is None or sides[0] == sides[1]
+
+
+def _blueprint(model: str, kwargs: Mapping[str, Any], size: Sides) -> Blueprint:
+    return Blueprint("adapter", _library(), model, kwargs, "", "adapter", "whole", size)
+
+
+@cache
+def _library() -> str:
+    from importlib.metadata import version
+
+    return f"compatkit {version('compatkit')}"

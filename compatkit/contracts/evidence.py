@@ -1,0 +1,172 @@
+"""From counts to statements: intervals, chance, the share recovered, and the grade of a measured pair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from compatkit.contracts.cells import Figure, Grade, weak_or_compatible
+from compatkit.errors import UsageError
+
+Z95 = 1.959963984540054
+"""97.5 % point of the standard normal distribution, for two-sided 95 % intervals."""
+CHANCE_P = 0.01
+"""An accuracy is above chance where the exact one-sided binomial test gives a smaller p."""
+CHANCE_RECOVERED = 0.1
+"""A pair that recovers less than this share of the way from chance to the bound is graded chance."""
+PERFECT_LOSS = 0.01
+"""A pair is perfect where its 95 % interval excludes a loss of this much accuracy against the bound."""
+
+
+def wilson(correct: int, n: int) -> tuple[float, float]:
+    """Return the 95 % Wilson score interval of a share; ``(0, 1)`` for no examples.
+
+    Source: Wilson (1927), "Probable inference, the law of succession, and statistical inference".
+
+    Raises:
+        UsageError: ``correct`` is not within 0 to ``n``.
+    """
+    _check_counts(correct, n)
+    if n == 0:
+        return 0.0, 1.0
+    share, square = correct / n, Z95 * Z95
+    centre = (share + square / (2 * n)) / (1 + square / n)
+    half = Z95 / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    low = 0.0 if correct == 0 else max(0.0, centre - half)
+    high = 1.0 if correct == n else min(1.0, centre + half)
+    return low, high
+
+
+def figure(correct: int, n: int) -> Figure:
+    """Return an accuracy with its interval.
+
+    Raises:
+        UsageError: There are no examples, or ``correct`` is not within 0 to ``n``.
+    """
+    if n == 0:
+        raise UsageError("An accuracy needs at least one example.")
+    return Figure(correct / n, correct, n, *wilson(correct, n))
+
+
+def above_chance(correct: int, n: int, chance: float) -> float:
+    """Return p of the exact one-sided binomial test: P(X >= ``correct``) for X ~ B(``n``, ``chance``).
+
+    The sum runs from the observed count away from the mode, so its terms only fall and none is lost to
+    rounding; the first is taken from log-gamma functions, so nothing overflows for large ``n``.
+
+    Raises:
+        UsageError: ``correct`` is not within 0 to ``n``, or ``chance`` not within 0 to 1.
+    """
+    _check_counts(correct, n)
+    if not 0 <= chance <= 1:
+        raise UsageError(f"The chance level must be a share from 0 to 1, got {chance}.")
+    if correct == 0 or chance == 1:
+        return 1.0
+    if chance == 0:
+        return 0.0
+    if correct > n * chance:
+        return min(1.0, _tail(correct, n, chance))
+    # P(X >= k) = 1 - P(X <= k - 1), and P(X <= k - 1) = P(n - X >= n - k + 1) with n - X ~ B(n, 1 - chance).
+    return 1.0 - min(1.0, _tail(n - correct + 1, n, 1 - chance))
+
+
+def paired_interval(accuracy: Sequence[bool], bound: Sequence[bool]) -> tuple[float, float]:
+    """Return the 95 % interval of the difference of two accuracies on the same examples.
+
+    Normal approximation on the per-example differences (-1, 0, 1), with one imaginary example gained and
+    one lost, so that the interval does not shrink to a point where the two agree on all of few examples.
+
+    Args:
+        accuracy: Whether each example was right in the pair that is judged.
+        bound: The same examples in the same order, for the network it is compared with.
+
+    Source: Bonett and Price (2012), "Adjusted Wald confidence interval for a difference of binomial
+        proportions based on paired data", the interval of the title.
+
+    Raises:
+        UsageError: The lengths differ, or there are no examples.
+    """
+    if len(accuracy) != len(bound):
+        raise UsageError(
+            f"A paired interval needs the same examples on both sides, got {len(accuracy)} and {len(bound)}."
+        )
+    gained = sum(1 for one, other in zip(accuracy, bound, strict=True) if one and not other)
+    lost = sum(1 for one, other in zip(accuracy, bound, strict=True) if other and not one)
+    return paired_interval_of_counts(gained, lost, len(accuracy))
+
+
+def paired_interval_of_counts(gained: int, lost: int, n: int) -> tuple[float, float]:
+    """Return ``paired_interval`` from how many of ``n`` examples only the one, or only the other, got right.
+
+    Raises:
+        UsageError: There are no examples, or the counts exceed them.
+    """
+    if n < 1 or gained < 0 or lost < 0 or gained + lost > n:
+        raise UsageError(f"A paired interval needs gained + lost <= n and n >= 1, got {gained}, {lost}, {n}.")
+    up, down = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
+    half = Z95 * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
+    return max(-1.0, up - down - half), min(1.0, up - down + half)
+
+
+def recovered(accuracy: float, chance: float, bound: float | None) -> float | None:
+    """Return (accuracy - chance) / (bound - chance); None without a bound above chance."""
+    if bound is None or bound <= chance:
+        return None
+    return (accuracy - chance) / (bound - chance)
+
+
+def grade(
+    measured: Figure,
+    chance: float,
+    bound: Figure | None = None,
+    difference: tuple[float, float] | None = None,
+) -> Grade:
+    """Return what the figures of a pair say.
+
+    In this order, with p from ``above_chance`` and *bar* the accuracy that recovers a tenth of the way from
+    chance to the bound (to 1 where there is no bound):
+
+    1. ``undecided``: the bound itself is not above chance (p >= .01): there is nothing to recover.
+    2. p < .01: ``chance`` if less than a tenth is recovered; ``perfect`` if the paired interval of the
+       difference to the bound lies above -1 point; ``weak`` if less than half is recovered; else ``compatible``.
+    3. p >= .01: ``chance`` if the Wilson interval ends below the bar; else ``undecided``: with this many
+       examples a pair that recovers a tenth cannot be told from one at chance.
+
+    Where the examples do not suffice to tell perfect from compatible, the weaker grade stands.
+
+    Args:
+        measured: Accuracy of the recombination.
+        chance: Share of the most frequent class.
+        bound: Accuracy of the unrecombined network on the same examples, where it was measured.
+        difference: Paired 95 % interval of accuracy minus bound.
+    """
+    if bound is not None and above_chance(bound.correct, bound.count, chance) >= CHANCE_P:
+        return "undecided"
+    limit = bound.accuracy if bound is not None else 1.0
+    bar = chance + CHANCE_RECOVERED * (limit - chance)
+    if above_chance(measured.correct, measured.count, chance) >= CHANCE_P:
+        return "chance" if measured.high < bar else "undecided"
+    if bound is not None and measured.accuracy < bar:
+        return "chance"
+    if difference is not None and difference[0] > -PERFECT_LOSS:
+        return "perfect"
+    return weak_or_compatible(measured.accuracy, chance, limit)
+
+
+def _tail(k: int, n: int, chance: float) -> float:
+    """Return P(X >= k) for k above the mean of B(n, chance), 0 < chance < 1."""
+    if k > n:
+        return 0.0
+    log = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    term = math.exp(log + k * math.log(chance) + (n - k) * math.log1p(-chance))
+    total, odds = 0.0, chance / (1 - chance)
+    while k <= n and term > total * 1e-17:
+        total += term
+        term *= (n - k) / (k + 1) * odds
+        k += 1
+    return total
+
+
+def _check_counts(correct: int, n: int) -> None:
+    if not 0 <= correct <= n:
+        raise UsageError(f"Counts must satisfy 0 <= correct <= n, got correct={correct} and n={n}.")

@@ -1,0 +1,147 @@
+"""What a port says at a given image size: sizes, the grid that tokens form, whole shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isqrt
+from typing import NamedTuple
+
+from compatkit.contracts.contract import Dimension, Layout, Port, Scaled
+from compatkit.errors import UsageError
+
+Sides = tuple[int, int]
+"""Height and width, in pixels or in positions."""
+
+
+class AtSize(NamedTuple):
+    """All that a head's port asks for, for images of one size; equal where the same fits, whatever the names.
+
+    Attributes:
+        regular: As ``regular`` says.
+        shape: The dimensions as far as they are known.
+        channels: The feature width; None for a port that is not regular.
+        positions: As ``spatial_at`` says; None also for a port that is not regular.
+        sides: As ``grid`` says of these.
+        fixed: Whether no other positions are taken.
+    """
+
+    dtype: str
+    layout: Layout
+    range: str
+    pooled: bool
+    prefix_tokens: int
+    regular: bool
+    shape: tuple[Dimension, ...]
+    channels: Dimension | None
+    positions: tuple[int, ...] | None
+    sides: Sides | None
+    fixed: bool
+
+
+def at_size(port: Port, size: Sides) -> AtSize:
+    """Return what a head's port asks for, for images of ``size``."""
+    usual, spatial = regular(port), port.spatial
+    positions = _positions(port, spatial, size) if usual else None
+    return AtSize(
+        port.dtype,
+        port.layout,
+        port.range,
+        port.pooled,
+        port.prefix_tokens,
+        usual,
+        tuple([resolved(one, size) for one in port.shape]),
+        port.channels if usual else None,
+        positions,
+        None if positions is None else grid(positions, size),
+        all([isinstance(one, int) for one in spatial]),
+    )
+
+
+def regular(port: Port) -> bool:
+    """Return whether a port has a batch axis in front and a layout that tells the other axes."""
+    return port.layout in ("NCHW", "NHWC", "NLC", "NC") and port.shape[:1] == ("N",)
+
+
+def channel_axis(port: Port) -> int:
+    """Return the axis of the channels: the second, or the last."""
+    return 1 if port.layout in ("NCHW", "NC") else len(port.shape) - 1
+
+
+def spatial_at(port: Port, size: Sides) -> tuple[int, ...] | None:
+    """Return the sizes at a port, prefix tokens taken off, for images of ``size``; None if unknown."""
+    return _positions(port, port.spatial, size)
+
+
+def _positions(port: Port, spatial: tuple[Dimension, ...], size: Sides) -> tuple[int, ...] | None:
+    seen = port.measured.get(f"{size[0]}x{size[1]}") if port.measured else None
+    if seen is None:
+        found = [resolved(one, size) for one in spatial]
+        seen = tuple([one for one in found if isinstance(one, int)])
+        if len(seen) < len(found):
+            return None
+    return (seen[0] - port.prefix_tokens,) if port.layout == "NLC" and len(seen) == 1 else tuple(seen)
+
+
+def grid_at(port: Port, size: Sides) -> Sides | None:
+    """Return height and width in positions for images of ``size``; None if unknown, see ``grid``."""
+    seen = spatial_at(port, size)
+    return None if seen is None else grid(seen, size)
+
+
+def grid(seen: Sequence[int], size: Sides) -> Sides | None:
+    """Return height and width of what ``spatial_at`` gave for images of ``size``.
+
+    Tokens form a grid of the images' own proportions, as patches of them do; a count that gives no such grid
+    leaves it unknown.
+    """
+    if len(seen) == 2:
+        return seen[0], seen[1]
+    if len(seen) != 1 or seen[0] < 1:
+        return None
+    height = isqrt(seen[0] * size[0] // size[1])
+    width = seen[0] // height if height else 0
+    return (height, width) if height * width == seen[0] and height * size[1] == width * size[0] else None
+
+
+def tensor_shape(port: Port, size: Sides, batch: int) -> tuple[int, ...]:
+    """Return the shape of a tensor at a port for ``batch`` images of ``size``.
+
+    Raises:
+        UsageError: A size of the port is not known for such images.
+    """
+    shape = [batch if one == "N" else resolved(one, size, batch) for one in port.shape]
+    for axis, length in zip(port.spatial_axes, port.measured.get(f"{size[0]}x{size[1]}", ()), strict=False):
+        shape[axis] = length
+    if not all(isinstance(one, int) for one in shape):
+        raise UsageError(
+            f"The shape at port {port.name!r}, {port.shape}, is not known for images of {by(size)}; only for "
+            f"{', '.join(port.measured) or 'none'}.",
+            subject=port,
+        )
+    return tuple(one for one in shape if isinstance(one, int))
+
+
+def resolved(one: Dimension, size: Sides, batch: int | None = None) -> Dimension:
+    """Return a dimension for images of ``size``, and for ``batch`` of them; what stays unknown stays as it is."""
+    if not isinstance(one, Scaled):
+        return one
+    known = size[0] if one.of == "H" else size[1] if one.of == "W" else batch if one.of == "N" else None
+    return one if known is None else one.at(known)
+
+
+def agree(given: Dimension, asked: Dimension) -> bool:
+    """Return whether a dimension can be what is asked for; one that is not known before a run may be anything."""
+    free = isinstance(given, str) or isinstance(asked, str)
+    return given == asked or (free and "N" not in (given, asked))
+
+
+def shown(one: Dimension) -> str:
+    """Return a dimension in one word, as a formula where it follows another."""
+    if not isinstance(one, Scaled):
+        return str(one)
+    return f"({one.of} + {one.add}) // {one.floordiv} * {one.times} + {one.plus}"
+
+
+def by(sizes: Sequence[int]) -> str:
+    """Return ``"4x4"``."""
+    return "x".join(map(str, sizes))

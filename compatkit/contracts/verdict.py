@@ -1,0 +1,189 @@
+"""What a check says: findings one by one, and three answers that are never put on one scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any, Literal, get_args
+
+import attrs
+
+from compatkit.contracts.cells import Grade
+from compatkit.contracts.display import Shown
+from compatkit.errors import UsageError
+
+Level = Literal["structural", "data", "protocol", "statistical", "empirical"]
+Severity = Literal["refuses", "adaptable", "warns", "informs", "promises"]
+Wiring = Literal["refused", "needs-adapter", "direct"]
+Promise = Literal["none", "shared-init", "shared-head", "one-network"]
+Requirement = Literal["direct", "shared-init", "shared-head", "compatible", "perfect"]
+Word = Literal[
+    "perfect",
+    "compatible",
+    "weak",
+    "promised",
+    "undecided",
+    "unproven",
+    "adaptable",
+    "incompatible",
+    "refused",
+]
+
+Codes = tuple[tuple[str, Severity], ...]
+"""Code and severity of findings, each once, in the order of the levels."""
+
+REQUIREMENTS: tuple[Requirement, ...] = get_args(Requirement)
+WORDS: tuple[Word, ...] = get_args(Word)
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+EQUAL_SHAPES = "Equal shapes are not compatibility."
+
+_PROMISED: dict[Requirement, tuple[Promise, ...]] = {
+    "shared-init": ("shared-init", "shared-head", "one-network"),
+    "shared-head": ("shared-head", "one-network"),
+}
+_MEASURED: dict[Requirement, tuple[Grade, ...]] = {
+    "compatible": ("compatible", "perfect"),
+    "perfect": ("perfect",),
+}
+
+
+@attrs.frozen
+class Finding:
+    """One thing that two contracts have, or have not, in common.
+
+    Attributes:
+        code: Stable identifier, such as ``"channels-differ"``.
+        level: Level of the contract that it comes from.
+        severity: ``refuses``: no adapter mends it; ``adaptable``: an adapter does; ``warns``, ``informs``:
+            the parts can be wired all the same; ``promises``: a reason to expect that they work together.
+        expected: What the one side asks for.
+        came: What the other side brings.
+        whose: Who asks and who brings.
+        remedy: Adapter or command that mends it; empty where there is nothing to mend.
+    """
+
+    code: str
+    level: Level
+    severity: Severity
+    expected: str
+    came: str
+    whose: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        remedy = f" Remedy: {self.remedy}." if self.remedy else ""
+        return (
+            f"{self.code} ({self.level}, {self.severity}): expected {self.expected}; came {self.came} "
+            f"[{self.whose}].{remedy}"
+        )
+
+
+@attrs.frozen(repr=False)
+class Report(Shown):
+    """What is known of an extractor and a head before a weight is read.
+
+    Attributes:
+        wiring: Whether the parts can be connected: ``refused``, ``needs-adapter`` or ``direct``.
+        promise: What the contracts give reason to expect: ``none``, ``shared-init``, ``shared-head`` (trained against
+            one head) or ``one-network`` (the head was cut or trained with this very extractor).
+        evidence: What was measured: ``none``, ``stale``, ``undecided``, ``chance``, ``weak``,
+            ``compatible`` or ``perfect``.
+        findings: In the order of the levels.
+        extractor: Reference of the extractor, where the caller knows it.
+        head: Reference of the head, where the caller knows it.
+    """
+
+    wiring: Wiring
+    promise: Promise
+    evidence: Grade
+    findings: tuple[Finding, ...] = ()
+    extractor: str | None = None
+    head: str | None = None
+
+    @property
+    def word(self) -> Word:
+        """One word for display; "incompatible" is kept for what was measured at chance."""
+        if self.wiring == "refused":
+            return "refused"
+        if self.evidence == "chance":
+            return "incompatible"
+        if self.wiring == "needs-adapter":
+            return "adaptable"
+        if self.evidence != "none" and self.evidence != "stale":
+            return self.evidence
+        return "promised" if self.promise in _PROMISED["shared-head"] else "unproven"
+
+    @property
+    def unproven(self) -> bool:
+        """True where only shapes speak for the pair: wired directly, nothing promised, nothing measured."""
+        return self.word == "unproven"
+
+    def satisfies(self, level: str) -> bool:
+        """Return whether the pair is at least ``level``; nothing is, once measured at chance.
+
+        Args:
+            level: ``"direct"``, ``"shared-init"``, ``"shared-head"`` (promises), ``"compatible"``,
+                ``"perfect"`` (measured). All ask for direct wiring.
+
+        Raises:
+            UsageError: There is no such level.
+        """
+        wanted = requirement(level)
+        if self.wiring != "direct" or self.evidence == "chance":
+            return False
+        if wanted in _PROMISED:
+            return self.promise in _PROMISED[wanted]
+        return wanted == "direct" or self.evidence in _MEASURED[wanted]
+
+    def with_findings(self, added: Iterable[Finding]) -> Report:
+        """Return the same report with further findings at the end."""
+        return attrs.evolve(self, findings=(*self.findings, *added))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values: the three answers, the word for display and all findings."""
+        return {
+            "extractor": self.extractor,
+            "head": self.head,
+            "word": self.word,
+            "wiring": self.wiring,
+            "promise": self.promise,
+            "evidence": self.evidence,
+            "findings": [attrs.asdict(one) for one in self.findings],
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.word}: wiring {self.wiring}, promise {self.promise}, evidence {self.evidence}",
+            f"  extractor  {self.extractor or '(not named)'}",
+            f"  head       {self.head or '(not named)'}",
+        ]
+        for one in self.findings:
+            lines.append(f"  {one.severity:<9}  {one.level:<11}  {one.code}")
+            lines.append(f"             expected {one.expected}; came {one.came}")
+            lines.append(f"             {one.whose}")
+            if one.remedy:
+                lines.append(f"             remedy: {one.remedy}")
+        if self.unproven:
+            lines.append(f"  {EQUAL_SHAPES} Measure the pair before relying on it.")
+        return "\n".join(lines)
+
+
+def codes_of(findings: Iterable[Finding]) -> Codes:
+    """Return code and severity of findings, each once, in their order."""
+    return tuple(dict.fromkeys([(one.code, one.severity) for one in findings]))
+
+
+def requirement(level: str) -> Requirement:
+    """Return ``level`` if a report can be asked for it.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    for known in REQUIREMENTS:
+        if level == known:
+            return known
+    near = get_close_matches(level, REQUIREMENTS, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise UsageError(
+        f"Cannot require {level!r}; expected one of {', '.join(REQUIREMENTS)}.{hint}", subject=level
+    )

@@ -1,0 +1,214 @@
+"""The walk along one seam: what differs between an output and an input, and which adapter mends it.
+
+Where the ports differ and an adapter mends it, the walk goes on with the port that the adapter leaves behind. So what
+differs comes in the order of the adapters: ``cast`` to a wider type before all arithmetic, ``drop-tokens``, ``pool`` or
+``resize`` and ``permute`` (tokens become a map before it is resized, a map is resized before it becomes tokens: their
+count alone does not tell the grid), and ``project`` in the head's layout and at its sizes, because there it is fitted;
+``cast`` to a narrower type at the end.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+import attrs
+
+from compatkit.contracts.adaptation import behind, cast, drop_tokens, needed, permute, pool, project, resize
+from compatkit.contracts.contract import Blueprint, Port
+from compatkit.contracts.ports import (
+    AtSize,
+    Sides,
+    agree,
+    by,
+    grid,
+    grid_at,
+    regular,
+    resolved,
+    shown,
+    spatial_at,
+)
+from compatkit.contracts.verdict import Finding, Severity
+
+BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
+"""Between these types features can be converted."""
+FORMS = {"NC": "a vector", "NLC": "tokens"}
+BEFORE_POOLING = "cut the extractor before its pooling"
+AVERAGED = "not averaged", "averaged over positions"
+SAME_TENSORS = "cut both networks where the same tensors cross"
+
+
+class Difference(NamedTuple):
+    """What differs at a seam; many pairs need no more than code and severity, so that the rest is kept short.
+
+    Attributes:
+        adapter: What mends it, for adaptable differences.
+    """
+
+    code: str
+    severity: Severity
+    expected: str
+    came: str
+    remedy: str = ""
+    adapter: Blueprint | None = None
+
+    def finding(self, whose: str) -> Finding:
+        """Return it in full."""
+        remedy = self.remedy if self.adapter is None else needed(self.adapter)
+        return Finding(self.code, "structural", self.severity, self.expected, self.came, whose, remedy)
+
+
+@attrs.define
+class Walk:
+    """One output of an extractor against one input of a head.
+
+    Attributes:
+        port: What the features are after the adapters found so far.
+        taken: What the head takes, at the size of the images that it was trained on.
+        size: Of the extractor's images.
+        fitted: Whether a projection is fitted in any case, and the features brought to where it is.
+    """
+
+    port: Port
+    taken: AtSize
+    size: Sides
+    fitted: bool = False
+    found: list[Difference] = attrs.field(factory=list)
+
+    def differences(self) -> list[Difference]:
+        """Return what differs, with the adapter that mends it, in order."""
+        port, taken = self.port, self.taken
+        converts = port.dtype != taken.dtype
+        if converts:
+            self._dtype(at_the_end=False)
+        if not (taken.regular and regular(port)):
+            self._raw_shapes()
+        else:
+            if (port.layout == "NC") != (taken.layout == "NC"):
+                self._rank()
+            elif port.pooled != taken.pooled:
+                self._pooled()
+            elif port.layout != "NC":
+                self._tokens()
+                if port.layout != "NLC":
+                    self._positions()
+                if self._layout() and port.layout == "NLC":
+                    self._positions()
+            self._channels()
+        if taken.range == "nonnegative" and port.range == "signed":
+            remedy = "cut the extractor after its activation"
+            self._says("range-differs", "nonnegative features (after ReLU)", "signed features", remedy)
+        if converts:
+            self._dtype(at_the_end=True)
+        return self.found
+
+    def _says(
+        self, code: str, expected: str, came: str, remedy: str = "", severity: Severity = "warns"
+    ) -> None:
+        self.found.append(Difference(code, severity, expected, came, remedy))
+
+    def _refuses(self, code: str, expected: str, came: str, remedy: str) -> None:
+        self._says(code, expected, came, remedy, "refuses")
+
+    def _adapts(self, code: str, expected: str, came: str, adapter: Blueprint) -> None:
+        self.found.append(Difference(code, "adaptable", expected, came, "", adapter))
+        self.port = behind(self.port, adapter)
+
+    def _dtype(self, *, at_the_end: bool) -> None:
+        given, asked = self.port.dtype, self.taken.dtype
+        known = given in BITS and asked in BITS
+        if known and at_the_end == (BITS[given] > BITS[asked]):
+            self._adapts("dtype-differs", asked, given, cast(asked, self.size))
+        elif not known and not at_the_end:
+            self._refuses("dtype-differs", asked, given, "cut where floating-point features cross")
+
+    def _raw_shapes(self) -> None:
+        """Without a batch axis or a layout nothing is known but the shapes: they are equal, or refused."""
+        given = [resolved(one, self.size) for one in self.port.shape]
+        asked = self.taken.shape
+        fits = len(given) == len(asked) and self.port.layout == self.taken.layout
+        if fits and all(agree(*pair) for pair in zip(given, asked, strict=True)):
+            return
+        wanted, came = (
+            f"{' x '.join(map(shown, shape))} ({one.layout})"
+            for shape, one in ((asked, self.taken), (given, self.port))
+        )
+        self._refuses("layout-differs", wanted, came, SAME_TENSORS)
+
+    def _rank(self) -> None:
+        wanted, came = (f"{FORMS.get(one.layout, 'a map')} ({one.layout})" for one in (self.taken, self.port))
+        if self.taken.layout == "NC":
+            self._adapts("rank-differs", wanted, came, pool(self.port, "NC", self.size))
+            if not self.taken.pooled:
+                self._says("pooled-differs", *AVERAGED)
+        else:
+            self._refuses("rank-differs", wanted, came, BEFORE_POOLING)
+
+    def _pooled(self) -> None:
+        wanted, came = AVERAGED if self.port.pooled else AVERAGED[::-1]
+        if self.taken.layout == "NC":
+            self._says("pooled-differs", wanted, came)
+        elif self.taken.pooled:
+            self._adapts("pooled-differs", wanted, came, pool(self.port, self.taken.layout, self.size))
+        else:
+            self._refuses("pooled-differs", wanted, came, BEFORE_POOLING)
+
+    def _tokens(self) -> None:
+        given, asked = self.port.prefix_tokens, self.taken.prefix_tokens
+        text = f"{asked} prefix tokens", f"{given} prefix tokens"
+        if given > asked:
+            self._adapts("tokens-differ", *text, drop_tokens(asked, given - asked, self.size))
+        elif given < asked:
+            self._refuses("tokens-differ", *text, "use a backbone with class tokens")
+
+    def _positions(self) -> None:
+        given, asked = spatial_at(self.port, self.size), self.taken.positions
+        if given is None or asked is None:
+            return
+        sides, wanted, fixed = grid(given, self.size), self.taken.sides, self.taken.fixed
+        maps = len(given) + len(asked) > 2  # tokens for tokens are counted
+        if (sides == wanted) if maps and sides and wanted else (prod(given) == prod(asked)):
+            return
+        came = f"{by(given)} positions for images of {by(self.size)}"
+        if sides and wanted and (fixed or self._projects):
+            # A projection is fitted to the head's own positions, and is worth little at other sizes.
+            expected = f"{by(wanted)} positions, {'fixed' if fixed else 'as the projection is fitted to'}"
+            self._adapts("spatial-differs", expected, came, resize(self.port, wanted, sides, self.size))
+        elif not fixed:
+            came += "; absorbed, as the head takes any size"
+            self._says(
+                "spatial-differs", f"any size; trained on {by(asked)} positions", came, severity="informs"
+            )
+        else:
+            self._refuses("spatial-differs", f"{by(asked)} positions, fixed", came, _unknown_sides(self.size))
+
+    def _layout(self) -> bool:
+        """Return whether the layout is the head's by now."""
+        if self.port.layout == self.taken.layout:
+            return True
+        sides = grid_at(self.port, self.size)
+        # Tokens of an unknown count come from images of this size: square ones give a square of them.
+        known = spatial_at(self.port, self.size) is not None or self.size[0] != self.size[1]
+        if self.port.layout == "NLC" and sides is None and known:
+            self._refuses("layout-differs", self.taken.layout, self.port.layout, _unknown_sides(self.size))
+        elif self.taken.prefix_tokens == self.port.prefix_tokens:
+            adapter = permute(self.port, self.taken.layout, sides, self.size)
+            self._adapts("layout-differs", self.taken.layout, self.port.layout, adapter)
+        return self.port.layout == self.taken.layout
+
+    @property
+    def _projects(self) -> bool:
+        given, asked = self.port.channels, self.taken.channels
+        return (self.fitted or given != asked) and isinstance(given, int) and isinstance(asked, int)
+
+    def _channels(self) -> None:
+        given, asked = self.port.channels, self.taken.channels
+        if self._projects and isinstance(given, int) and isinstance(asked, int):
+            adapter = project(self.port, asked, self.taken.range == "nonnegative", self.size)
+            text = f"{asked} channels", f"{given} channels"
+            # Nothing but the dtype is looked at afterwards, so that the port behind it is not needed.
+            self.found.append(Difference("channels-differ", "adaptable", *text, "", adapter))
+
+
+def _unknown_sides(size: Sides) -> str:
+    return f"give images whose tokens form a grid of their proportions, {by(size)}"

@@ -1,0 +1,1 @@
+"""Many runs: recipes, sweeps, studies, the demo."""

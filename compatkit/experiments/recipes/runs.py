@@ -1,0 +1,148 @@
+"""The folder of a run of the command line: what was started, and its state, from the first step on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compatkit.contracts.canonical import digest, dumps, loads
+from compatkit.errors import FormatError, UsageError
+from compatkit.experiments.recipes.files import loader
+from compatkit.experiments.recipes.reading import single
+from compatkit.experiments.recipes.recipe import Recipe, Start
+from compatkit.experiments.recipes.tables import check
+from compatkit.registry.disk import replace_file
+from compatkit.registry.os_errors import environment
+
+NOTE, STATE = "run.json", "state.safetensors"
+"""Says of a folder that a run is kept in it, and what was started; what the run goes on from."""
+
+
+@attrs.frozen
+class Started:
+    """A run as it was started; every value is a JSON value.
+
+    Attributes:
+        recipe: Absolute path of the recipe.
+        tables: Its tables as they stood.
+        settings: Settings of the trainer that win over the tables'; None is no setting.
+        prefix: Wins over the tables'.
+        data_root: Folder of data sets, or None.
+        registry: Where the parts are to be published.
+        command: The words that started it.
+        published: What it was published as, by key; empty as long as it is not.
+    """
+
+    recipe: str
+    tables: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    prefix: str | None
+    data_root: str | None
+    registry: str
+    command: Sequence[str]
+    published: Mapping[str, str] = attrs.field(factory=dict)
+
+    @classmethod
+    def of(cls, recipe: str, registry: Path, data_root: str | None, **said: Any) -> Started:
+        """Return a run of a recipe file; ``said`` are the other attributes.
+
+        Raises:
+            UsageError: There is no such file, or it is no recipe of one run.
+        """
+        file = Path(recipe)
+        root = None if data_root is None else str(Path(data_root).absolute())
+        return cls(str(file.absolute()), single(file), data_root=root, registry=str(registry), **said)
+
+    @classmethod
+    def read(cls, folder: Path) -> Started:
+        """Return what was started in a folder.
+
+        Raises:
+            UsageError: No run is kept there.
+            FormatError: What the folder says is damaged.
+            EnvironmentFailure: It cannot be read.
+        """
+        path = folder / NOTE
+        with environment("read", path):
+            if not path.is_file():
+                raise UsageError(
+                    f"No run is kept in {str(folder)!r}. Name the folder that `compatkit train` printed, such as "
+                    "parts-runs/mnist_usps-1a2b3c4d.",
+                    subject=folder,
+                )
+            data = path.read_bytes()
+        try:
+            value = loads(data, what=str(path))
+            return cls(**{key: one for key, one in value.items() if key not in ("schema", "kind")})
+        except (FormatError, TypeError, AttributeError) as error:
+            raise FormatError(f"{path} does not say what was started: {error}", subject=path) from error
+
+    def write(self, folder: Path) -> None:
+        """Say in a folder what was started.
+
+        Raises:
+            EnvironmentFailure: It cannot be written.
+        """
+        value = {"schema": 1, "kind": "run", **attrs.asdict(self, recurse=False)}
+        replace_file(folder / NOTE, json.dumps(value, indent=2).encode())
+
+    def beside(self) -> Path:
+        """Return the folder of this run where none is named: next to the registry, the same for the same run.
+
+        Another seed, or a recipe that was edited, has another folder. Where parts are published, and how often the
+        state is kept, make no other run.
+        """
+        from compatkit.training.describing import BESIDE
+
+        trainer = self.tables.get("trainer")
+        over = {key: one for key, one in self.settings.items() if one is not None}
+        said = {**(trainer if isinstance(trainer, Mapping) else {}), **over}
+        plain = {key: one for key, one in said.items() if key not in BESIDE}
+        tables = {key: one for key, one in self.tables.items() if key != "prefix"}
+        name = digest(dumps({**tables, "trainer": plain, "recipe": self.recipe})).removeprefix("sha256:")
+        registry = Path(self.registry)
+        return registry.with_name(f"{registry.name}-runs") / f"{Path(self.recipe).stem}-{name[:8]}"
+
+    def load(self, download: bool, start: Start) -> Recipe:
+        """Return the recipe with its data sets; arguments and errors are those of ``recipes.read``."""
+        file = Path(self.recipe)
+        written = check(self.tables, file, prefix=self.prefix, **self.settings)
+        return written.load(loader(file, self.data_root, download), start)
+
+    @contextmanager
+    def kept(self, folder: Path) -> Iterator[None]:
+        """Make the folder for a run; after an error it goes again, unless a state is kept in it.
+
+        Raises:
+            UsageError: The folder holds other files.
+            EnvironmentFailure: It cannot be made or written.
+        """
+        above = next(one for one in (folder, *folder.parents) if one.exists())
+        with environment("make", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()) and not (folder / NOTE).exists():
+                raise UsageError(
+                    f"{folder} holds other files and no run; name another folder (--out).", subject=folder
+                )
+        self.write(folder)
+        try:
+            yield
+        except BaseException:
+            if above != folder and not (folder / STATE).exists():
+                with suppress(OSError):  # a folder above holds something by now
+                    (folder / NOTE).unlink()
+                    for one in (folder, *folder.parents):
+                        if one == above:
+                            break
+                        one.rmdir()
+            raise
+
+    def again(self) -> str:
+        """Return the command that started it, quoted for the shell."""
+        return shlex.join(self.command)

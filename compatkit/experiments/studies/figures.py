@@ -1,0 +1,88 @@
+"""The picture of a study: every measure by arm, means as bars, spread over seeds, every seed a dot."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compatkit.experiments.studies.results import Results, spread
+from compatkit.reports.ink import png
+from compatkit.reports.writing import write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 130
+LETTERS = 12
+"""Of a title, in an inch."""
+WIDEST = 14.0
+"""Inches; panels that are wider together stand below each other."""
+COLOURS = ("#8a8f98", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+"""Of the arms, in their order: told apart by those who see no red or no green."""
+
+
+def draw(results: Results, folder: Path) -> list[str]:
+    """Write all pictures of a study; return the names of the files.
+
+    Raises:
+        EnvironmentFailure: The folder cannot be written.
+    """
+    if not results.measures:  # every run was left out
+        return []
+    pictures: dict[str, bytes] = {"figure": png(_bars(results))}
+    if results.found.study.draw is not None:
+        pictures |= results.found.study.draw(results)
+    for name, content in pictures.items():
+        write(folder / f"{name}.png", content)
+    return [f"{name}.png" for name in pictures]
+
+
+def _bars(results: Results) -> Figure:
+    """Return one panel for each measure that is to be drawn."""
+    from matplotlib.figure import Figure
+
+    measures = [one for one in results.measures if one.drawn] or list(results.measures)
+    wide = max(3.2, 0.55 * len(results.arms) + 1.2)
+    columns = min(max(1, int(WIDEST / wide)), max(1, len(measures)))
+    rows = max(1, math.ceil(len(measures) / columns))
+    figure = Figure(figsize=(wide * columns, 2.7 * rows + 0.6), dpi=DPI, layout="constrained")
+    first: Axes | None = None  # shares, such as accuracies, have one scale, so that panels can be compared
+    for place, one in enumerate(measures):
+        share = one.unit == "1" and _shares(results, one.name)
+        axes = figure.add_subplot(rows, columns, place + 1, sharey=first if share else None)
+        first = axes if share else first
+        for at, arm in enumerate(results.arms):
+            colour = COLOURS[results.found.study.arms.index(arm) % len(COLOURS)]  # whichever arms were run
+            _bar(axes, at, results.known(arm, one.name), colour)
+        axes.set_xticks(range(len(results.arms)), results.arms, rotation=30, ha="right", fontsize=8)
+        axes.set_xlim(-0.6, len(results.arms) - 0.4)
+        unit = "" if one.unit == "1" else f" ({one.unit})"
+        axes.set_title(textwrap.fill(f"{one.title}{unit}", int(LETTERS * wide)), fontsize=9)
+        axes.tick_params(axis="y", labelsize=8)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    count = len(results.seeds)
+    seeds = "one seed" if count == 1 else f"{count} seeds; bars are means, lines standard deviations"
+    title = f"Study {results.found.number}, {results.found.study.title}: {seeds}"
+    figure.suptitle(textwrap.fill(title, int(LETTERS * wide * columns)), fontsize=9)
+    return figure
+
+
+def _shares(results: Results, measure: str) -> bool:
+    """Return whether all values of a measure are from 0 to 1."""
+    return all(0 <= one <= 1 for arm in results.arms for one in results.known(arm, measure))
+
+
+def _bar(axes: Axes, at: int, values: list[float], colour: str) -> None:
+    both = spread(values)
+    if both is None:
+        axes.text(at, 0, "none", ha="center", va="bottom", color=colour)
+        return
+    axes.bar(at, both[0], 0.62, color=colour, alpha=0.55)
+    if len(values) > 1:
+        axes.errorbar(at, both[0], both[1], color="#222222", capsize=3, linewidth=1)
+        shifts = [0.16 * (2 * i / (len(values) - 1) - 1) for i in range(len(values))]
+        axes.plot([at + one for one in shifts], values, "o", color=colour, markersize=3)

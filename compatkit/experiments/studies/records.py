@@ -1,0 +1,144 @@
+"""Runs that are done, one line a run: a study that is killed goes on with the others."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compatkit.errors import FormatError
+from compatkit.registry.os_errors import environment
+from compatkit.reports.writing import write
+
+FILE = "runs.jsonl"
+
+
+@attrs.frozen(kw_only=True)
+class Record:
+    """One run that is done.
+
+    Attributes:
+        study: Number of the study.
+        values: What it measured, by the measure's name.
+        kept: What figures are drawn from.
+        notes: What a reader must know.
+        seconds: On the clock.
+        versions: Of what decides the figures.
+        machine: Processor, device, threads.
+        data: Digests of the data by split.
+    """
+
+    study: str
+    size: str
+    arm: str
+    seed: int
+    settings: Mapping[str, Any]
+    values: Mapping[str, float | None]
+    kept: Mapping[str, Any]
+    notes: Sequence[str]
+    seconds: float
+    versions: Mapping[str, str]
+    machine: Mapping[str, Any]
+    data: Mapping[str, str]
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a figure; none where the run was left out, for want of data."""
+        return any(value is not None for value in self.values.values())
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What runs of one table have in common."""
+        return {"study": self.study, "size": self.size, **self.settings}
+
+
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("study", "size", "arm"), str),
+    **dict.fromkeys(("settings", "values", "kept", "versions", "machine", "data"), dict),
+    "seed": int,
+    "notes": list,
+    "seconds": (int, float),
+}
+
+
+@contextmanager
+def folder(path: str | Path) -> Iterator[Path]:
+    """Make a folder, so that one that cannot be written is found before the first run; if nothing came in, it goes.
+
+    Raises:
+        EnvironmentFailure: It cannot be made.
+    """
+    made = Path(path)
+    new = not made.exists()
+    with environment("write", made):
+        made.mkdir(parents=True, exist_ok=True)
+    try:
+        yield made
+    finally:
+        if new:
+            with suppress(OSError):  # not empty
+                made.rmdir()
+
+
+def read(folder: Path) -> list[Record]:
+    """Return the runs that a folder holds; half a line at the end, of a run that was killed, is cut off.
+
+    Raises:
+        FormatError: Another line is no run.
+        EnvironmentFailure: The file cannot be read, or not be cut.
+    """
+    path = folder / FILE
+    with environment("read", path):
+        if not path.exists():
+            return []
+        data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        with environment("write", path):
+            os.truncate(path, len(whole))
+    return [_parsed(line, number, path) for number, line in enumerate(whole.splitlines(), 1)]
+
+
+def append(folder: Path, record: Record) -> None:
+    """Add a run that is done.
+
+    Raises:
+        EnvironmentFailure: The folder cannot be written.
+    """
+    path = folder / FILE
+    line = json.dumps(attrs.asdict(record, recurse=False), allow_nan=False) + "\n"
+    with environment("write", path), path.open("a", encoding="utf-8") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace(folder: Path, records: Sequence[Record]) -> None:
+    """Keep only these runs."""
+    lines = (json.dumps(attrs.asdict(one, recurse=False), allow_nan=False) for one in records)
+    write(folder / FILE, "".join(f"{line}\n" for line in lines))
+
+
+def _parsed(line: bytes, number: int, path: Path) -> Record:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise _damaged(path, number, f"is no JSON: {error}") from error
+    if not isinstance(value, dict) or value.keys() != _KINDS.keys():
+        raise _damaged(path, number, f"does not hold just {', '.join(_KINDS)}")
+    wrong = [name for name, kind in _KINDS.items() if not isinstance(value[name], kind)]
+    if wrong:
+        raise _damaged(path, number, f"holds a {wrong[0]} that is none: {value[wrong[0]]!r:.80}")
+    return Record(**value)
+
+
+def _damaged(path: Path, number: int, what: str) -> FormatError:
+    return FormatError(
+        f"{path}: line {number} {what}, so it is no run of a study. Name another folder, or move the file away.",
+        subject=path,
+    )

@@ -1,0 +1,197 @@
+"""The runs of a study: made one after the other, kept as they are done, and told together at the end."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from compatkit.errors import UsageError
+from compatkit.experiments.studies import records
+from compatkit.experiments.studies.finding import Found, arms_of, find
+from compatkit.experiments.studies.records import Record
+from compatkit.experiments.studies.results import Results
+from compatkit.experiments.studies.runs import Run, Shelf
+from compatkit.experiments.studies.settings import settings_of
+from compatkit.experiments.studies.study import CPU, Outcome
+from compatkit.reports.writing import write
+
+Say = Callable[[str], None]
+RESULTS, TABLE = "results.json", "table.md"
+
+
+def carry_out(
+    number: str,
+    out: str | Path,
+    *,
+    seeds: int = 5,
+    size: str = CPU,
+    arms: Sequence[str] = (),
+    data: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    anew: bool = False,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Make the runs of a study that are missing in a folder, and write results, table and figures there.
+
+    Args:
+        number: Of the study.
+        out: Folder; it is made where it is missing.
+        seeds: How many, from 0.
+        size: One of the study's.
+        arms: Those wanted; all where empty.
+        data: Folder of data sets; None looks where ``compatkit.data.load`` looks.
+        changes: Settings in place of those of the size.
+        anew: Drop runs of other settings that the folder holds, in place of refusing.
+        progress: Called with runs done, runs in all, and what is being done.
+        say: Called with each line of news.
+
+    Returns:
+        What ``results.json`` holds.
+
+    Raises:
+        UnknownName: There is no such study.
+        UsageError: An arm, a size or a setting is unknown, or the folder holds runs of other settings or images.
+        DataError: A data set is missing.
+        EnvironmentFailure: The folder cannot be written.
+    """
+    if seeds < 1:
+        raise UsageError(f"A study needs at least one seed, got {seeds}.")
+    found = find(number)
+    settings, chosen = settings_of(found, size, changes), arms_of(found, arms)
+    with records.folder(out) as folder:
+        done = _kept(folder, {"study": number, "size": size, **settings}, anew, say)
+        shelf = Shelf(number, data, _seen(done.values()), folder)
+        wanted = [(arm, seed) for seed in range(seeds) for arm in chosen]
+        for place, (arm, seed) in enumerate(wanted):
+            if (arm, seed) in done:
+                continue
+            progress(place, len(wanted), f"{arm}, seed {seed}")
+            run = Run(number, arm, seed, settings, shelf)
+            done[arm, seed] = record = _made(found, run, size)
+            if record.measured:  # what was left out is asked for again
+                records.append(folder, record)
+                if run.checkpoint is not None:
+                    run.checkpoint.unlink(missing_ok=True)
+            say(_line(record))
+        progress(len(wanted), len(wanted), "writing")
+        results = Results(
+            found=found,
+            size=size,
+            settings=settings,
+            arms=chosen,
+            seeds=tuple(range(seeds)),
+            command=_command(found, seeds, size, chosen, settings, data is not None),
+            records={key: done[key] for key in wanted},
+        )
+        return _told(results, folder)
+
+
+def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[tuple[str, int], Record]:
+    """Return the runs of this plan that a folder holds; others are refused, or dropped.
+
+    Raises:
+        UsageError: There are others, and they are not to be dropped.
+    """
+    there = [one for one in records.read(folder) if one.measured]
+    other = [one for one in there if one.plan != plan]
+    if other and not anew:
+        names = dict.fromkeys((*other[0].plan, *plan))
+        said = [
+            f"{name}: {other[0].plan.get(name, 'nothing')} there, {plan.get(name, 'nothing')} here"
+            for name in names
+            if other[0].plan.get(name) != plan.get(name)
+        ]
+        raise UsageError(
+            f"{folder} holds {_runs(len(other))} of other settings ({'; '.join(said)}), and figures of one table "
+            "have the same. Name another folder with --out, or drop those runs with --anew.",
+            subject=folder,
+        )
+    if other:
+        say(f"dropped {_runs(len(other))} of other settings from {folder / records.FILE}")
+        there = [one for one in there if one.plan == plan]
+        records.replace(folder, there)
+        for left in folder.glob("*.checkpoint"):
+            left.unlink()
+    if there:
+        say(f"already there: {_runs(len(there))}")
+    return {(one.arm, one.seed): one for one in there}
+
+
+def _seen(kept: Iterable[Record]) -> dict[str, str]:
+    """Return the digests of the images that runs were made with, by split."""
+    return {split: digest for one in kept for split, digest in one.data.items()}
+
+
+def _runs(runs: int) -> str:
+    """Return a number of runs in words."""
+    return "1 run" if runs == 1 else f"{runs} runs"
+
+
+def _made(found: Found, run: Run, size: str) -> Record:
+    """Make one run."""
+    import torch
+
+    began = time.perf_counter()
+    outcome = found.study.run(run)
+    if not isinstance(outcome, Outcome):
+        raise found.owner.error(f"its run gives a {type(outcome).__name__}; a run gives an Outcome.")
+    known = {one.name for one in found.study.measures}
+    if unknown := sorted(outcome.values.keys() - known):
+        raise found.owner.error(f"its run measures {unknown[0]!r}, which is none of its measures.")
+    seconds = round(time.perf_counter() - began, 2)
+    owner = found.owner.distribution or "compatkit"
+    versions = {name: version(name) for name in ("compatkit", "torch", "numpy")}
+    versions |= {owner: found.owner.version or "unknown", "python": platform.python_version()}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    machine = {"processor": platform.machine(), "device": device, "threads": torch.get_num_threads()}
+    return Record(
+        study=run.study,
+        size=size,
+        arm=run.arm,
+        seed=run.seed,
+        settings=dict(run.settings),
+        values=dict(outcome.values),
+        kept=dict(outcome.kept),
+        notes=list(outcome.notes),
+        seconds=seconds,
+        versions=versions,
+        machine=machine,
+        data=run.digests(),
+    )
+
+
+def _told(results: Results, folder: Path) -> dict[str, Any]:
+    """Write figures, table and document; return the document."""
+    from compatkit.experiments.studies import figures, table
+
+    pictures = figures.draw(results, folder)
+    write(folder / TABLE, table.render(results, pictures))
+    document = results.to_json([TABLE, *pictures, records.FILE])
+    write(folder / RESULTS, json.dumps(document, indent=2, allow_nan=False) + "\n")
+    return document
+
+
+def _command(
+    found: Found, seeds: int, size: str, arms: Sequence[str], settings: Mapping[str, Any], data: bool
+) -> str:
+    """Return the command that makes the same again, folders by the words DIR and OUT."""
+    words = ["compatkit", "study", "run", found.number, "--seeds", str(seeds), "--size", size]
+    if tuple(arms) != found.study.arms:
+        words += ["--arms", ",".join(arms)]
+    plain = settings_of(found, size)
+    for name, value in settings.items():
+        if value != plain[name]:
+            words += ["--set", f"{name}={json.dumps(value)}"]
+    return shlex.join([*words, *(["--data", "DIR"] if data else []), "--out", "OUT"])
+
+
+def _line(record: Record) -> str:
+    said = ", ".join(f"{name} {value:.3f}" for name, value in record.values.items() if value is not None)
+    return f"seed {record.seed} {record.arm:<12} {record.seconds:7.1f} s  {said}"

@@ -1,0 +1,136 @@
+"""One run of a study, as the study sees it: arm, seed, settings, and its data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.errors import DataError, UnknownName, UsageError
+
+if TYPE_CHECKING:
+    from compatkit.data.dataset import DataSet
+
+
+@attrs.define(eq=False)
+class Shelf:
+    """Data sets that runs share, each read once.
+
+    Attributes:
+        study: Its number, for messages.
+        root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
+        seen: Digests of the images of runs that were made before, by split.
+        folder: Where those runs are.
+    """
+
+    study: str
+    root: str | None = None
+    seen: Mapping[str, str] = attrs.field(factory=dict)
+    folder: Path | None = None
+    _read: dict[str, DataSet] = attrs.field(factory=dict)
+
+    def load(self, name: str) -> DataSet:
+        """Return a data set by name.
+
+        Raises:
+            DataError: It is in none of the folders, or damaged.
+            UsageError: Runs that were made before saw other images under this name.
+        """
+        if name not in self._read:
+            from compatkit.data import load
+            from compatkit.experiments.recipes import providers
+
+            try:
+                found = load(name, root=self.root, providers=providers())
+            except (DataError, UnknownName) as error:
+                if error.subject != name:  # it is there, and damaged
+                    raise
+                raise DataError(
+                    f"Study {self.study} reads the data set {name!r}. {error} For a study: put it, as the pack "
+                    f"{name}.npz or as torchvision keeps it, into a folder, and name the folder with --data. "
+                    "Where the name is a setting of the study, --set takes another.",
+                    subject=name,
+                ) from error
+            self._check(found)
+            self._read[name] = found
+        return self._read[name]
+
+    def _check(self, found: DataSet) -> None:
+        for split in (found.train, found.test):
+            was = self.seen.get(split.name, split.digest)
+            if was != split.digest:
+                raise UsageError(
+                    f"{self.folder} holds runs that were made with other images of {split.name} ({_brief(was)}, here "
+                    f"{_brief(split.digest)}), and figures of one table are of the same images. Name another "
+                    "folder with --out, or the folder of those images with --data.",
+                    subject=self.folder,
+                )
+
+    def digests(self, names: set[str]) -> dict[str, str]:
+        """Return the digests of the splits of these data sets, by the splits' names."""
+        splits = [
+            split for name in sorted(names) for split in (self._read[name].train, self._read[name].test)
+        ]
+        return {split.name: split.digest for split in splits}
+
+
+def _brief(digest: str) -> str:
+    return digest.rpartition(":")[2][:12]
+
+
+@attrs.define(eq=False)
+class Run:
+    """One run: an arm at a seed.
+
+    Attributes:
+        study: Number of the study.
+        arm: One of the study's arms.
+        seed: Of everything random.
+        settings: Of the size, with what was changed.
+    """
+
+    study: str
+    arm: str
+    seed: int
+    settings: Mapping[str, Any]
+    _shelf: Shelf
+    _used: set[str] = attrs.field(factory=set)
+
+    def load(self, name: str) -> DataSet:
+        """Return a data set by name, read once for all runs.
+
+        Raises:
+            DataError: It is in none of the folders, or damaged.
+        """
+        data = self._shelf.load(name)
+        self._used.add(name)
+        return data
+
+    def find(self, name: str) -> DataSet | None:
+        """Return a data set that the run can do without, or None where there is none.
+
+        Raises:
+            DataError: It is there, and damaged.
+        """
+        try:
+            return self.load(name)
+        except DataError as error:
+            if error.subject != name:
+                raise
+            return None
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """File for the state of a long run, of which an interrupted one goes on; it goes once the run is made."""
+        if self._shelf.folder is None:
+            return None
+        plan = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
+        return self._shelf.folder / f"{self.arm}-{self.seed}-{plan[:12]}.checkpoint"
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of what was loaded, by the splits' names."""
+        return self._shelf.digests(self._used)

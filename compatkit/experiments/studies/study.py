@@ -1,0 +1,143 @@
+"""What a study is: its arms, its settings by size, what it measures, and what the paper reports."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from compatkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from compatkit.experiments.studies.results import Results
+    from compatkit.experiments.studies.runs import Run
+
+CPU, PAPER = "cpu", "paper"
+"""Sizes that every study has: minutes on two cores, and that of the paper."""
+_WORD = re.compile(r"[a-z0-9][a-z0-9_.+-]*")
+
+
+@attrs.frozen(kw_only=True)
+class Measure:
+    """Something that every run of a study measures.
+
+    Attributes:
+        name: In results: lower-case, one word.
+        title: In tables and figures.
+        unit: ``"1"`` for a share or a ratio, ``"bits"``, ``"s"``, ...
+        better: Which values are better.
+        drawn: Whether it has a panel in the figure of all arms.
+    """
+
+    name: str
+    title: str
+    unit: str = "1"
+    better: Literal["higher", "lower", "none"] = "higher"
+    drawn: bool = True
+
+
+@attrs.frozen
+class Reported:
+    """A figure that the paper reports.
+
+    Attributes:
+        arm: One of the study's, or of the paper's that the study leaves out.
+        metric: One of the study's measures, or what the paper measured in its place.
+        value: As printed there, in ``unit``.
+        source: Where it stands.
+        spread: Standard deviation, where the paper gives one.
+    """
+
+    arm: str
+    metric: str
+    value: float
+    source: str
+    unit: str = "1"
+    spread: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What one run measured.
+
+    Attributes:
+        values: By the name of the measure; None, or left out, where it cannot be told.
+        kept: JSON values that figures are drawn from, such as pictures of weights.
+        notes: What a reader must know of this run, each a sentence: shown once, however many runs say it.
+
+    Raises:
+        UsageError: A value is no finite number, or ``kept`` is no JSON.
+    """
+
+    values: Mapping[str, float | None]
+    kept: Mapping[str, Any] = attrs.field(factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        """Check that the values can be kept."""
+        for name, value in self.values.items():
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (number and math.isfinite(value)):
+                raise UsageError(
+                    f"A run of a study measures finite numbers, or None; {name} is {value!r}. Say None, and why in "
+                    "a note."
+                )
+        try:
+            json.dumps(self.kept, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"What a run of a study keeps for its figures must be JSON values: {error}."
+            ) from error
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Study:
+    """An experiment of a paper, or one like it.
+
+    Attributes:
+        title: What is studied, in a few words.
+        question: What it shows, in a sentence or two.
+        reference: The paper: authors, year, title, place in it.
+        arms: Lower-case, as in the paper; methods joined by ``+``. The first is what others are compared with.
+        measures: What every run measures.
+        sizes: Settings by size, JSON values; there are at least ``cpu`` and ``paper``.
+        scale: By size, how it differs from the paper's: in every table, since figures of different scales are no
+            figures of one thing. Empty where nothing differs.
+        paper: What the paper reports.
+        data: Data sets that it reads from files, by name.
+        run: Makes one run: an arm at a seed.
+        draw: Makes further pictures: PNG by file name without ending.
+
+    Raises:
+        UsageError: A name is not lower-case or comes twice, or a size is missing.
+    """
+
+    title: str
+    question: str
+    reference: str
+    arms: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    sizes: Mapping[str, Mapping[str, Any]]
+    scale: Mapping[str, str]
+    paper: tuple[Reported, ...]
+    run: Callable[[Run], Outcome]
+    draw: Callable[[Results], Mapping[str, bytes]] | None = None
+    data: tuple[str, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        """Check names and sizes."""
+        for what, names in (("arms", self.arms), ("measures", [one.name for one in self.measures])):
+            wrong = [one for one in names if not _WORD.fullmatch(one)]
+            if wrong or not names or len(set(names)) != len(names):
+                raise UsageError(
+                    f"Study {self.title!r}: {what} are lower-case words, each once; got {', '.join(names) or 'none'}."
+                )
+        missing = [one for one in (CPU, PAPER) if one not in self.sizes or one not in self.scale]
+        if missing:
+            raise UsageError(
+                f"Study {self.title!r}: sizes and scale need {CPU!r} and {PAPER!r}; {missing[0]!r} is not in both."
+            )

@@ -1,0 +1,220 @@
+"""The table ``[sweep]`` of a recipe: which of its values vary, and what each of them takes in turn."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compatkit.contracts.canonical import dumps
+from compatkit.data.specification import KEYS
+from compatkit.errors import FormatError, UsageError
+from compatkit.experiments.recipes import SWEEP, TASK
+from compatkit.experiments.recipes.values import only
+
+Tables = Mapping[str, Any]
+Address = tuple[str | int, ...]
+"""Keys and positions that lead to one value of a recipe."""
+
+TOP = ("trainer", "regularizers", "tasks", "frozen")
+KEPT = {
+    "checkpoint": "a sweep keeps the checkpoints of its runs itself",
+    "progress": "a sweep shows how far all of its runs are",
+}
+"""Settings of the trainer that a sweep takes in hand."""
+HEADS = ("heads", "statistics")
+
+
+@attrs.frozen
+class Axis:
+    """One value of the recipe that varies.
+
+    Attributes:
+        path: As written: ``"trainer.seed"``, ``"tasks.mnist.split"``.
+        values: At least one, all different; JSON values.
+    """
+
+    path: str
+    values: tuple[Any, ...]
+
+
+def axes_of(tables: Tables, file: Path) -> tuple[Axis, ...]:
+    """Return what varies, in the order written.
+
+    Raises:
+        UsageError: There is no such table, a path is no text of names, a list is empty or holds a value twice.
+    """
+    said = tables.get(SWEEP)
+    where = f"{file}: [{SWEEP}]"
+    if said is None:
+        raise UsageError(
+            f"{file} has no table [{SWEEP}], so it is one run: `compatkit train {file}`. A sweep lists what varies, "
+            f'for example\n[{SWEEP}]\n"trainer.seed" = [0, 1, 2]'
+        )
+    if not isinstance(said, Mapping) or not said:
+        raise UsageError(
+            f'{where} must be a table of lists such as "trainer.seed" = [0, 1, 2], got {said!r:.100}.'
+        )
+    found: dict[str, Axis] = {}
+    for path, values in _flat(said):
+        if path in found:
+            raise UsageError(f"{where}: {path!r} is written twice; write it once, with all of its values.")
+        found[path] = Axis(path, _values(values, f"{where}: {path!r}"))
+    return tuple(found.values())
+
+
+def put(tables: Tables, values: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """Return the recipe of one run: ``tables`` without the sweep, with ``values`` at their paths.
+
+    Raises:
+        UsageError: A path leads to nothing that a recipe has, or two lead to the same value.
+    """
+    made = copy.deepcopy({key: value for key, value in tables.items() if key != SWEEP})
+    taken: dict[Address, str] = {}
+    # What is named as a whole comes first, so that a setting of one regularizer finds it.
+    for path in sorted(values, key=lambda one: one.count(".")):
+        where = f"{file}: [{SWEEP}]: {path!r}"
+        for address in _addresses(made, path, where):
+            if address in taken:
+                raise UsageError(f"{where} and {taken[address]!r} set the same value; leave one of them out.")
+            taken[address] = path
+            _put(made, address, copy.deepcopy(values[path]))
+    return made
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    """Return paths and values; ``trainer.seed = [...]`` is a table in a table to TOML."""
+    found: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        path = f"{before}{key}"
+        found += _flat(value, f"{path}.") if isinstance(value, Mapping) and value else [(path, value)]
+    return found
+
+
+def _values(values: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(values, list):
+        raise UsageError(
+            f"{where} must be a list of the values that it takes, got {values!r:.100}. A value that all runs have is "
+            "written in the recipe itself."
+        )
+    if not values:
+        raise UsageError(
+            f"{where} is an empty list, so there would be no run. Give it values, or leave it out."
+        )
+    seen: set[str] = set()
+    for value in values:
+        try:
+            written = json.dumps(_comparable(json.loads(dumps(value))), sort_keys=True)
+        except FormatError as error:
+            raise UsageError(f"{where} has a value that cannot be kept: {error}") from error
+        if written in seen:
+            raise UsageError(f"{where} has the value {value!r:.100} twice; give each value once.")
+        seen.add(written)
+    return tuple(values)
+
+
+def _comparable(value: Any) -> Any:
+    """Return a JSON value in which 1 and 1.0 are the same, as they are to a run."""
+    if isinstance(value, list):
+        return [_comparable(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _comparable(one) for key, one in value.items()}
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _addresses(tables: Tables, path: str, where: str) -> list[Address]:
+    words = path.split(".")
+    only(dict.fromkeys(words[:1]), TOP, where)
+    first, rest = words[0], words[1:]
+    if first == "tasks":
+        return _of_tasks(tables.get("tasks"), rest, where)
+    if first == "regularizers":
+        return _of_regularizers(tables.get("regularizers", []), rest, where)
+    if first == "trainer":
+        from compatkit.training.trainer import Trainer
+
+        known = tuple(field.name for field in attrs.fields(Trainer))
+        _one_key(rest, known, where)
+        if rest[0] in KEPT:
+            raise UsageError(f"{where} cannot vary: {KEPT[rest[0]]}.")
+    else:
+        _one_key(rest, HEADS, where)
+    return [(first, rest[0])]
+
+
+def _one_key(rest: Sequence[str], known: Sequence[str], where: str) -> None:
+    if len(rest) != 1:
+        raise UsageError(f"{where} must name one value; there are {', '.join(known)}.")
+    only(dict.fromkeys(rest), known, where)
+
+
+def _of_tasks(tasks: Any, rest: Sequence[str], where: str) -> list[Address]:
+    """Return where ``tasks.KEY`` (all tasks) or ``tasks.NAME.KEY`` is; names may hold dots."""
+    if not isinstance(tasks, list) or not all(isinstance(one, Mapping) for one in tasks):
+        raise UsageError(
+            f"{where}: the recipe needs its tasks as tables under [[tasks]]; got {tasks!r:.100}."
+        )
+    names = [str(one.get("name")) for one in tasks]
+    chosen = range(len(tasks))
+    for end in range(len(rest) - 1, 0, -1):
+        if (name := ".".join(rest[:end])) in names:
+            chosen, rest = range(names.index(name), names.index(name) + 1), rest[end:]
+            break
+    _check_key(rest, names, where)
+    return [("tasks", place, *rest) for place in chosen]
+
+
+def _check_key(rest: Sequence[str], names: Sequence[str], where: str) -> None:
+    """Refuse what is no value of a task."""
+    if not rest:
+        raise UsageError(f'{where} must name a value of the tasks, such as "tasks.split".')
+    if rest[0] == "name":
+        raise UsageError(
+            f"{where} cannot vary: each run keeps the names of its tasks, and gets a name of its own."
+        )
+    only(dict.fromkeys(rest[:1]), (*TASK, *names) if len(rest) > 1 else TASK, where)
+    if len(rest) == 1 or (rest[0] == "kwargs" and len(rest) == 2):
+        return
+    if rest[0] != "data" or len(rest) != 2:
+        raise UsageError(f"{where} leads into a value that has no parts; only data and kwargs have.")
+    only(dict.fromkeys(rest[1:]), KEYS, where)
+
+
+def _of_regularizers(used: Any, rest: Sequence[str], where: str) -> list[Address]:
+    """Return where all regularizers are, or one setting of one: ``regularizers.dcc.weight``."""
+    if not rest:
+        return [("regularizers",)]
+    if len(rest) < 2:
+        raise UsageError(
+            f'{where} must be "regularizers", with lists of names or tables, or name a setting of one, such as '
+            f'"regularizers.{rest[0]}.weight".'
+        )
+    name, setting = ".".join(rest[:-1]), rest[-1]
+    called = [_called(one) for one in used] if isinstance(used, list) else []
+    if called.count(name) != 1:
+        raise UsageError(
+            f"{where}: a run uses {called.count(name) or 'no'} {name!r} ({', '.join(called) or 'no regularizers'}); a "
+            "setting that varies needs one. To vary which regularizers there are, write them out as tables: "
+            '"regularizers" = [[], [{ name = "dcc", weight = 0.5 }]].'
+        )
+    return [("regularizers", called.index(name), setting)]
+
+
+def _called(used: Any) -> str:
+    return str(used.get("as", used.get("name"))) if isinstance(used, Mapping) else str(used)
+
+
+def _put(tables: Any, address: Address, value: Any) -> None:
+    for key in address[:-1]:
+        if isinstance(tables, dict):
+            tables.setdefault(key, {})
+        if isinstance(tables[key], str):  # a name is short for a table with it
+            tables[key] = {"name": tables[key]}
+        tables = tables[key]
+    if not isinstance(tables, dict):
+        raise UsageError(f"The recipe has {tables!r:.100} where the sweep expects a table.")
+    tables[address[-1]] = value

@@ -1,0 +1,142 @@
+"""The only door to the library ``ray``: runs on the machines of a cluster, or on a cluster of this machine alone."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compatkit.contracts.canonical import dumps, loads
+from compatkit.errors import CompatkitError, EnvironmentFailure, MissingDependency
+from compatkit.experiments.sweeps import records
+from compatkit.experiments.sweeps.orders import Bench, Order, carry_out
+from compatkit.experiments.sweeps.records import Record
+
+VARIABLES = (
+    "HF_HUB_OFFLINE",
+    "COMPATKIT_DATA",
+    "COMPATKIT_PLUGINS",
+    "COMPATKIT_DISABLE_PLUGINS",
+    "TORCH_HOME",
+)
+"""What workers are told of this process's environment, where it is set."""
+
+
+def check_installed() -> None:
+    """See to it that runs can be handed to a cluster, before any work is done.
+
+    Raises:
+        MissingDependency: ``ray`` is not installed.
+    """
+    _ray()
+
+
+def cluster(
+    orders: Sequence[Order], workers: int | None, threads: int, each: Callable[[Record], None]
+) -> None:
+    """Carry out ``orders`` on the cluster that this process is connected to.
+
+    Where it is connected to none, the one that RAY_ADDRESS names is taken, else one is started here and ended again.
+    Registry, recipe, data sets and the sweep's folder must have the same paths on all machines.
+
+    Args:
+        orders: Runs.
+        workers: Runs at a time; None takes what the cluster has room for.
+        threads: That each computes with, and processors that it reserves.
+        each: Called with the record of every run as soon as it has ended.
+
+    Raises:
+        MissingDependency: ``ray`` is not installed.
+        EnvironmentFailure: There is no such cluster.
+    """
+    ray = _ray()
+    ours = not ray.is_initialized()
+    if ours:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        given = (
+            {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": threads * (workers or os.cpu_count() or 1)}
+        )
+        try:
+            ray.init(include_dashboard=False, log_to_driver=False, **given)
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            raise EnvironmentFailure(
+                f"The cluster of RAY_ADDRESS={os.environ.get('RAY_ADDRESS', '')!r} cannot be reached: {error}"
+            ) from error
+    try:
+        _collect(ray, orders, workers, threads, each)
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _collect(
+    ray: Any, orders: Sequence[Order], workers: int | None, threads: int, each: Callable[[Record], None]
+) -> None:
+    told = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    # A run that fails is told of, not tried again behind the back of whoever asked.
+    task = ray.remote(num_cpus=threads, max_retries=0)(_work)
+    waiting, running = list(reversed(orders)), dict[Any, Order]()
+    try:
+        while waiting or running:
+            while waiting and (workers is None or len(running) < workers):
+                order = waiting.pop()
+                running[task.remote(order.dumps(), threads, told)] = order
+            ready, _ = ray.wait(list(running), num_returns=1)
+            for one in ready:
+                each(_record(ray, one, running.pop(one)))
+    finally:
+        for one in running:
+            ray.cancel(one, force=True)
+
+
+def _record(ray: Any, one: Any, order: Order) -> Record:
+    """Return the record that a task gave back, or what became of it; keep it where its worker could not."""
+    try:
+        text = ray.get(one)
+        record = Record.from_json(loads(text.encode(), what=f"the record of {order.run}"), order.run)
+    except ray.exceptions.RayError as error:
+        first = str(error).strip().splitlines()[0]
+        record = order.begun().failed(
+            EnvironmentFailure(f"The worker of this run is gone ({type(error).__name__}: {first}).")
+        )
+    folder = Path(order.folder)
+    try:
+        if records.read(folder, order.run) != record:
+            records.write(folder, record)
+    except CompatkitError as error:
+        return record if record.state == "failed" else record.failed(error)
+    return record
+
+
+def _work(line: str, threads: int, variables: Mapping[str, str]) -> str:
+    """Carry out an order in a worker; text comes in and goes out."""
+    import torch
+
+    os.environ.update(variables)  # timm and the plugins, which read them, are imported later
+    torch.set_num_threads(threads)
+    order = Order.loads(line)
+    record = carry_out(order, _bench())
+    return dumps(attrs.evolve(record, threads=threads).to_json()).decode()
+
+
+@functools.cache
+def _bench() -> Bench:
+    """Return this process's bench; a worker carries out many runs."""
+    return Bench()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise MissingDependency(
+            f"Runs are handed to other machines by the library ray, which is not installed. Run: pip install "
+            f"'compatkit[ray]', or choose another back end (sequential, process). ({error})",
+            subject="ray",
+        ) from error
+    return ray

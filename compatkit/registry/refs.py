@@ -1,0 +1,268 @@
+"""Names and versions on disk: small files that point at manifests, each created once and never rewritten."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import attrs
+
+from compatkit.contracts.canonical import dumps, loads
+from compatkit.errors import FormatError, IntegrityError, InvalidName
+from compatkit.registry import disk as durable
+from compatkit.registry.names import VERSION, Range, Version, check_name, check_segment
+from compatkit.registry.os_errors import environment
+
+LIMIT = 2**16
+"""Bytes; no reference file is longer."""
+PATIENCE = 20
+"""How often a version file that is shorter than a digest is read again, 10 ms apart."""
+SETTLED = 2
+"""Seconds after which a folder's modification time tells its states apart."""
+_LINE = re.compile(rb"sha256:[0-9a-f]{64}\n")
+_LINE_BYTES = 72
+
+
+@attrs.frozen
+class Tombstone:
+    """Why and when (UTC, ISO 8601) a version was withdrawn."""
+
+    reason: str
+    time: str
+
+
+@attrs.frozen(eq=False)
+class References:
+    """The files below ``<root>/refs``."""
+
+    root: Path
+    _listings: dict[str, _Listing] = attrs.field(factory=dict, init=False, repr=False)
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of a name.
+
+        Raises:
+            InvalidName: Not a component name.
+        """
+        return self.root / f"refs/{check_name(name)}"
+
+    def names(self) -> list[str]:
+        """Return all names that have a version, sorted; foreign files and folders are ignored."""
+        refs = self.root / "refs"
+        with environment("read", refs):
+            durable.check_folders(refs, self.root)
+            return sorted(_names(str(refs), "", 3))
+
+    def each(self) -> Iterator[tuple[str, Version]]:
+        """Yield all versions of all names, withdrawn and damaged ones included."""
+        for name in self.names():
+            for version in self.versions(name):
+                yield name, version
+
+    def versions(self, name: str) -> list[Version]:
+        """Return the versions of a name, rising, withdrawn ones included; empty if unknown.
+
+        An empty file is no version: without hard links, a publish that was cut off leaves one. Any other content is
+        one, also if it is damaged, so that no older version takes its place in silence.
+        """
+        return [Version(*number) for number in self._listed(name, "@versions").finished()]
+
+    def latest(self, name: str, within: Range | None = None) -> Version | None:
+        """Return the last version of ``versions`` that was not withdrawn; None if there is none.
+
+        Args:
+            name: Of the component.
+            within: Only versions that are in it.
+        """
+        listing = self._listed(name, "@versions")
+        gone = set(self._listed(name, "@tombstones").numbers)
+        for number in reversed(listing.numbers):
+            version = Version(*number)
+            if number not in gone and (within is None or version in within) and listing.is_finished(number):
+                return version
+        return None
+
+    def neighbours(self, name: str, version: Version) -> tuple[Version | None, tuple[Version, ...]]:
+        """Return what a number stands between.
+
+        Returns:
+            The last version below it that was not withdrawn, whatever its major line, or None; and all numbers above
+            it in its own major line that can no longer be used, rising.
+        """
+        listing = self._listed(name, "@versions")
+        gone = set(self._listed(name, "@tombstones").numbers)
+        place = attrs.astuple(version)
+        at = bisect_left(listing.numbers, place)
+        below = (
+            one for one in reversed(listing.numbers[:at]) if one not in gone and listing.is_finished(one)
+        )
+        first = next(below, None)
+        above = tuple(
+            Version(*one) for one in listing.numbers[at:] if one > place and one[0] == version.major
+        )
+        return None if first is None else Version(*first), above
+
+    def taken(self, name: str) -> set[Version]:
+        """Return the version numbers that can no longer be used."""
+        return {Version(*number) for number in self._listed(name, "@versions").numbers}
+
+    def digest(self, name: str, version: Version) -> str | None:
+        """Return the manifest digest that a version points at; None if there is no such version.
+
+        Raises:
+            IntegrityError: The file does not hold a digest.
+        """
+        path = self.folder(name) / f"@versions/{version}"
+        for _ in range(PATIENCE):
+            found = durable.read(path, self.root, limit=LIMIT)
+            if found is None:
+                return None
+            if len(found[0]) >= _LINE_BYTES or _age(found[1]) > 1:
+                break
+            time.sleep(0.01)  # without hard links, another process may be writing it at this moment
+        else:
+            found = durable.read(path, self.root, limit=LIMIT) or (b"", None)
+        if not _LINE.fullmatch(found[0]):
+            raise IntegrityError(
+                f"{name}@{version} is damaged: {path} should hold one line 'sha256:' and 64 hex digits, got "
+                f"{found[0][:80]!r}: a publish was cut off where there are no hard links, or the file was edited. "
+                "`compatkit verify --repair` mends it if possible; or restore it from another copy of the registry.",
+                subject=path,
+            )
+        return found[0].decode().strip()
+
+    def create(
+        self, name: str, version: Version, digest: str, ready: Callable[[], object] | None = None
+    ) -> bool:
+        """Create a version durably; False if the number is taken. The last step of a publish.
+
+        Args:
+            name: Of the component.
+            version: Its number.
+            digest: Of its manifest.
+            ready: See ``durable.create_once``.
+
+        Raises:
+            EnvironmentFailure: Disk full, no right to write, ...; the version does not exist.
+        """
+        return self._create(self.folder(name) / f"@versions/{version}", f"{digest}\n".encode(), ready)
+
+    def tombstone(self, name: str, version: Version) -> Tombstone | None:
+        """Return why a version was withdrawn, None if it was not."""
+        path = self.folder(name) / f"@tombstones/{version}"
+        found = durable.read(path, self.root, limit=LIMIT)
+        if found is None:
+            return None
+        value = loads(found[0], what=str(path))
+        if not isinstance(value, dict) or not isinstance(value.get("reason"), str):
+            raise FormatError(
+                f"{path}: expected an object with reason and time, got {value!r:.100}.", subject=path
+            )
+        return Tombstone(value["reason"], str(value.get("time", "")))
+
+    def withdrawn(self, name: str) -> set[Version]:
+        """Return the withdrawn versions of a name."""
+        return {Version(*number) for number in self._listed(name, "@tombstones").numbers}
+
+    def withdraw(self, name: str, version: Version, reason: str) -> bool:
+        """Write a tombstone; False if there is one, which stays as it is."""
+        note = dumps({"reason": reason, "time": now()})
+        return self._create(self.folder(name) / f"@tombstones/{version}", note)
+
+    def _create(self, path: Path, data: bytes, ready: Callable[[], object] | None = None) -> bool:
+        with environment("create", path):
+            return durable.create_once(path, data, self.root, ready)
+
+    def _listed(self, name: str, kind: str) -> _Listing:
+        """Return the files of a folder that are named by versions; read anew where the folder changed since."""
+        folder = self.folder(name) / kind
+        with environment("read", folder):
+            durable.check_folders(folder, self.root)
+            try:
+                state = os.stat(folder)
+            except FileNotFoundError:
+                return _Listing(str(folder), (0, 0), [])
+            stamp = state.st_ino, state.st_mtime_ns
+            kept = self._listings.get(str(folder))
+            if kept is not None and kept.stamp == stamp:
+                return kept
+            found = _Listing(str(folder), stamp, sorted(_numbers(folder)))
+            if _age(state) > SETTLED:  # a folder may change twice within a tick of its clock
+                self._listings[str(folder)] = found
+            return found
+
+
+@attrs.define
+class _Listing:
+    """The version numbers that a folder's files are named by, rising."""
+
+    folder: str
+    stamp: tuple[int, int]
+    numbers: list[tuple[int, int, int]]
+    all_finished: bool = False
+
+    def is_finished(self, number: tuple[int, int, int]) -> bool:
+        """Tell whether a file has content."""
+        if self.all_finished:
+            return True
+        major, minor, patch = number
+        try:
+            return os.lstat(f"{self.folder}/{major}.{minor}.{patch}").st_size > 0
+        except FileNotFoundError:
+            return False
+
+    def finished(self) -> list[tuple[int, int, int]]:
+        """Return the numbers of files that have content."""
+        found = [number for number in self.numbers if self.is_finished(number)]
+        self.all_finished = len(found) == len(self.numbers)  # no file that has content loses it
+        return found
+
+
+def now() -> str:
+    """Return the time in UTC, to the second, as ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _names(folder: str, prefix: str, depth: int) -> Iterator[str]:
+    with _entries(folder) as entries:
+        inside = [
+            one for one in entries if not one.name.startswith("@") and one.is_dir(follow_symlinks=False)
+        ]
+    for entry in inside:
+        try:
+            check_segment(entry.name)
+        except InvalidName:
+            continue
+        with _entries(f"{entry.path}{os.sep}@versions") as versions:
+            if next(versions, None) is not None:
+                yield prefix + entry.name
+        if depth > 1:
+            yield from _names(entry.path, f"{prefix}{entry.name}/", depth - 1)
+
+
+@contextmanager
+def _entries(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    try:
+        found = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        yield iter(())
+        return
+    with found:
+        yield found
+
+
+def _numbers(folder: Path) -> Iterator[tuple[int, int, int]]:
+    for name in os.listdir(folder):
+        if match := VERSION.fullmatch(name):  # else a stray file of an editor or a file manager
+            major, minor, patch = match.groups()
+            yield int(major), int(minor), int(patch)
+
+
+def _age(state: os.stat_result) -> float:
+    return time.time() - state.st_mtime

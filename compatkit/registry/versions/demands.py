@@ -1,0 +1,194 @@
+"""What each change between two manifests demands of the version, and why, by the rules of docs/versions.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from compatkit.contracts.contract import Anchor, Label
+from compatkit.contracts.manifest import Manifest
+from compatkit.registry.names import Bump
+from compatkit.registry.versions.partners import Place, lost
+
+ORDER: tuple[Bump, ...] = ("none", "patch", "minor", "major")
+"""Steps, the smallest first."""
+
+Demand = tuple[Bump, str]
+
+_PREPROCESSING = "the same weights behind other preprocessing"
+_RECOMBINED = "other parts, adapters between them, or another policy of normalisation"
+MEASURED = ", whose stated measurement passed"
+"""How a reason ends that a measurement made smaller."""
+_CONSEQUENCE = "goes with the new weights"
+
+
+def _lost(demands: Demands) -> Mapping[Place, str]:
+    return lost(demands.old.contract, demands.new.contract)
+
+
+def _answering(demands: Demands) -> Mapping[str, Sequence[Label]]:
+    """Return the new labels that answer to each name; looking through all of them for each one takes minutes."""
+    found: dict[str, list[Label]] = {}
+    for label in demands.new.contract.data.labels or ():
+        for name in label.names:
+            found.setdefault(name, []).append(label)
+    return found
+
+
+@attrs.frozen
+class Demands:
+    """The rules, for one pair of manifests.
+
+    Attributes:
+        measured: The caller vouches that the measurement which was stated for the new function passed.
+    """
+
+    old: Manifest
+    new: Manifest
+    measured: bool = False
+    _lost: Mapping[Place, str] = attrs.field(init=False, default=attrs.Factory(_lost, takes_self=True))
+    _answering: Mapping[str, Sequence[Label]] = attrs.field(
+        init=False, default=attrs.Factory(_answering, takes_self=True)
+    )
+
+    def of(self, level: str, place: Place) -> Demand:
+        """Return the least step for the change at ``place``, and the reason.
+
+        Args:
+            level: One of ``differences.LEVELS``.
+            place: Of the change, from the top of the manifest.
+        """
+        for length in range(len(place), 0, -1):
+            if reason := self._lost.get(place[:length]):
+                return "major", reason
+        rules = {
+            "weights": self._weights,
+            "blueprint": self._blueprint,
+            "structural": self._structural,
+            "data": self._data,
+            "protocol": self._protocol,
+        }
+        return rules[level](place) if level in rules else _FIXED[level]
+
+    @property
+    def _new_weights(self) -> bool:
+        return self.old.payload.tensors != self.new.payload.tensors
+
+    def _function(self, what: str) -> Demand:
+        if self.measured:
+            return "minor", f"{what}{MEASURED}"
+        return "major", f"{what}, without a passed measurement"
+
+    def _weights(self, place: Place) -> Demand:
+        if not self._new_weights:
+            return "patch", "the same tensors, written anew"
+        if place[1:] != ("tensors",):
+            return "patch", _CONSEQUENCE
+        frozen = self._frozen()
+        if frozen is not None and not self.measured:
+            return "minor", f"new weights, trained against {_named(frozen)}, frozen, as the version before"
+        return self._function("new weights")
+
+    def _frozen(self) -> Anchor | None:
+        """Return an auxiliary head that both are anchored to and that did not move while the new one was trained."""
+        frozen = self.new.training.get("frozen")
+        held = set(filter(_is_text, frozen)) if isinstance(frozen, (list, tuple)) else set[str]()
+        both = held & _heads(self.old)
+        return next((one for one in self.new.contract.protocol.anchors if _is_head(one, both)), None)
+
+    def _blueprint(self, place: Place) -> Demand:
+        if place == ("blueprint", "library"):
+            return "minor", "built by another version of the library; evidence is not carried over"
+        if self.new.kind == "recombination":
+            return self._function(_RECOMBINED)  # its own payload holds no more than what its parts lack
+        return (
+            ("minor", _CONSEQUENCE)
+            if self._new_weights
+            else self._function("the same weights in another network")
+        )
+
+    def _structural(self, place: Place) -> Demand:
+        if "measured" in place:
+            return "minor", "sizes seen at a port; no part that was wired is lost by it"
+        return "minor", "no part that was wired is lost by it"
+
+    def _data(self, place: Place) -> Demand:
+        if place[2] == "labels":
+            labels = self.old.contract.data.labels, self.new.contract.data.labels
+            return _label(*labels, self._answering, place[3:])
+        return ("minor", _CONSEQUENCE) if self._new_weights else self._function(_PREPROCESSING)
+
+    def _protocol(self, place: Place) -> Demand:
+        if place[2] == "normalisation":
+            asks = self.new.contract.protocol.normalisation == "batch"
+            return (
+                ("major", "normalisation asks for more: statistics of a batch, or estimated anew")
+                if asks
+                else ("minor", "normalisation asks for less")
+            )
+        before, after = _at(self.old, place[3]), _at(self.new, place[3])
+        if before is not None and before.kind == "auxiliary_head" and before.digest not in _heads(self.new):
+            return "major", f"{_named(before)}, which parts shared, was dropped"
+        known = {one.digest for one in self.old.contract.protocol.anchors}
+        if after is not None and after.digest not in known:
+            return "minor", f"anchor added: {_named(after)}"
+        return "minor", "the anchors are other or described otherwise; no shared head is dropped"
+
+
+_FIXED: Mapping[str, Demand] = {
+    "about": ("patch", "for people only"),
+    "kind": ("major", "another kind of component, which no partner can use in its place"),
+    "statistical": ("minor", "statistics or probe measured anew; check reads them"),
+    "training": ("patch", "a record of the run; no check reads it"),
+    "parents": ("patch", "where it came from; no check reads it"),
+    "extensions": ("patch", "of other programs; no check reads it"),
+}
+
+
+def _label(
+    old: Sequence[Label] | None,
+    new: Sequence[Label] | None,
+    answering: Mapping[str, Sequence[Label]],
+    place: Place,
+) -> Demand:
+    """Return what a change of the labels, or of the one at ``place``, demands."""
+    if not place:
+        return ("minor", "classes are named now") if not old else ("major", "labels removed")
+    index, before, after = int(place[0]), old or (), new or ()
+    if index >= len(before):
+        return "minor", "labels appended"
+    mine = before[index]
+    if index >= len(after):
+        return "major", f"label {mine.name!r} removed"
+    if mine.names <= after[index].names:
+        return "minor", "a label keeps its place and all its names"
+    if any(mine.names <= other.names for other in answering.get(mine.name, ())):
+        return "major", f"labels reordered: output {index} is no longer {mine.name!r}"
+    return "major", f"output {index} no longer answers to all names of {mine.name!r}"
+
+
+def _at(manifest: Manifest, index: str | int) -> Anchor | None:
+    anchors = manifest.contract.protocol.anchors
+    return anchors[index] if isinstance(index, int) and index < len(anchors) else None
+
+
+def _heads(manifest: Manifest) -> set[str]:
+    return {one.digest for one in manifest.contract.protocol.anchors if one.kind == "auxiliary_head"}
+
+
+def _is_head(anchor: Anchor, digests: set[str]) -> bool:
+    return anchor.kind == "auxiliary_head" and anchor.digest in digests
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _named(anchor: Anchor) -> str:
+    what = (
+        "the initial weights"
+        if anchor.kind == "initial_weights"
+        else f"the auxiliary head {anchor.task or ''}"
+    )
+    return f"{what.rstrip()} {anchor.digest[: len('tensors:sha256:') + 12]}"

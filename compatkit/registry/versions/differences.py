@@ -1,0 +1,263 @@
+"""What changed between two components, level by level, and the least step of the version that it demands."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import attrs
+
+from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.display import Shown
+from compatkit.contracts.manifest import Manifest
+from compatkit.contracts.places import LONGEST_KEY
+from compatkit.contracts.structuring import unstructure
+from compatkit.registry.names import Bump
+from compatkit.registry.versions.demands import ORDER, Demands
+from compatkit.registry.versions.partners import Place
+
+if TYPE_CHECKING:
+    from compatkit.registry.versions.tensors import TensorChange
+
+Level = Literal[
+    "about",
+    "kind",
+    "weights",
+    "blueprint",
+    "structural",
+    "data",
+    "protocol",
+    "statistical",
+    "training",
+    "parents",
+    "extensions",
+]
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""In the order in which they are told."""
+LONGEST = 60
+"""Characters of a value that are shown to people."""
+LONGEST_PATH = 200
+"""Characters of a path that are shown: both ends, because keys are chosen by whoever wrote the manifest."""
+GAP = " ... "
+TOGETHER = 4
+"""So many changed numbers of one list are shown one by one; more are counted."""
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_HEX = re.compile(r"([0-9a-f]{12})[0-9a-f]{28,}")
+
+
+class Absent(Enum):
+    """Stands where one of the two manifests has nothing, which is not the same as ``null``."""
+
+    ABSENT = "absent"
+
+
+ABSENT = Absent.ABSENT
+
+
+@attrs.frozen
+class Change:
+    """One place at which two manifests differ.
+
+    Attributes:
+        level: What kind of promise it belongs to.
+        place: Keys and indices from the top of the manifest's JSON.
+        before: JSON value, or ABSENT.
+        after: JSON value, or ABSENT.
+        bump: Least step that this change alone demands.
+        reason: Why, in words.
+    """
+
+    level: Level
+    place: Place
+    before: Any
+    after: Any
+    bump: Bump
+    reason: str
+
+    @property
+    def path(self) -> str:
+        """The place within its level, such as ``outputs[0].shape[1]``; cut where it is long, unlike ``place``."""
+        return written(self.place[_depth(self.place) :])
+
+    @property
+    def values(self) -> str:
+        """Before and after for people, digests shortened."""
+        if self.before is ABSENT:
+            return f"added {shown(self.after)}"
+        if self.after is ABSENT:
+            return f"removed {shown(self.before)}"
+        if isinstance(self.before, float) and isinstance(self.after, float):
+            left, right = f"{self.before:.6g}", f"{self.after:.6g}"
+            if left != right:
+                return f"{left} -> {right}"
+        return f"{shown(self.before)} -> {shown(self.after)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values; ``before`` or ``after`` is left out where there is nothing."""
+        sides = {"before": self.before, "after": self.after}
+        return {
+            "level": self.level,
+            "path": self.path,
+            "pointer": "".join(f"/{str(one).replace('~', '~0').replace('/', '~1')}" for one in self.place),
+            **{name: value for name, value in sides.items() if value is not ABSENT},
+            "bump": self.bump,
+            "reason": self.reason,
+        }
+
+
+@attrs.frozen(repr=False)
+class Difference(Shown):
+    """Everything in which two manifests differ.
+
+    Attributes:
+        changes: In the order of the levels; empty for the same component.
+        tensors: How the weights differ, tensor by tensor; None where they were not read.
+    """
+
+    changes: tuple[Change, ...] = ()
+    tensors: tuple[TensorChange, ...] | None = None
+
+    @property
+    def bump(self) -> Bump:
+        """The least step from the old version to the new one: the largest that any change demands."""
+        return ORDER[max((ORDER.index(one.bump) for one in self.changes), default=0)]
+
+    @property
+    def equal_shapes(self) -> bool:
+        """True for new weights behind the same ports, which look compatible and need not be."""
+        new_weights = any(one.place == ("payload", "tensors") for one in self.changes)
+        return new_weights and not any(one.level == "structural" for one in self.changes)
+
+    def told(self) -> Mapping[Level, Mapping[tuple[Bump, str], list[tuple[str, str]]]]:
+        """Return paths and values by level, then by step and reason; the largest step of a level first."""
+        found: dict[Level, dict[tuple[Bump, str], list[tuple[str, str]]]] = {}
+        for level in LEVELS:
+            changes = [one for one in self.changes if one.level == level]
+            changes.sort(key=lambda one: -ORDER.index(one.bump))
+            grouped: dict[tuple[Bump, str], list[Change]] = {}
+            for one in changes:
+                grouped.setdefault((one.bump, one.reason), []).append(one)
+            if grouped:
+                found[level] = {key: list(_condensed(group)) for key, group in grouped.items()}
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values: the step, all changes, and the tensors where they were compared."""
+        return {
+            "bump": self.bump,
+            "equal_shapes": self.equal_shapes,
+            "changes": [one.to_json() for one in self.changes],
+            "tensors": None if self.tensors is None else [one.to_json() for one in self.tensors],
+        }
+
+    def __str__(self) -> str:
+        if not self.changes:
+            return "no difference"
+        lines = [f"least step: {self.bump}"]
+        for level, reasons in self.told().items():
+            lines.append(level)
+            for (bump, reason), rows in reasons.items():
+                lines.append(f"  {bump}: {reason}")
+                lines += [f"    {path}: {values}" for path, values in rows]
+        return "\n".join([*lines, *(f"  {one}" for one in self.tensors or ())])
+
+
+def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
+    """Compare two manifests; empty exactly where their canonical bytes are equal.
+
+    Args:
+        old: The version before.
+        new: What would follow it.
+        measured: The caller vouches that the measurement stated for the new weights passed.
+
+    Raises:
+        FormatError: A manifest holds what canonical JSON cannot express.
+    """
+    demands = Demands(old, new, measured)
+    found: list[Change] = []
+    before, after = (loads(dumps(unstructure(one)), what="manifest") for one in (old, new))
+    for place, left, right in _leaves(before, after, ()):
+        level = _level(place)
+        found.append(Change(level, place, left, right, *demands.of(level, place)))
+    return Difference(tuple(sorted(found, key=lambda one: LEVELS.index(one.level))))
+
+
+def differing(one: Any, other: Any, place: Place = ()) -> list[str]:
+    """Return where two values, such as two contracts, differ: ``["contract.data.size[0]"]``.
+
+    Args:
+        one: Attrs classes, or JSON values.
+        other: The same.
+        place: Where they stand.
+
+    Raises:
+        FormatError: A value holds what canonical JSON cannot express.
+    """
+    left, right = (loads(dumps(unstructure(value)), what="value") for value in (one, other))
+    return [written(found) for found, _, _ in _leaves(left, right, place)]
+
+
+def shown(value: Any) -> str:
+    """Return a JSON value for people: digests shortened, cut where it is long."""
+    text = _HEX.sub(r"\1", json.dumps(value, ensure_ascii=False, sort_keys=True))
+    text = text[1:-1] if isinstance(value, str) and ":" in text and " " not in text else text
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+
+
+def written(place: Sequence[str | int]) -> str:
+    """Return ``outputs[0].shape[1]``; a key that is no word is quoted: ``tags["a.b"]``, and what is long is cut."""
+    text = ""
+    for one in place:
+        if isinstance(one, int):
+            text += f"[{one}]"
+            continue
+        key = one if len(one) <= LONGEST_KEY else f"{one[:LONGEST_KEY]}..."
+        if _PLAIN_KEY.fullmatch(key):
+            text += f".{key}" if text else key
+        else:
+            text += f"[{json.dumps(key, ensure_ascii=False)}]"
+    half = (LONGEST_PATH - len(GAP)) // 2
+    return text if len(text) <= LONGEST_PATH else text[:half] + GAP + text[-half:]
+
+
+def _depth(place: Place) -> int:
+    """Return how many keys of a place its level stands for."""
+    if place[0] in ("kind", "schema") or place[:2] == ("contract", "adapters"):
+        return 0 if place[0] != "contract" else 1
+    return 2 if place[0] == "contract" else 1
+
+
+def _level(place: Place) -> Level:
+    top = place[1] if place[0] == "contract" else place[0]
+    elsewhere: dict[str | int, Level] = {"payload": "weights", "schema": "kind", "adapters": "blueprint"}
+    return elsewhere[top] if top in elsewhere else next(one for one in LEVELS if one == top)
+
+
+def _leaves(old: Any, new: Any, place: Place) -> Iterator[tuple[Place, Any, Any]]:
+    """Yield the places at which two JSON values differ, as deep as both have them."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            yield from _leaves(old.get(key, ABSENT), new.get(key, ABSENT), (*place, key))
+    elif isinstance(old, list) and isinstance(new, list):
+        for index in range(max(len(old), len(new))):
+            left, right = (one[index] if index < len(one) else ABSENT for one in (old, new))
+            yield from _leaves(left, right, (*place, index))
+    elif old is ABSENT or new is ABSENT or json.dumps(old) != json.dumps(new):  # 1, 1.0 and true differ
+        yield place, old, new
+
+
+def _condensed(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
+    """Yield path and values; of a long list of numbers, only how many of them changed."""
+    lists: dict[Place, list[Change]] = {}
+    for one in changes:
+        number = isinstance(one.place[-1], int) and not isinstance(one.before, (dict, list, str))
+        lists.setdefault(one.place[:-1] if number else one.place, []).append(one)
+    for together in lists.values():
+        if len(together) <= TOGETHER:
+            yield from ((one.path, one.values) for one in together)
+            continue
+        yield written(together[0].place[_depth(together[0].place) : -1]), f"{len(together)} values changed"

@@ -1,0 +1,141 @@
+"""Who is lost when ports change: a partner that was wired directly and without a warning, and no longer is.
+
+Wiring is asked of all partners at once, by the semantics of ``wiring``: what leaves a component may say less about
+who takes it, what enters may ask for less; the other way round some partner stays outside. The images that enter an
+extractor and whoever reads a head's outputs are partners too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import attrs
+
+from compatkit.contracts.contract import Contract, Dimension, Port
+from compatkit.contracts.ports import agree, by, channel_axis, resolved, shown, spatial_at
+
+Place = tuple[str | int, ...]
+"""Keys and indices from the top of a manifest's JSON, such as ``("contract", "data", "size", 0)``."""
+Side = Literal["inputs", "outputs"]
+
+_RANK = {"NCHW": 4, "NHWC": 4, "NLC": 3, "NC": 2}
+
+
+def lost(old: Contract, new: Contract) -> Mapping[Place, str]:
+    """Return why a partner is lost, by the place in the manifest whose change loses it; empty if none is.
+
+    A part that is only warned of from now on (signed features for a head trained on nonnegative ones) counts as
+    lost too: this is more cautious than wiring itself. The count of classes is left to the labels.
+    """
+    found: dict[Place, str] = {}
+    for side in ("inputs", "outputs"):
+        for place, reason in _of_side(side, old, new):
+            found.setdefault(place, reason)
+    return found
+
+
+def _of_side(side: Side, old: Contract, new: Contract) -> Iterator[tuple[Place, str]]:
+    before: Sequence[Port] = getattr(old.structural, side)
+    after: Sequence[Port] = getattr(new.structural, side)
+    top: Place = ("contract", "structural", side)
+    for index in range(min(len(before), len(after)), max(len(before), len(after))):
+        yield (*top, index), f"parts wired to {_tensors(len(before))} do not fit {_tensors(len(after))}"
+    for index, (left, right) in enumerate(zip(before, after, strict=False)):
+        if len(before) > 1 and len(after) > 1 and left.name != right.name:
+            yield (*top, index, "name"), f"several tensors are matched by name, and {left.name!r} is gone"
+        pair = _Pair(side, left, right, old, new)
+        for places, what in pair.losses():
+            for place in places:
+                inside = place[0] != "contract"
+                yield ((*top, index, *place) if inside else place), pair.sentence(what)
+
+
+@attrs.frozen
+class _Pair:
+    """One port before and after."""
+
+    side: Side
+    before: Port
+    after: Port
+    old: Contract
+    new: Contract
+
+    def sentence(self, what: str) -> str:
+        """Return who no longer fits."""
+        does = ("take", "from") if self.side == "outputs" else ("give", "to")
+        return f"parts that {does[0]} {what} {does[1]} {self.before.name!r} no longer fit as they did"
+
+    def losses(self) -> Iterator[tuple[list[Place], str]]:
+        """Yield places, relative to the port unless they begin with ``contract``, and what partners relied on."""
+        before, after = self.before, self.after
+        if before.dtype != after.dtype:
+            yield [("dtype",)], before.dtype
+        if self._warned():
+            yield [("range",)], f"{'nonnegative' if self.side == 'outputs' else 'signed'} values"
+        if self.side == "inputs" and before.multiple_of % after.multiple_of:
+            yield [("multiple_of",)], f"sizes in steps of {before.multiple_of}"
+        if before.layout != after.layout:
+            yield [("layout",)], f"the layout {before.layout}"
+        elif _regular(before) and _regular(after):
+            yield from self._named_axes()
+        else:
+            yield from self._raw_axes()
+
+    def _warned(self) -> bool:
+        """Signed values where nonnegative ones are expected are warned of."""
+        narrow = "signed" if self.side == "outputs" else "nonnegative"
+        return self.after.range == narrow != self.before.range
+
+    def _raw_axes(self) -> Iterator[tuple[list[Place], str]]:
+        """Without a layout only the shapes are known: each axis must go on to fit whatever it fitted."""
+        if len(self.before.shape) != len(self.after.shape):
+            yield [("shape",)], f"{len(self.before.shape)} axes"
+            return
+        for axis, (was, now) in enumerate(zip(self.before.shape, self.after.shape, strict=True)):
+            left, right = resolved(was, self.old.data.size), resolved(now, self.new.data.size)
+            if left != right and not (isinstance(right, str) and agree(left, right)):
+                what = f"the size {shown(left)} of axis {axis}"
+                yield [("shape", axis), ("contract", "data", "size")], what
+
+    def _named_axes(self) -> Iterator[tuple[list[Place], str]]:
+        before, after = self.before, self.after
+        if before.pooled != after.pooled:
+            yield [("pooled",)], "pooled features" if before.pooled else "features that are not pooled"
+        if before.layout != "NC" and before.prefix_tokens != after.prefix_tokens:
+            yield [("prefix_tokens",)], f"{before.prefix_tokens} prefix tokens"
+        channels = before.channels
+        if _narrower(channels, after.channels) and not self._counts_classes():
+            what = f"{channels if isinstance(channels, int) else 'any number of'} channels"
+            yield [("shape", channel_axis(before))], what
+        was, now = self._positions(before, self.old), self._positions(after, self.new)
+        if now is not None and now != was:
+            places: list[Place] = [("shape", axis) for axis in before.spatial_axes]
+            places += [("measured",), ("contract", "data", "size")]
+            yield places, f"{by(was) if was is not None else 'any number of'} positions"
+
+    def _positions(self, port: Port, contract: Contract) -> tuple[int, ...] | None:
+        """Return what partners must match: an output's sizes where known, an input's where fixed; else None."""
+        if self.side == "inputs" and not all(isinstance(one, int) for one in port.spatial):
+            return None
+        return spatial_at(port, contract.data.size) if port.spatial_axes else None
+
+    def _counts_classes(self) -> bool:
+        """Whether the channels are the classes, before and after."""
+        counts = [(self.before, self.old), (self.after, self.new)]
+        return self.side == "outputs" and all(
+            one.data.labels is not None and port.channels == len(one.data.labels) for port, one in counts
+        )
+
+
+def _narrower(before: Dimension, after: Dimension) -> bool:
+    """Only two numbers can clash: a symbol is wired to everything."""
+    return isinstance(after, int) and before != after
+
+
+def _regular(port: Port) -> bool:
+    return _RANK.get(port.layout) == len(port.shape) and port.shape[0] == "N"
+
+
+def _tensors(count: int) -> str:
+    return "1 tensor" if count == 1 else f"{count} tensors"

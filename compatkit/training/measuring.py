@@ -1,0 +1,297 @@
+"""Metrics of one network on one set of images: all of them in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit.contracts.contract import Data
+from compatkit.contracts.display import Shown, aligned
+from compatkit.data.dataset import DataSet, Split
+from compatkit.errors import DataError, UnknownName, UsageError
+from compatkit.evaluation.assembly import Assembly
+from compatkit.evaluation.conditions import Conditions
+from compatkit.evaluation.normalisation import batches, evaluation_mode
+from compatkit.evaluation.observing import Recording, choose, layers_of, listed, recording
+from compatkit.evaluation.passes import numerics, placed
+from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.metrics import (
+    OBSERVED,
+    Measured,
+    Metric,
+    Observation,
+    Subject,
+    Table,
+    advance,
+    conclude,
+    make_metric,
+    observed,
+)
+from compatkit.training.state import TaskState
+
+if TYPE_CHECKING:
+    Images = Split | DataSet | tuple[Tensor, Tensor]
+    Network = nn.Module | TaskState
+
+Progress = Callable[[int, int], None]
+"""Called with batches done and batches in all."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class Measurement(Shown, Mapping[str, Measured]):
+    """What metrics said of a network, by the names of their results.
+
+    Attributes:
+        results: By name.
+        settings: What they depend on: data, layers, batch size, precision, device, version of torch.
+    """
+
+    results: Mapping[str, Measured]
+    settings: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Measured:
+        return self.results[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __str__(self) -> str:
+        rows = [("metric", "value", "unit", "of", "status")]
+        for name, one in self.results.items():
+            if isinstance(one, Table):
+                rows.append((name, f"table of {len(one.cells):,} figures", "", "", ""))
+                continue
+            value = "" if one.value is None else f"{one.value:.4g}"
+            rows.append((name, value, one.unit, f"{one.count:,}", f"{one.status} {one.reason}".strip()))
+        return "\n".join(aligned(rows))
+
+    def table(self, name: str) -> Table:
+        """Return a result that is a table: ``measure(...).table("retrieval").at(layer="fc", ...)``.
+
+        Raises:
+            UnknownName: No result has this name, or one that is a single figure.
+        """
+        if isinstance(found := self.results.get(name), Table):
+            return found
+        tables = [known for known, one in self.results.items() if isinstance(one, Table)]
+        what = "is a single figure, not a table" if found is not None else "is no result"
+        raise UnknownName(f"{name!r} {what}; tables here: {', '.join(tables) or 'none'}.")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        results = {name: one.to_json() for name, one in self.results.items()}
+        return {"results": results, "settings": dict(self.settings)}
+
+
+def measure(
+    network: Network,
+    data: Images | None,
+    metrics: Sequence[str | Metric],
+    *,
+    layers: Sequence[str] = (),
+    other: Network | None = None,
+    preprocessing: Data | None = None,
+    batch_size: int = 256,
+    seed: int | None = None,
+    precision: str = "float32",
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Measurement:
+    """Run images through a network once, in eval mode and without gradients, and let all metrics look on.
+
+    Modes, weights, buffers and hooks are afterwards as before, also after an error.
+
+    Args:
+        network: A module; a task of a fit, ``fit.tasks["digits"]``; what ``Registry.recombine`` gives.
+        data: Images with labels; of a data set the test split; or tensors, images as the network takes them and class
+            indices. None where every metric looks at weights alone.
+        metrics: Names of installed metrics, or metrics: ``compatkit.metrics.make_metric("accuracy", top=5)``.
+        layers: Names or globs of the layers that metrics look at: paths in the whole network.
+        other: Another network, for metrics that compare two; it sees the same images, prepared as it wants them where
+            it says so, and has the same layers.
+        preprocessing: How images become what a network takes, for both; None takes the task's or the contract's own.
+        batch_size: Largest batch.
+        seed: Of the order of the images; None keeps the order given.
+        precision: ``"float32"`` (TF32 off) or ``"bfloat16"`` (autocast).
+        device: Where to run; None stays where the network is.
+        progress: Called after each batch.
+
+    Raises:
+        UnknownName: A metric or layer does not exist; the message has the nearest.
+        UsageError: Layers, another network, images or preprocessing are missing that a metric looks at.
+        DataError: Values of a layer are not finite; the message names layer and batch.
+        PluginError: A metric is broken.
+        EnvironmentFailure: There is no such device.
+    """
+    chosen = [make_metric(one) if isinstance(one, str) else one for one in metrics]
+    wanted = {name for one in chosen for name in observed(one)}
+    parts, found = _parts(network), layers_of(_parts(network))
+    theirs = {} if other is None else choose(layers_of(_parts(other)), layers)
+    classes = data.classes if isinstance(data, (Split, DataSet)) else ()
+    subject = Subject(
+        network=_whole(network),
+        layers=choose(found, layers),
+        classes=classes,
+        other=None if other is None else _whole(other),
+        other_layers=theirs,
+    )
+    _check_wanted(wanted, subject, found, data)
+    held = next(
+        (one.device for part in parts.values() for one in part.state_dict().values()), torch.device("cpu")
+    )
+    conditions = Conditions("running", batch_size, seed or 0, precision, str(device or held))
+    states = [one.init() for one in chosen]
+    settings: dict[str, Any] = {"layers": list(subject.layers), "torch": str(torch.__version__)}
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(numerics(conditions))
+        for module in (subject.network, subject.other):
+            if module is not None:
+                stack.enter_context(placed(module, conditions.device))
+                stack.enter_context(evaluation_mode(module))
+        if data is not None and wanted:
+            own = preprocessing or getattr(network, "data", None)
+            source = _source(data, own, conditions.device)
+            wants = preprocessing or getattr(other, "data", None) or own
+            sources = source, source if wants == own else _source(data, wants, conditions.device)
+            settings |= {**source.facts, **_conditions(conditions, seed)}
+            recorded = stack.enter_context(_recording(subject.layers, wanted, ""))
+            compared = stack.enter_context(_recording(subject.other_layers, wanted, "other_"))
+            pieces = batches(source.count, batch_size, seed)
+            for number, positions in enumerate(pieces, 1):
+                seen = _observe(subject, sources, positions, number, (recorded, compared))
+                states = [
+                    advance(one, state, seen, subject) if observed(one) else state
+                    for one, state in zip(chosen, states, strict=True)
+                ]
+                if progress is not None:
+                    progress(number, len(pieces))
+        results = [
+            one
+            for metric, state in zip(chosen, states, strict=True)
+            for one in conclude(metric, state, subject)
+        ]
+    named = {one.name: one for one in results}
+    if len(named) < len(results):
+        raise UsageError(
+            f"Two of the metrics give results of one name: {[one.name for one in results]}. Leave one out."
+        )
+    return Measurement(named, settings)
+
+
+@attrs.frozen(eq=False)
+class _Source:
+    """Where batches come from.
+
+    Attributes:
+        make: Images as the network takes them, for positions.
+        facts: For the record.
+    """
+
+    count: int
+    labels: Tensor
+    make: Callable[[Tensor], Tensor]
+    facts: Mapping[str, Any]
+
+
+def _source(data: Images, preprocessing: Data | None, device: str) -> _Source:
+    if isinstance(data, tuple):
+        images, labels = data
+        if len(images) != len(labels):
+            raise DataError(f"{len(images)} images come with {len(labels)} labels; each needs one.")
+        return _Source(len(labels), labels.long(), lambda at: images[at].to(device), {"images": len(labels)})
+    split = data.test if isinstance(data, DataSet) else data
+    if preprocessing is None:
+        raise UsageError(
+            "A bare module does not say how it wants its images. Give preprocessing= (a task's or a contract's data: "
+            "fit.tasks[...].data, registry.manifest(...).contract.data), or images as tensors."
+        )
+
+    def make(at: Tensor) -> Tensor:
+        return normalise(prepare(split.take(at.numpy()), preprocessing).images, preprocessing, device=device)
+
+    facts = {"data": split.name, "data_digest": split.digest, "images": len(split), "sample": split.sample}
+    return _Source(len(split), torch.from_numpy(split.labels), make, facts)
+
+
+def _conditions(conditions: Conditions, seed: int | None) -> dict[str, Any]:
+    kept = attrs.asdict(
+        conditions, filter=lambda one, value: one.name in ("batch_size", "precision", "device")
+    )
+    return {**kept, "seed": seed}
+
+
+def _observe(
+    subject: Subject,
+    sources: tuple[_Source, _Source],
+    positions: Tensor,
+    number: int,
+    recordings: tuple[Recording, Recording],
+) -> Observation:
+    (source, theirs), (recorded, compared) = sources, recordings
+    images = source.make(positions)
+    labels = source.labels[positions].to(images.device)
+    # The network may write into its images; metrics see them as they were.
+    logits = subject.network(images.clone())
+    inputs, outputs = recorded.take(number)
+    seen = Observation(
+        images=images,
+        labels=labels,
+        positions=positions.to(images.device),
+        logits=logits.float(),
+        inputs=inputs,
+        outputs=outputs,
+    )
+    if subject.other is None:
+        return seen
+    answers = subject.other(images.clone() if theirs is source else theirs.make(positions))
+    inputs, outputs = compared.take(number)
+    return attrs.evolve(seen, other_logits=answers.float(), other_inputs=inputs, other_outputs=outputs)
+
+
+def _recording(layers: Mapping[str, nn.Module], wanted: set[str], prefix: str) -> Any:
+    inputs, outputs = f"{prefix}inputs" in wanted, f"{prefix}outputs" in wanted
+    return recording(layers if inputs or outputs else {}, inputs=inputs, outputs=outputs)
+
+
+def _parts(network: Network) -> dict[str, nn.Module]:
+    """Return what a network consists of; a part's layers have the paths of the whole network."""
+    if isinstance(network, Assembly):
+        between = {f"adapters.{place}": one for place, one in enumerate(network.adapters)}
+        parts = {"extractor": network.extractor, **between, "head": network.head}
+        return {name: one for name, one in parts.items() if one is not None}
+    if isinstance(network, TaskState):
+        return {"extractor": network.extractor, "head": network.head}
+    if isinstance(network, nn.Module):
+        return {"": network}
+    raise UsageError(
+        f"A network is a torch module, a task of a fit (fit.tasks[...]), or what registry.recombine gives; got a "
+        f"{type(network).__name__}."
+    )
+
+
+def _whole(network: Network) -> nn.Module:
+    return network if isinstance(network, nn.Module) else nn.Sequential(network.extractor, network.head)
+
+
+def _check_wanted(
+    wanted: set[str], subject: Subject, known: Mapping[str, nn.Module], data: Images | None
+) -> None:
+    """Refuse what a metric could not look at."""
+    if wanted & {"inputs", "outputs", "other_inputs", "other_outputs", "layers"} and not subject.layers:
+        raise UsageError(
+            "These metrics look at layers; name some, by path or glob: layers=['layer1.*', 'fc'] (--layer). The "
+            f"network's layers are {listed(known)}."
+        )
+    if any(name.startswith("other") for name in wanted) and subject.other is None:
+        raise UsageError("These metrics compare two networks; give the other one: other=... (--against)")
+    if data is None and wanted & set(OBSERVED):
+        raise UsageError(f"These metrics look at {', '.join(sorted(wanted))} of images; give data.")

@@ -1,0 +1,276 @@
+"""For authors of plugins: checks to run in their own tests, on a factory that need not be installed.
+
+Example::
+
+    from compatkit.training.testing import assert_builder, assert_metric, assert_regularizer
+
+    def test_conforms():
+        assert_regularizer(FeatureNorm, target=2.0)
+        assert_metric(Confidence)
+        assert_builder(build, "small", num_classes=5)
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from compatkit.data.dataset import DataSet, Split
+from compatkit.errors import PluginError
+from compatkit.metrics import (
+    Cell,
+    Measured,
+    Metric,
+    Observation,
+    Result,
+    Subject,
+    advance,
+    check_metric,
+    conclude,
+    observed,
+)
+from compatkit.plugins import Bound, Offer, PluginWarning, RunPlugins, use
+from compatkit.plugins.conformance import check_builder
+from compatkit.plugins.plan import EVENTS
+from compatkit.training.beginning import Frozen
+from compatkit.training.task import Task
+from compatkit.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Batches = Sequence[tuple[Tensor, Tensor] | Observation]
+
+NAME = "tested"
+RELATIVE, ABSOLUTE = 1e-5, 1e-6
+"""Tolerances: float32 sums over batches may be taken in another order, and may cancel."""
+
+
+def assert_regularizer(
+    factory: Callable[..., Any],
+    *,
+    tasks: Sequence[Task] | None = None,
+    frozen: Frozen = None,
+    **settings: Any,
+) -> None:
+    """Check what can be told of a regularizer by training with it for two steps.
+
+    It is made twice, as a run that uses it twice would; its hooks are spelt, marked and take the arguments
+    that they will get; a state goes with a way to load it; making it leaves global random states alone. Then it takes
+    part in two steps on a CPU, where what it returns is checked, and that all that its losses reach is trained.
+
+    Args:
+        factory: What the registration hook registers.
+        tasks: What it is trained with, at least 8 images each; by default two small residual networks on noise of 3 x
+            16 x 16 pixels, of three classes.
+        frozen: As for ``Trainer.fit``, where it trains against released parts.
+        **settings: Keyword arguments for the factory.
+
+    Raises:
+        PluginError: What does not hold, and the remedy; also where the regularizer refuses these tasks.
+        TrainingError: A loss is not finite.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PluginWarning)
+        try:
+            uses = [use(NAME, **settings), use(NAME, as_=f"{NAME}_twice", **settings)]
+            plugins = RunPlugins.create(uses, factories={NAME: factory})
+        except PluginWarning as warning:
+            raise PluginError(str(warning), plugin=NAME) from warning
+    bounds: list[Bound] = [bound for event in EVENTS for bound in getattr(plugins, event)]
+    if not bounds:
+        raise PluginError(
+            f"The regularizer {factory!r} keeps a state but takes part in no event of a run. Implement one "
+            f"of {', '.join(EVENTS)}.",
+            plugin=NAME,
+        )
+    trainer = Trainer(
+        steps=2, batch_size=8, device="cpu", precision="float32", execution="eager", progress=False
+    )
+    trainer.fit(tasks or _tasks(), uses[:1], frozen=frozen, factories={NAME: factory})
+
+
+def assert_metric(
+    factory: Callable[..., Any],
+    *,
+    batches: Batches | None = None,
+    subject: Subject | None = None,
+    **settings: Any,
+) -> None:
+    """Check that a metric streams: the result must not depend on how the examples are cut into batches.
+
+    Without any example a result is undefined, unless it counts none, as one of weights alone does.
+
+    Args:
+        factory: What the registration hook registers.
+        batches: Logits ``(batch, classes)`` and labels ``(batch,)``, or ``compatkit.metrics.Observation`` where the
+            metric looks at more; at least two. Random ones by default, of 3 x 8 x 8 pixels through two small networks.
+        subject: What it may look at besides, with those batches; by default the first of the two networks, its layers
+            ``hidden``, ``act`` and ``fc``, and the second as the other one.
+        **settings: Keyword arguments for the factory.
+
+    Raises:
+        PluginError: What does not hold, and the remedy.
+    """
+    metric = check_metric(Offer("metrics", NAME, factory), settings)
+    usual, made = _usual()
+    about = subject if subject is not None else usual
+    parts = made if batches is None else [_observation(one) for one in batches]
+    if len(parts) < 2:
+        raise PluginError(
+            f"assert_metric needs at least two batches to merge; got {len(parts)}.", plugin=NAME
+        )
+
+    def results(state: Any) -> tuple[Measured, ...]:
+        return conclude(metric, state, about)
+
+    whole = results(_pass(metric, parts, about))
+    if not observed(metric):
+        _same(whole, results(metric.merge(metric.init(), metric.init())), "merging two parts")
+        return
+    _same(whole, results(_pass(metric, _halved(parts), about)), "smaller batches")
+    left, right = _pass(metric, parts[:1], about), _pass(metric, parts[1:], about)
+    before = results(left)
+    _same(whole, results(metric.merge(left, right)), "merging two parts")
+    advance(metric, left, parts[1], about)
+    _same(before, results(left), "updating or merging a copy; make a new state each time")
+    for full, empty in zip(whole, results(metric.init()), strict=True):
+        if full.count and any(one.status != "undefined" for one in _cells(empty)):
+            raise PluginError(
+                f"The metric {empty.name!r} gives {[one.value for one in _cells(empty)]} without any example. "
+                "Give None with the status 'undefined' and a reason.",
+                plugin=NAME,
+            )
+
+
+def assert_builder(factory: Callable[..., Any], model: str, /, **kwargs: Any) -> None:
+    """Check that a part can be rebuilt from a model's name and keyword arguments alone.
+
+    The network is built several times: names, shapes and, from one seed, values are the same; it gives logits in
+    train and eval mode; other class counts change nothing but the class layer that it states.
+
+    Args:
+        factory: What the registration hook registers.
+        model: One of its models.
+        **kwargs: Keyword arguments for it, as a manifest would keep them.
+
+    Raises:
+        PluginError: What does not hold, and the remedy.
+    """
+    check_builder(Offer("builders", NAME, factory), model, kwargs)
+
+
+def _tasks() -> list[Task]:
+    """Return what a regularizer is trained with that brings nothing of its own."""
+    draw, names = np.random.default_rng(0), ("a", "b", "c")
+    labels = np.arange(12, dtype=np.int64) % len(names)
+
+    def split(name: str) -> Split:
+        return Split(draw.integers(0, 256, (12, 16, 16, 3), np.uint8), labels, names, name)
+
+    sets = [DataSet(name, split(f"{name}/train"), split(f"{name}/test")) for name in ("left", "right")]
+    return [Task(one.name, one, "resnet8_cifar", "layer2", size=16) for one in sets]
+
+
+def _usual() -> tuple[Subject, list[Observation]]:
+    """Return what a metric looks at that brings nothing of its own."""
+    import torch
+
+    source = torch.Generator().manual_seed(0)
+
+    def network() -> torch.nn.Sequential:
+        made = torch.nn.Sequential()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(0, 2**31, (), generator=source)))
+            made.add_module("flat", torch.nn.Flatten())
+            made.add_module("hidden", torch.nn.Linear(192, 6))
+            made.add_module("act", torch.nn.Tanh())
+            made.add_module("fc", torch.nn.Linear(6, 5))
+        return made.eval()
+
+    pair = network(), network()
+    layers = [{name: getattr(one, name) for name in ("hidden", "act", "fc")} for one in pair]
+    classes = tuple("abcde")
+    about = Subject(network=pair[0], layers=layers[0], classes=classes, other=pair[1], other_layers=layers[1])
+    batches: list[Observation] = []
+    for count in (8, 6, 3):
+        images = torch.rand(count, 3, 8, 8, generator=source)
+        fields: dict[str, Any] = {"images": images, "positions": sum(len(one.labels) for one in batches)}
+        fields["positions"] = torch.arange(count) + fields["positions"]
+        fields["labels"] = torch.randint(0, 5, (count,), generator=source)
+        for prefix, one in zip(("", "other_"), pair, strict=True):
+            flat = images.flatten(1)
+            hidden = one.get_submodule("hidden")(flat)
+            act = one.get_submodule("act")(hidden)
+            # Spread out, and with a gradient, as what comes out of a network that is trained.
+            fields[f"{prefix}logits"] = one.get_submodule("fc")(act) * 5
+            fields[f"{prefix}inputs"] = {"hidden": flat, "act": hidden.detach(), "fc": act.detach()}
+            fields[f"{prefix}outputs"] = {
+                "hidden": hidden.detach(),
+                "act": act.detach(),
+                "fc": fields[f"{prefix}logits"].detach() / 5,
+            }
+        batches.append(Observation(**fields))
+    return about, batches
+
+
+def _observation(batch: tuple[Tensor, Tensor] | Observation) -> Observation:
+    if isinstance(batch, Observation):
+        return batch
+    import torch
+
+    logits, labels = batch
+    return Observation(images=logits, labels=labels, positions=torch.arange(len(labels)), logits=logits)
+
+
+def _halved(parts: Sequence[Observation]) -> list[Observation]:
+    cut = [(one, (len(one.labels) + 1) // 2) for one in parts]
+    pieces = [(_rows(one, slice(0, n)), _rows(one, slice(n, None))) for one, n in cut]
+    return [piece for pair in pieces for piece in pair if len(piece.labels)]
+
+
+def _rows(batch: Observation, rows: slice) -> Observation:
+    def taken(value: Any) -> Any:
+        return {name: one[rows] for name, one in value.items()} if isinstance(value, Mapping) else value[rows]
+
+    held: dict[str, Any] = {one.name: getattr(batch, one.name) for one in attrs.fields(Observation)}
+    return attrs.evolve(batch, **{name: taken(one) for name, one in held.items() if one is not None})
+
+
+def _pass(metric: Metric, parts: Sequence[Observation], about: Subject) -> Any:
+    state = metric.init()
+    if not observed(metric):
+        return state
+    for one in parts:
+        state = advance(metric, state, one, about)
+        if state is None:
+            raise PluginError(f"update of {metric!r} returned None. Return the new state.", plugin=NAME)
+    return state
+
+
+def _cells(result: Measured) -> tuple[Cell, ...]:
+    return (Cell(result.value, result.status, result.reason),) if isinstance(result, Result) else result.cells
+
+
+def _same(expected: Sequence[Measured], came: Sequence[Measured], change: str) -> None:
+    for whole, part in zip(expected, came, strict=True):
+        pairs = zip(_cells(whole), _cells(part), strict=True)
+        if all(_close(one.value, other.value) for one, other in pairs) and whole.count == part.count:
+            continue
+        shown = [[one.value for one in _cells(result)] for result in (whole, part)]
+        raise PluginError(
+            f"The metric {whole.name!r} changed from {shown[0]} (of {whole.count}) to {shown[1]} "
+            f"(of {part.count}) by {change}.",
+            plugin=NAME,
+        )
+
+
+def _close(one: float | None, other: float | None) -> bool:
+    return one == other or (
+        one is not None and other is not None and math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    )

@@ -1,0 +1,445 @@
+"""Bridges between components of a registry: chosen, kept, loaded again as the same function."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from small import data_set
+
+import compatkit as ck
+from compatkit.cli import main
+from compatkit.components.bridges.rungs import ADAPTERS
+from compatkit.components.splitting import publish_split, split
+from compatkit.contracts.contract import Statistical
+from compatkit.errors import DataError, IncompatibleError, UsageError
+from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.registry.names import Version
+
+SMALL: dict[str, Any] = {"layers": [1, 1, 1, 1]}
+NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[int, int]]] = {
+    "one": ("resnet8_cifar", "layer2", {}, (16, 16)),  # 32 channels of 8x8
+    "two": ("resnet8_cifar", "layer2", {}, (16, 16)),
+    "narrow": ("resnet8_cifar", "layer1", {}, (16, 16)),  # 16 channels of 16x16
+    "convs": ("lenet", "pool1", {}, (32, 32)),  # 6 channels of 14x14, into one convolution
+    "again": ("lenet", "pool1", {}, (32, 32)),
+    "vector": ("lenet", "dense2", {}, (32, 32)),  # a vector of 84
+    "larger": (
+        "resnet8_cifar",
+        "layer2",
+        {},
+        (24, 24),
+    ),  # 32 channels of 12x12, for a head that takes any size
+    "fixed": (
+        "lenet",
+        "pool1",
+        {"img_size": (28, 28)},
+        (28, 28),
+    ),  # 6 channels of 12x12, for a head that takes no other
+    "wide24": ("resnet18", "layer1", SMALL | {"channels": [24, 32, 32, 32]}, (32, 32)),  # 24 channels of 8x8
+    "wide16": ("resnet18", "layer1", SMALL | {"channels": [16, 32, 32, 32]}, (32, 32)),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
+    registry = ck.Registry.init(tmp_path_factory.mktemp("bridges"), exist_ok=True)
+    for seed, (name, (model, point, kwargs, size)) in enumerate(NETWORKS.items()):
+        settings = {"in_chans": 1, "num_classes": 3, **kwargs}
+        parts = split(model, point, kwargs=settings, size=size, seed=seed, labels=("0", "1", "2"))
+        publish_split(registry, parts, f"zoo/{name}")
+    return registry
+
+
+@pytest.fixture
+def registry(made: ck.Registry, tmp_path: Path) -> ck.Registry:
+    """A copy to publish in."""
+    return ck.Registry.open(shutil.copytree(made.store.root, tmp_path / "mine"))
+
+
+@pytest.fixture(scope="module")
+def images() -> ck.Split:
+    return data_set("noise", size=(16, 16), count=60).train
+
+
+def test_a_bridge_is_kept_with_its_statistics_contract_and_provenance(
+    registry: ck.Registry, images: ck.Split, tmp_path: Path
+) -> None:
+    found = registry.bridge(
+        "zoo/narrow.extractor", "zoo/one.head", images, rungs=["ridge", "ridge3x3"], until=None, test=images
+    )
+    assert [one.rung for one in found.steps] == ["ridge", "ridge3x3"]
+    assert found.to_png(tmp_path / "ladder.png") == (tmp_path / "ladder.png").read_bytes() == found.to_png()
+    assert found.to_png()[:8] == b"\x89PNG\r\n\x1a\n"
+    names = registry.publish_bridge("pairs/bridge", found, rung="ridge3x3")
+    assert names == {
+        "adapter": "pairs/bridge.adapter@1.0.0",
+        "recombination": "pairs/bridge@1.0.0",
+    }
+    again = registry.load_recombination(names["recombination"])
+    step = found.step("ridge3x3")
+    assert step.accuracy is not None and step.agreement is not None and step.candidate is not None
+    right = int((again.predict(images).positions.numpy() == images.labels).sum())
+    # With the statistics that were estimated; tensors that lie elsewhere may turn a tie by their last bits.
+    assert abs(right - step.accuracy.correct) <= 1
+    adapter = registry.manifest(names["adapter"])
+    digests = {
+        name: str(registry.store.resolve(f"zoo/{name}").digest) for name in ("narrow.extractor", "one.head")
+    }
+    assert {(one.relation, one.component) for one in adapter.parents} >= {
+        ("adapts", digests["narrow.extractor"]),
+        ("head", digests["one.head"]),
+    }
+    facts = adapter.training
+    assert facts["method"] == "ridge3x3" and facts["agreement"] == step.agreement.accuracy
+    assert facts["data"]["images"] == 30 and facts["held_out"] == 30 and facts["seconds"] >= 0
+    assert step.agreed is not None and facts["kappa"] == step.agreed.kappa
+    assert [one.model for one in again.contract.adapters] == ["resize", "project"]
+    statistics = registry.manifest(names["recombination"]).training["statistics"]
+    assert statistics["of"] == "head" and statistics["data"]["digest"] == facts["data"]["digest"]
+
+
+def test_published_bridges_of_a_pair_are_found_with_how_they_were_judged(
+    registry: ck.Registry, images: ck.Split, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = ("zoo/again.extractor", "zoo/convs.head")
+    assert registry.bridges_of(*pair) == []
+    found = registry.bridge(*pair, images, rungs=["ridge", "absorbed"], until=None)
+    registry.publish_bridge("pairs/b", found, rung="absorbed")
+    registry.publish_bridge("pairs/a", found, rung="ridge")
+    one, other = registry.bridges_of(*pair)
+    assert (one.reference, one.rung) == ("pairs/a@1.0.0", "ridge")
+    assert (other.reference, other.rung) == ("pairs/b@1.0.0", "absorbed")  # its head is refitted, of the same
+    step = found.step("absorbed")
+    assert step.agreement is not None and (other.agreement, other.held_out, other.says) == (
+        step.agreement.accuracy,
+        30,
+        step.meaning,
+    )
+    assert registry.bridges_of("zoo/one.extractor", "zoo/convs.head") == []
+    with pytest.raises(SystemExit):
+        main(["--registry", str(registry.store.root), "check", *pair])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "pairs/b@1.0.0 bridges them through absorbed: agreement" in said and "Measure the pair" not in said
+    registry.store.withdraw("pairs/a", Version(1, 0, 0), "a test")
+    assert [one.rung for one in registry.bridges_of(*pair)] == ["absorbed"]
+
+
+def test_the_extractors_own_statistics_stay(registry: ck.Registry, images: ck.Split) -> None:
+    found = registry.bridge("zoo/two.extractor", "zoo/one.head", images, rungs=["statistics"])
+    model, own = found.recombination, registry.build("zoo/two.extractor").state_dict()
+    assert all(torch.equal(value, own[name]) for name, value in model.extractor.state_dict().items())
+    head = registry.build("zoo/one.head").state_dict()
+    changed = {name for name, value in model.head.state_dict().items() if not torch.equal(value, head[name])}
+    assert changed and all("running" in name or "num_batches" in name for name in changed)
+    assert registry.publish_bridge("pairs/anew", found) == {"recombination": "pairs/anew@1.0.0"}
+    assert registry.load_recombination("pairs/anew").estimated["of"] == "head"
+
+
+def test_a_refitted_head_is_a_component_of_the_old_ones_blueprint(
+    registry: ck.Registry, images: ck.Split
+) -> None:
+    found = registry.bridge("zoo/again.extractor", "zoo/convs.head", images, rungs=["absorbed"])
+    names = registry.publish_bridge("pairs/absorbed", found)
+    assert sorted(names) == ["head", "recombination"]
+    manifest, old = registry.manifest(names["head"]), registry.manifest("zoo/convs.head")
+    assert manifest.blueprint == old.blueprint and manifest.training["layers"] == ["conv2"]
+    assert manifest.parents[0].relation == "initialised_from"
+    assert not any(one.relation == "trained_with" for one in manifest.parents)
+    again = registry.load_recombination(names["recombination"])
+    pixels = normalise(prepare(images, again.data).images, again.data)
+    torch.testing.assert_close(again(pixels), found.recombination(pixels), atol=1e-6, rtol=1e-6)
+    assert len(again.contract.adapters) == 0
+
+
+def test_a_head_refitted_to_another_width_is_built_again_from_its_blueprint(
+    registry: ck.Registry, images: ck.Split
+) -> None:
+    found = registry.bridge("zoo/one.extractor", "zoo/convs.head", images, rungs=["absorbed"])
+    names = registry.publish_bridge("pairs/wider", found)
+    manifest, old = registry.manifest(names["head"]), registry.manifest("zoo/convs.head")
+    assert manifest.blueprint == attrs.evolve(old.blueprint, entries=(("conv2", 32),))
+    assert old.contract.structural.inputs[0].channels == 6
+    given = registry.manifest("zoo/one.extractor").contract.structural.outputs[0]
+    taken = manifest.contract.structural.inputs[0]
+    assert (taken.channels, taken.range) == (32, given.range)
+    again = registry.load_recombination(names["recombination"])
+    assert [one.model for one in again.contract.adapters] == ["resize"]
+    pixels = normalise(prepare(images, again.data).images, again.data)
+    torch.testing.assert_close(again(pixels), found.recombination(pixels), atol=1e-6, rtol=1e-6)
+    assert registry.check("zoo/again.extractor", names["head"]).wiring == "needs-adapter"  # 6 channels come
+
+
+def test_vectors_are_bridged_and_what_needs_maps_is_left_out(registry: ck.Registry, images: ck.Split) -> None:
+    found = registry.bridge(
+        "zoo/one.extractor", "zoo/vector.head", images, rungs=["ridge", "ridge3x3"], until=None, images=10
+    )
+    assert found.chosen == "ridge"
+    assert found.steps[1].note == "A 3x3 convolution needs maps; the features are NC. Take the rung ridge."
+    assert found.to_json()["steps"][0]["says"] in ("fit", "doubtful", "no fit")
+    assert "Rung ridge: agreement" in str(found)
+
+
+def test_the_same_images_and_seed_give_the_same_bridge(made: ck.Registry, images: ck.Split) -> None:
+    pair = "zoo/two.extractor", "zoo/one.head", images
+    first, second = (made.bridge(*pair, rungs=["ridge", "stitch"], until=None) for _ in range(2))
+    for rung in ("ridge", "stitch"):
+        states = [one.step(rung).candidate.fitted.module.state_dict() for one in (first, second)]  # type: ignore[union-attr]
+        assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    other = made.bridge(*pair, rungs=["ridge"], seed=1)
+    assert other.step("ridge").candidate is not None
+
+
+@pytest.mark.case("F")
+def test_what_cannot_be_bridged_is_refused(made: ck.Registry, images: ck.Split) -> None:
+    pair = "zoo/two.extractor", "zoo/one.head"
+    with pytest.raises(UsageError, match=r"data= expects a Split of images, got a DataSet"):
+        made.bridge(*pair, data_set("noise"))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="until= is an agreement from 0 to 1, or None, got 80"):
+        made.bridge(*pair, images, until=80)
+    with pytest.raises(UsageError, match="are images with their classes; noise/train has none"):
+        made.bridge(*pair, images, labels=images.unlabelled())
+    with pytest.raises(DataError, match="a bridge needs 20 at least"):
+        made.bridge(*pair, images.subset(12))
+    with pytest.raises(IncompatibleError):
+        made.bridge("zoo/vector.extractor", "zoo/one.head", images)
+    found = made.bridge(*pair, images, rungs=["statistics"])
+    with pytest.raises(UsageError, match="'ridge' was not climbed; climbed were statistics"):
+        made.publish_bridge("pairs/none", found, rung="ridge")
+    wide = made.bridge("zoo/narrow.extractor", "zoo/one.head", images, rungs=["direct", "ridge"], until=None)
+    with pytest.raises(UsageError, match=r"direct was left out: .* 16 channels come and 32 are taken"):
+        made.publish_bridge("pairs/none", wide, rung="direct")
+
+
+def test_colour_images_reach_a_part_that_takes_grey_ones(made: ck.Registry) -> None:
+    """Whatever an extractor cannot take is brought to its contract: size and channels."""
+    colour = data_set("noise", size=(40, 24), count=40, channels=3).train
+    found = made.bridge("zoo/again.extractor", "zoo/one.head", colour, rungs=["ridge"])
+    assert found.step("ridge").agreement is not None
+
+
+def test_the_recombination_states_how_the_bridge_was_judged(registry: ck.Registry, images: ck.Split) -> None:
+    found = registry.bridge(
+        "zoo/two.extractor",
+        "zoo/one.head",
+        images,
+        test=images,
+        rungs=["direct", "ridge"],
+        until=None,
+        seed=3,
+    )
+    for rung in ("direct", "ridge"):
+        kept = registry.publish_bridge(f"pairs/{rung}", found, rung=rung)["recombination"]
+        step = found.step(rung)
+        assert step.agreed is not None
+        assert registry.manifest(kept).training["bridge"] == {
+            "rung": rung,
+            "agreement": step.agreed.figure.accuracy,
+            "chance": step.agreed.chance,
+            "kappa": step.agreed.kappa,
+            "held_out": 30,
+            "seconds": round(step.seconds, 3),
+            "says": step.meaning,
+            "head": registry.store.resolve("zoo/one.head").digest,
+            "seed": 3,
+            "reference": found.facts["reference"],
+            "paired_on": {
+                "on": "src",
+                "name": images.name,
+                "digest": found.facts["data"]["digest"],
+                "images": 30,
+            },
+        }
+        assert registry.load_recombination(kept).predict(images).positions.shape == (60,)
+    blind = registry.bridge("zoo/two.extractor", "zoo/one.head", images, rungs=["direct"])
+    kept = registry.publish_bridge("pairs/blind", blind)["recombination"]
+    assert registry.manifest(kept).training["bridge"]["reference"] is None
+
+
+def test_features_enter_directly_only_where_no_adapter_is_needed(made: ck.Registry, images: ck.Split) -> None:
+    pair = "zoo/again.extractor", "zoo/fixed.head"
+    found = made.bridge(*pair, images, rungs=["direct", "statistics"], until=None)
+    assert found.step("direct").note == (
+        "Features go into the head as they are; these need an adapter first: resize to 12x12."
+    )
+    assert found.chosen == "statistics" and [one.blueprint.model for one in found.recombination.inserted] == [
+        "resize"
+    ]
+    between = made.bridges_between(*pair, {"zoo/again.extractor": images}, "best")
+    (best,) = between.values()
+    assert [one.rung for one in best.steps][:2] == ["statistics", "permutation"]
+    assert best.step("ridge").agreement is not None
+
+
+def test_direct_is_judged_on_the_features_that_it_stands_on(made: ck.Registry, images: ck.Split) -> None:
+    """A head that takes any size: the rungs fit at its own 8x8 positions, and directly it gets 12x12."""
+    found = made.bridge("zoo/larger.extractor", "zoo/one.head", images, rungs=["direct", "ridge"], until=None)
+    step, ground = found.step("direct"), found.step("ridge").candidate.ground  # type: ignore[union-attr]
+    assert [one.blueprint.kwargs["size"] for one in ground.before] == [[8, 8]]
+    whole = torch.nn.Sequential(made.build("zoo/larger.extractor"), made.build("zoo/one.head")).eval()
+    data = made.manifest("zoo/larger.extractor").contract.data
+    with torch.no_grad():
+        said = whole(normalise(prepare(ground.held, data).images, data)).argmax(1)
+    wanted = ground.answers(ground.reference(), ground.held).argmax(1)
+    assert step.agreement is not None and step.agreement.correct == int((said == wanted).sum())
+
+
+@pytest.mark.parametrize("rung", ["absorbed", "infomax"])
+def test_a_head_is_refitted_to_another_width_at_equal_positions(
+    registry: ck.Registry, images: ck.Split, monkeypatch: pytest.MonkeyPatch, rung: str
+) -> None:
+    monkeypatch.setattr("compatkit.components.bridges.training.INFORMING", {"lr": 1e-5, "steps": 2})
+    pair = "zoo/wide24.extractor", "zoo/wide16.head"
+    assert registry.check(*pair).wiring == "needs-adapter"
+    found = registry.bridge(*pair, images, rungs=[rung])
+    assert found.recombination.inserted == () and found.recombination.report.wiring == "direct"
+    names = registry.publish_bridge("pairs/equal", found)
+    taken = registry.manifest(names["head"]).contract.structural.inputs[0]
+    assert taken.channels == 24 and registry.check("zoo/wide24.extractor", names["head"]).wiring == "direct"
+    again = registry.load_recombination(names["recombination"])
+    pixels = normalise(prepare(images, again.data).images, again.data)
+    torch.testing.assert_close(again(pixels), found.recombination(pixels), atol=1e-5, rtol=1e-5)
+
+
+def test_a_matrix_is_bridged_without_accuracy_on_classes_that_the_head_does_not_know(
+    made: ck.Registry, images: ck.Split
+) -> None:
+    other = data_set("pets", size=(16, 16), count=30, classes=("cat", "dog", "fox")).test
+    pair, name = ("zoo/two.extractor", "zoo/one.head"), "zoo/two.extractor"
+    (found,) = made.bridges_between(*pair, {name: images}, "ridge", tests={name: other}).values()
+    assert found.step("ridge").accuracy is None and found.facts["reference"] is None
+    note = "No accuracy is measured: pets/test holds no image of a class that zoo/one.head@1.0.0 knows."
+    assert note in found.notes and note in found.lines()
+    (known,) = made.bridges_between(*pair, {name: images}, "ridge", tests={name: images}).values()
+    assert known.step("ridge").accuracy is not None and known.notes == ()
+    with pytest.raises(DataError, match="none in common"):
+        made.bridge(*pair, images, test=other)
+
+
+def test_rungs_that_were_not_climbed_are_named(made: ck.Registry) -> None:
+    """The head on its own extractor agrees with itself."""
+    images = data_set("noise", size=(16, 16), count=300).train
+    pair = "zoo/convs.extractor", "zoo/convs.head", images
+    found = made.bridge(*pair, rungs=["statistics", "ridge", "stitch"], until=0.5)
+    assert found.says == "fit" and found.chosen == "statistics"
+    assert found.not_climbed == ("ridge", "stitch") and found.to_json()["not_climbed"] == ["ridge", "stitch"]
+    assert found.notes[-1] == "Not climbed, as statistics fits and agrees on 0.5 at least: ridge, stitch."
+    every = made.bridge(*pair, rungs=["statistics", "ridge"], until=None)
+    assert every.not_climbed == () and not any("Not climbed" in one for one in every.notes)
+
+
+def test_a_bridge_trained_with_labels_is_judged_by_labels_and_kept(
+    registry: ck.Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Untrained networks: what the head says of an image is worth nothing, until it learns from labels."""
+    labels = data_set("rows", size=(16, 16), count=120).train
+    found = registry.bridge(
+        "zoo/two.extractor",
+        "zoo/one.head",
+        labels,
+        labels=labels,
+        rungs=["statistics", "finetune"],
+        until=None,
+    )
+    assert (found.chosen, found.judged_by, found.to_json()["judged_by"]) == ("finetune", "labels", "labels")
+    step = found.step("finetune")
+    assert step.checked is not None and step.labels == 60 and step.checked.figure.count == 60
+    assert found.says == step.checked.says != "no fit"
+    assert found.notes[0].startswith("Labels decided for finetune") and found.notes[0] in str(found)
+    names = registry.publish_bridge("pairs/taught", found)
+    stated = registry.manifest(names["recombination"]).training["bridge"]
+    assert stated["says"] == found.says and stated["checked"]["share"] == step.checked.figure.accuracy
+    assert stated["labels"] == 60
+    told = {one.name: one.labels for one in found.ladder()}
+    assert told["finetune"] == 60 and not any(count for rung, count in told.items() if rung in ADAPTERS)
+    adapter = registry.manifest(names["adapter"])
+    assert "unlabelled" not in adapter.about.title and adapter.training["labels"] == 60
+
+
+def test_a_matrix_holds_bridges_that_leave_the_parts_as_they_are(
+    registry: ck.Registry, images: ck.Split
+) -> None:
+    pair = "zoo/two.extractor", "zoo/one.head"
+    (found,) = registry.bridges_between(*pair, {pair[0]: images}, "ridge").values()
+    bridges, data = {(found.extractor, found.head): found}, {"zoo/*": images}
+    matrix = registry.matrix(*pair, data, bridges=bridges, normalisation="reestimate")
+    assert matrix.settings["bridge"] == ["ridge in 1 cell"]
+    with pytest.raises(UsageError, match="'running' would put stored ones in their place"):
+        registry.matrix(*pair, data, bridges=bridges, normalisation="running")
+    with pytest.raises(
+        UsageError, match=r"holds \('zoo/two.extractor', 'zoo/one.head'\) where .*two.extractor@1.0.0'"
+    ):
+        registry.matrix(*pair, data, bridges={pair: found})
+    with pytest.raises(UsageError, match="as bridges_between returns them; got a list"):
+        registry.matrix(*pair, data, bridges=[found])  # type: ignore[arg-type]
+    convs = "zoo/convs.extractor", "zoo/again.head"
+    refitted = registry.bridge(*convs, images, rungs=["absorbed"], until=None)
+    with pytest.raises(UsageError, match=r"by absorbed changes the head's weights.*load_recombination"):
+        registry.matrix(*convs, data, bridges={(refitted.extractor, refitted.head): refitted})
+    stored = registry.bridge(*pair, images, rungs=["direct"], until=None)
+    with pytest.raises(UsageError, match=r"by direct keeps the head's stored statistics"):
+        registry.matrix(*pair, data, bridges={(stored.extractor, stored.head): stored})
+
+
+def test_a_part_whose_features_say_nothing_costs_a_matrix_its_own_cells_only(
+    registry: ck.Registry, images: ck.Split
+) -> None:
+    manifest = registry.manifest("zoo/two.extractor")
+    contract = attrs.evolve(manifest.contract, statistical=Statistical())
+    state = {
+        name: torch.zeros_like(one) for name, one in registry.build("zoo/two.extractor").state_dict().items()
+    }
+    registry.register("zoo/dead.extractor", attrs.evolve(manifest, contract=contract), state)
+    names = ["zoo/dead.extractor", "zoo/two.extractor"]
+    with pytest.warns(
+        UserWarning, match=r"dead.extractor@1.0.0 with .* has no bridge by ridge: The features of"
+    ):
+        found = registry.bridges_between(names, "zoo/one.head", dict.fromkeys(names, images), "ridge")
+    assert [one.split("@")[0] for one, _ in found] == ["zoo/two.extractor"]
+    with pytest.raises(DataError, match="12 images; a bridge needs 20"):
+        registry.bridges_between(names, "zoo/one.head", dict.fromkeys(names, images.subset(12)), "ridge")
+
+
+def test_a_bridge_never_takes_the_name_of_a_head_that_was_trained(
+    registry: ck.Registry, images: ck.Split
+) -> None:
+    found = registry.bridge("zoo/convs.extractor", "zoo/again.head", images, rungs=["absorbed"], until=None)
+    before = registry.names()
+    with pytest.raises(UsageError, match=r"zoo/again.head is a head that was trained.*under another name"):
+        registry.publish_bridge("zoo/again", found)
+    assert registry.names() == before
+    kept = registry.publish_bridge("pairs/one", found)
+    assert registry.publish_bridge("pairs/one", found) == kept
+    with pytest.raises(
+        IncompatibleError, match=r"was refitted by a bridge.*Take the head that it was \(sha256:"
+    ):
+        registry.bridge("zoo/again.extractor", kept["head"], images)
+    with pytest.raises(UsageError, match=r"expects what Registry.bridge returns, got a str"):
+        registry.publish_bridge("pairs/one", "ridge")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seed": -1}, "seed= is a whole number"),
+        ({"seed": 2**64}, "seed= is a whole number"),
+        ({"seed": "a"}, "seed= is a whole number"),
+        ({"rungs": "ridge"}, "rungs= expects a list of names, got 'ridge'"),
+        ({"rungs": 5}, "rungs= expects a list of names, got 5"),
+        ({"rungs": [None]}, "No rung is called None"),
+    ],
+)
+def test_settings_of_a_bridge_are_checked(
+    made: ck.Registry, images: ck.Split, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        made.bridge("zoo/two.extractor", "zoo/one.head", images, **settings)
+
+
+def test_images_of_a_matrix_are_given_by_extractor(made: ck.Registry, images: ck.Split) -> None:
+    with pytest.raises(UsageError, match="data= expects images by the extractors' names, got a Split"):
+        made.bridges_between("zoo/two.extractor", "zoo/one.head", images, "ridge")  # type: ignore[arg-type]

@@ -1,0 +1,29 @@
+"""What several rungs stand on: made once, its seconds told to each that uses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from compatkit.components.bridges import once
+from compatkit.components.bridges.once import Once
+
+
+def test_seconds_of_the_maker_are_lent_to_later_users_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, made = [0.0], list[int]()
+    monkeypatch.setattr(once.time, "perf_counter", lambda: now[0])
+
+    def make() -> str:
+        made.append(1)
+        now[0] += 2.5
+        return "moments"
+
+    value = Once(make)
+    assert value.lent() == 0.0
+    assert (value.get(), value.get(), value.lent()) == (
+        "moments",
+        "moments",
+        0.0,
+    )  # its maker spent them itself
+    assert value.lent() == 0.0  # nobody asked
+    assert (value.get(), value.lent(), value.lent()) == ("moments", 2.5, 0.0)
+    assert made == [1]

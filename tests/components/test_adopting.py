@@ -1,0 +1,297 @@
+"""Checkpoints of timm and torchvision become parts whose recombination is the network they were saved from."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+import torchvision
+from safetensors.torch import save_file
+from savedfiles import saved
+from small import data_set
+from torch import Tensor
+
+import compatkit as ck
+from compatkit.adapters.cutting.signals import signal
+from compatkit.errors import (
+    CheckpointMismatch,
+    CutError,
+    FormatError,
+    IntegrityError,
+    InvalidName,
+    UnknownName,
+    UsageError,
+)
+from compatkit.reports.contracts import summary
+
+State = dict[str, Tensor]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> ck.Registry:
+    return ck.Registry.init(tmp_path / "parts")
+
+
+NETWORKS: dict[str, tuple[Callable[[], torch.nn.Module], dict[str, Any]]] = {
+    "resnet18": (
+        lambda: timm.create_model("resnet18", num_classes=7),
+        {"model": "resnet18", "point": "layer3"},
+    ),
+    "mobilenet_v3_small": (
+        lambda: torchvision.models.mobilenet_v3_small(num_classes=5),
+        {"model": "mobilenet_v3_small", "builder": "torchvision", "point": "features.8"},
+    ),
+}
+FORMATS = {".pth": "zip", ".pt": "legacy", ".safetensors": "safetensors"}
+
+
+def write(path: Path, state: State) -> Path:
+    if path.suffix == ".safetensors":
+        save_file(state, path)
+    else:
+        path.write_bytes(saved(state, old=path.suffix == ".pt"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("network", "suffix"),
+    [
+        ("resnet18", ".pth"),
+        pytest.param("resnet18", ".pt", marks=pytest.mark.slow),
+        ("resnet18", ".safetensors"),
+        pytest.param("mobilenet_v3_small", ".pth", marks=pytest.mark.slow),
+        ("mobilenet_v3_small", ".pt"),
+        ("mobilenet_v3_small", ".safetensors"),
+    ],
+)
+def test_the_recombination_of_adopted_parts_is_the_network(
+    registry: ck.Registry, tmp_path: Path, network: str, suffix: str
+) -> None:
+    torch.manual_seed(1)
+    make, named = NETWORKS[network]
+    whole = make().eval()
+    file = write(tmp_path / f"net{suffix}", whole.state_dict())
+    parts = registry.adopt(file, "zoo/net", size=(32, 32), **named)
+    assert parts == {"extractor": "zoo/net.extractor@1.0.0", "head": "zoo/net.head@1.0.0"}
+    made = registry.recombine(parts["extractor"], parts["head"])
+    for batch in (1, 3):
+        images = signal((batch, 3, 32, 32))
+        with torch.no_grad():
+            assert torch.equal(made(images), whole(images))
+    for side in parts.values():
+        manifest = registry.manifest(side)
+        adopted = manifest.training["adopted"]
+        assert adopted["file"] == file.name and adopted["format"] == FORMATS[suffix]
+        assert adopted["bytes"] == file.stat().st_size and adopted["digest"].startswith("file:sha256:")
+        assert any(one.startswith("num_classes") for one in adopted["steps"])
+        assert manifest.contract.statistical.probe is not None
+        assert summary(manifest)["adopted from"].startswith(f"{file.name} (file:sha256:")
+    head = registry.manifest(parts["head"])
+    assert head.parents[0].component == registry.store.resolve(parts["extractor"]).digest
+    if suffix == ".safetensors":
+        again = registry.adopt(file, "zoo/net", size=(32, 32), **named)
+        assert again == parts, "the same file again is the same part"
+
+
+SMALL = {"model": "resnet8_cifar", "point": "layer2", "size": (16, 16)}
+
+
+@pytest.fixture(scope="module")
+def state() -> State:
+    """A small network of ours, for what does not depend on the library; 10 classes, as it is built by itself."""
+    from compatkit.adapters.builders import create
+
+    torch.manual_seed(0)
+    return create("timm", "resnet8_cifar", {}).state_dict()
+
+
+def adopted(registry: ck.Registry, folder: Path, state: State, **more: Any) -> dict[str, str]:
+    file = folder / "net.safetensors"
+    save_file(state, file)
+    return registry.adopt(file, "zoo/small", **{**SMALL, **more})
+
+
+def test_prefixes_are_taken_off_and_told(registry: ck.Registry, tmp_path: Path, state: State) -> None:
+    wrapped = {f"module._orig_mod.{name}": one for name, one in state.items()}
+    parts = adopted(registry, tmp_path, wrapped)
+    steps = registry.manifest(parts["head"]).training["adopted"]["steps"]
+    assert steps == ["took 'module.' off the names", "took '_orig_mod.' off the names"]
+    loaded = registry.build(parts["extractor"]).state_dict()
+    assert all(torch.equal(one, state[name]) for name, one in loaded.items())
+
+
+def test_classes_and_channels_are_read_from_the_weights(registry: ck.Registry, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    grey = timm.create_model("resnet18", num_classes=4, in_chans=1, layers=[1, 1, 1, 1])
+    save_file(grey.state_dict(), tmp_path / "grey.safetensors")
+    parts = registry.adopt(
+        tmp_path / "grey.safetensors",
+        "zoo/grey",
+        model="resnet18",
+        point="layer2",
+        kwargs={"layers": [1, 1, 1, 1]},
+        size=(32, 32),
+        labels=["a", "b", "c", "d"],
+        images={"mean": [0.1], "std": [0.3], "interpolation": "bilinear", "crop_pct": 1.0},
+    )
+    head = registry.manifest(parts["head"])
+    assert head.blueprint.kwargs == {"layers": [1, 1, 1, 1], "num_classes": 4, "in_chans": 1}
+    assert [one.name for one in head.contract.data.labels or ()] == ["a", "b", "c", "d"]
+    data = head.contract.data
+    assert (data.channels, data.mean, data.std, data.interpolation) == ("L", (0.1,), (0.3,), "bilinear")
+    steps = head.training["adopted"]["steps"]
+    assert steps == ["num_classes 4 read from fc.weight", "in_chans 1 read from conv1.weight"]
+
+
+def test_half_precision_is_converted_and_told(registry: ck.Registry, tmp_path: Path, state: State) -> None:
+    half = {name: one.half() if one.is_floating_point() else one for name, one in state.items()}
+    parts = adopted(registry, tmp_path, half)
+    assert "float16 to float32" in str(registry.manifest(parts["head"]).training["adopted"]["steps"])
+    loaded = registry.build(parts["extractor"]).state_dict()
+    assert all(torch.equal(one, half[name].to(one.dtype)) for name, one in loaded.items())
+
+
+def test_features_of_given_images_are_stated(registry: ck.Registry, tmp_path: Path, state: State) -> None:
+    data = data_set("left", channels=3, count=24).train
+    parts = adopted(registry, tmp_path, state, data=data)
+    (features,) = registry.manifest(parts["extractor"]).contract.statistical.features or ()
+    assert features.samples == 24
+
+
+def test_another_network_is_refused_with_what_differs_and_what_would_fit(
+    registry: ck.Registry, tmp_path: Path, state: State
+) -> None:
+    with pytest.raises(CheckpointMismatch) as raised:
+        adopted(registry, tmp_path, state, model="resnet20_cifar")
+    text = str(raised.value)
+    assert "does not hold the weights of resnet20_cifar of timm" in text
+    assert "tensors are missing: layer1.1.conv1.weight, layer1.1.bn1.weight, layer1.1.bn1.bias and" in text
+    assert "Names and shapes are those of resnet8_cifar of timm: name that" in text
+    assert not registry.names()
+
+
+def test_the_other_library_is_suggested(registry: ck.Registry, tmp_path: Path) -> None:
+    whole = torchvision.models.mobilenet_v3_small(num_classes=5)
+    save_file(whole.state_dict(), tmp_path / "net.safetensors")
+    with pytest.raises(CheckpointMismatch, match="those of mobilenet_v3_small of torchvision"):
+        registry.adopt(
+            tmp_path / "net.safetensors", "zoo/x", model="mobilenetv3_small_100", point="forward_features"
+        )
+
+
+def test_a_misspelt_model_is_refused_before_the_file_is_read(registry: ck.Registry, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="did you mean resnet18"):
+        registry.adopt(tmp_path / "nowhere", "zoo/x", model="resnt18", point="layer2")
+    with pytest.raises(UnknownName, match="torchvision has one of this name"):
+        registry.adopt(tmp_path / "nowhere", "zoo/x", model="mobilenet_v3_small", point="features.8")
+    with pytest.raises(UnknownName, match="No builder is called"):
+        registry.adopt(tmp_path / "nowhere", "zoo/x", model="resnet18", builder="keras", point="layer2")
+    with pytest.raises(InvalidName):
+        registry.adopt(tmp_path / "nowhere", "Zoo/X", model="resnet18", point="layer2")
+
+
+def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path: Path, state: State) -> None:
+    bad = {name: one.clone() for name, one in state.items()}
+    bad["conv1.weight"][0] = float("nan")
+    with pytest.raises(IntegrityError, match=r"net.safetensors: the tensor 'conv1.weight' .* not finite"):
+        adopted(registry, tmp_path, bad)
+    assert not registry.names()
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"point": "layer9"}, UnknownName, "layer9"),
+        ({"labels": ["a"]}, UsageError, "has 10 outputs; 1 labels were given"),
+        ({"images": {"mean": [0.5, 0.4]}}, UsageError, "mean: expected a number for each of 3 channels"),
+        ({"images": {"std": [0.5, 0.0, 1.0]}}, UsageError, "std: expected a number above 0"),
+        ({"images": {"mean": [float("nan")] * 3}}, UsageError, "mean: expected a number"),
+        ({"images": {"interpolation": "best"}}, UsageError, "interpolation is one of"),
+        ({"images": {"crop_pct": 0}}, UsageError, "crop_pct is a share above 0"),
+        ({"images": {"colour": "red"}}, UsageError, "'colour' is nothing to know about images"),
+        ({"key": "model_ema"}, UsageError, "there is no entry 'model_ema'"),
+        ({"kwargs": {"checkpoint_path": "/etc/passwd"}}, UsageError, "is no part of a blueprint"),
+        ({"kwargs": {"num_classes": 3}}, CheckpointMismatch, "fc.weight is 10x64 where 3x64 is expected"),
+        ({"kwargs": {"num_classes": 3}}, CheckpointMismatch, "without num_classes, which the weights show"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    registry: ck.Registry, tmp_path: Path, state: State, more: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        adopted(registry, tmp_path, state, **more)
+    assert not registry.names()
+
+
+def test_old_files_without_counters_are_completed(
+    registry: ck.Registry, tmp_path: Path, state: State
+) -> None:
+    old = {name: one for name, one in state.items() if "num_batches" not in name}
+    parts = adopted(registry, tmp_path, old)
+    assert "which old files lack" in str(registry.manifest(parts["head"]).training["adopted"]["steps"])
+
+
+def test_auxiliary_outputs_of_torchvision_are_left_out() -> None:
+    from compatkit.adapters.torchvision import renamed
+
+    state = {
+        "conv.weight": torch.zeros(1),
+        "aux1.fc.weight": torch.zeros(1),
+        "aux2.fc.weight": torch.zeros(1),
+    }
+    found, told = renamed("googlenet", state)
+    assert set(found) == {"conv.weight"}
+    assert told == ("left out 2 tensors of auxiliary outputs, which are used in training only",)
+    old = {"features.denseblock1.denselayer1.norm.1.weight": torch.zeros(1)}
+    assert renamed("densenet121", old) == (
+        {
+            "features.denseblock1.denselayer1.norm1.weight": old[
+                "features.denseblock1.denselayer1.norm.1.weight"
+            ]
+        },
+        ("renamed 1 tensors as torchvision does",),
+    )
+    assert renamed("resnet18", state) == (state, ())
+
+
+def test_a_folder_or_another_format_is_refused(registry: ck.Registry, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="got a folder"):
+        registry.adopt(tmp_path, "zoo/x", **SMALL)
+    (tmp_path / "x.pth").write_bytes(b"GGUF" + bytes(40))
+    with pytest.raises(FormatError, match="a GGUF file"):
+        registry.adopt(tmp_path / "x.pth", "zoo/x", **SMALL)
+
+
+def test_weights_and_pretrained_ones_exclude_each_other(state: State) -> None:
+    from compatkit.components.splitting import split
+
+    with pytest.raises(UsageError, match="not both"):
+        split("resnet8_cifar", "layer2", pretrained=True, weights=state)
+
+
+def test_adopted_parts_travel_with_their_provenance(
+    registry: ck.Registry, tmp_path: Path, state: State
+) -> None:
+    adopted(registry, tmp_path, state)
+    other = ck.Registry.init(tmp_path / "other")
+    other.care.import_from(registry.store, ["zoo/*"])
+    shutil.rmtree(registry.store.root)
+    assert other.manifest("zoo/small.head").training["adopted"]["file"] == "net.safetensors"
+    assert other.care.verify().sound
+
+
+def test_errors_are_told_apart() -> None:
+    assert issubclass(CheckpointMismatch, UsageError) and issubclass(CutError, UsageError)

@@ -1,0 +1,156 @@
+"""Pairs of a registry: what patterns mean, evidence and channel statistics of all pairs, each file read once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from measured import cell, keep
+from sample_components import extractor, head, maps, shared, vector
+
+import compatkit as ck
+from compatkit.contracts.cells import Cell
+from compatkit.contracts.channels import channel_bytes
+from compatkit.contracts.contract import FeatureStatistics
+from compatkit.contracts.manifest import Manifest
+from compatkit.errors import DataError, FormatError, NotFound, UsageError
+from compatkit.registry.blobs import Objects
+from compatkit.registry.store import Store
+
+CELL = cell()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.init(tmp_path / "parts")
+
+
+def publish(store: Store, name: str, made: Manifest, value: float = 0.0) -> Manifest:
+    payload = store.put_state({"weight": torch.full((1,), value)}, parameters=1)
+    store.publish(name, attrs.evolve(made, payload=payload))
+    return store.manifest(name)
+
+
+@pytest.fixture
+def registry(store: Store) -> ck.Registry:
+    """Two extractors and three heads, one of them auxiliary."""
+    dcc = (shared("dcc"),)
+    publish(store, "a/one.extractor", extractor(maps(4), anchors=dcc), 1)
+    publish(store, "a/one.head", head(maps(4), anchors=dcc), 2)
+    publish(store, "a/shared.dcc", head(maps(4), kind="auxiliary_head"), 3)
+    publish(store, "b/two.extractor", extractor(maps(8)), 4)
+    publish(store, "b/two.head", head(vector(4)), 5)
+    return ck.Registry.open(store.root)
+
+
+def test_patterns_take_the_extractors_of_the_one_and_the_heads_of_the_other(registry: ck.Registry) -> None:
+    table = registry.check_all("*", "*")
+    assert table.extractors == ("a/one.extractor@1.0.0", "b/two.extractor@1.0.0")
+    assert table.heads == ("a/one.head@1.0.0", "a/shared.dcc@1.0.0", "b/two.head@1.0.0")
+    words = [[outline.answers.word for outline in row] for row in table.outlines]
+    assert words == [["promised", "unproven", "adaptable"], ["adaptable", "adaptable", "adaptable"]]
+    assert registry.check_all(["a/*", "b/*"], "a/one.head").heads == ("a/one.head@1.0.0",)
+
+
+def test_a_single_pair_is_the_same_report(registry: ck.Registry) -> None:
+    table = registry.check_all("a/*", "a/*")
+    report = registry.check("a/one.extractor", "a/one.head")
+    assert table.report("a/one.extractor@1.0.0", "a/one.head@1.0.0") == report
+    assert (report.extractor, report.head) == ("a/one.extractor@1.0.0", "a/one.head@1.0.0")
+
+
+def test_what_cannot_be_compared_is_told_by_name(registry: ck.Registry) -> None:
+    with pytest.raises(UsageError, match=r"but a/one.head@1\.0\.0 is of kind head. Pass the extractor first"):
+        registry.check_all("a/one.head", "a/*")
+    with pytest.raises(
+        NotFound, match=r"'\*.head' matches 2 components, none of kind extractor or encoder: .* head"
+    ):
+        registry.check_all("*.head", "*.head")
+    with pytest.raises(NotFound, match="nothing"):
+        registry.check_all("nothing*", "*")
+
+
+def test_withdrawn_parts_are_compared_by_their_digest(registry: ck.Registry) -> None:
+    digest = registry.store.resolve("a/one.head").digest
+    registry.store.withdraw("a/one.head", "1.0.0", "worse")
+    assert registry.check("a/one.extractor", f"a/one.head@{digest}").word == "promised"
+
+
+def measure(store: Store, left: str, right: str, measured: Cell) -> None:
+    keep(store, store.manifest(left), store.manifest(right), measured)
+
+
+def test_evidence_counts_for_the_pairs_that_were_measured(registry: ck.Registry) -> None:
+    measure(registry.store, "a/one.extractor", "a/one.head", CELL)
+    old = cell("perfect", metric_version="0")
+    measure(registry.store, "a/one.extractor", "a/shared.dcc", old)
+    table = registry.check_all("*", "*")
+    answers = [[outline.answers.evidence for outline in row] for row in table.outlines]
+    assert answers == [["compatible", "stale", "none"], ["none", "none", "none"]]
+    assert table.counts() == {"compatible": 1, "unproven": 1, "adaptable": 4}
+
+
+def test_a_part_that_only_changed_its_description_keeps_its_evidence(registry: ck.Registry) -> None:
+    """Evidence belongs to the function, and both versions have it in one table."""
+    store = registry.store
+    measure(store, "a/one.extractor", "a/one.head", CELL)
+    about = attrs.evolve(store.manifest("a/one.head").about, title="told better")
+    store.publish("z/copy.head", attrs.evolve(store.manifest("a/one.head"), about=about))
+    table = registry.check_all("a/one.extractor", ["a/one.head", "z/copy.head"])
+    assert table.counts() == {"compatible": 2}
+
+
+def test_every_manifest_is_read_once_and_no_pair_is_looked_up_alone(
+    registry: ck.Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure(registry.store, "a/one.extractor", "a/one.head", CELL)
+    read: Counter[str] = Counter()
+    whole = Objects.read
+
+    def counting(self: Objects, digest: str, **options: Any) -> bytes:
+        read[digest] += 1
+        return whole(self, digest, **options)
+
+    monkeypatch.setattr(Objects, "read", counting)
+    registry.check_all("*", "*")
+    assert set(read.values()) == {1}
+    assert len(read) == 5  # the manifests; the result is in the index
+
+
+def with_channels(store: Store, made: Manifest, means: list[float]) -> Manifest:
+    """Return the manifest with statistics of four channels kept beside it."""
+    edge = store.put_blob(channel_bytes(means, [1.0] * 4))
+    known = (FeatureStatistics(0.0, 1.0, 10, {"blob": edge.blob, "bytes": edge.bytes}),)
+    statistical = attrs.evolve(made.contract.statistical, features=known)
+    return attrs.evolve(made, contract=attrs.evolve(made.contract, statistical=statistical))
+
+
+def test_channel_statistics_are_read_from_the_registry(store: Store) -> None:
+    publish(store, "x/left", with_channels(store, extractor(), [3.0, -3.0, 0.0, 0.0]), 1)
+    publish(store, "x/right", with_channels(store, head(), [0.0, 0.0, 0.0, 0.0]), 2)
+    publish(store, "x/alike", with_channels(store, head(), [3.0, -3.0, 0.0, 0.0]), 3)
+    registry = ck.Registry.open(store.root)
+    far = registry.check("x/left", "x/right").findings
+    (found,) = [one for one in far if one.code == "statistics-far"]
+    assert "the worst of 2 channels that are far, of 4" in found.came
+    assert "statistics-far" not in {one.code for one in registry.check("x/left", "x/alike").findings}
+
+
+def test_channel_statistics_that_are_none_name_their_owner(store: Store) -> None:
+    made = with_channels(store, extractor(), [float("nan")] * 4)
+    publish(store, "x/left", made, 1)
+    publish(store, "x/right", with_channels(store, head(), [0.0] * 4), 2)
+    with pytest.raises(FormatError, match=r"^x/left@1\.0\.0: Channel statistics"):
+        ck.Registry.open(store.root).check("x/left", "x/right")
+
+
+def test_classes_are_compared_with_those_asked_for(store: Store) -> None:
+    publish(store, "x/left", extractor(), 1)
+    publish(store, "x/right", head(classes=(ck.label("car"), ck.label("auto"))), 2)
+    asked = attrs.evolve(extractor().contract.data, labels=(ck.label("automobile"),))
+    with pytest.raises(DataError, match="'automobile' means the same as both 'car' and 'auto'"):
+        ck.Registry.open(store.root).check_all("x/*", "x/*", data=asked)

@@ -1,0 +1,512 @@
+"""Recombinations as components: published by the digests of their parts, the same when loaded, refused when not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from handmade import Hand
+from small import data_set, quick
+from torch import Tensor
+
+import compatkit as ck
+from compatkit.adapters.cutting.signals import signal
+from compatkit.components import promises
+from compatkit.contracts.canonical import dumps
+from compatkit.contracts.contract import Blueprint
+from compatkit.contracts.manifest import Manifest, Parent, edges, function_digest, to_bytes
+from compatkit.errors import (
+    FormatError,
+    IncompatibleError,
+    IntegrityError,
+    NotFound,
+    UsageError,
+    VersionExists,
+    VersionTooSmall,
+)
+from compatkit.registry.gc.collecting import plan
+from compatkit.registry.weights.tensorfile import state_digest
+
+LEFT, RIGHT, NARROW = "digits/left.extractor", "digits/right.head", "other/left.extractor"
+POLICIES = ("running", "batch", "reestimate", "mix:8")
+IMAGES = data_set("left", seed=7, count=24).test
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small networks that share a head, and one that is cut where its features are narrower; only copied."""
+    folder = tmp_path_factory.mktemp("recombined") / "parts"
+    registry = ck.Registry.init(folder)
+    tasks = [
+        ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16))
+        for seed, name in enumerate(("left", "right"))
+    ]
+    registry.publish(quick(steps=3).fit(tasks, ["dcc"]), prefix="digits")
+    narrow = ck.Task("left", data_set("left"), "resnet8_cifar", "layer1", size=(16, 16))
+    registry.publish(quick(steps=2).fit([narrow]), prefix="other")
+    return folder
+
+
+@pytest.fixture
+def registry(trained: Path, tmp_path: Path) -> ck.Registry:
+    """A copy of this test's own."""
+    return ck.Registry.open(shutil.copytree(trained, tmp_path / "parts"))
+
+
+def recombined(registry: ck.Registry, policy: str = "running", extractor: str = LEFT, **more: Any) -> Any:
+    images = IMAGES if policy not in ("running", "batch") else None
+    return registry.recombine(extractor, RIGHT, normalisation=policy, images=images, **more)
+
+
+def logits(module: torch.nn.Module, batch: int = 5) -> Tensor:
+    with torch.no_grad():
+        return module(signal((batch, 1, 16, 16)))
+
+
+def bits(module: torch.nn.Module) -> str:
+    return state_digest(module.state_dict())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_was_published_is_what_is_loaded(registry: ck.Registry, policy: str) -> None:
+    made = recombined(registry, policy)
+    assert registry.publish_recombination("pairs/ab", made) == "pairs/ab@1.0.0"
+    for verify in ("auto", "always", "never"):
+        again = registry.load_recombination("pairs/ab", verify=verify)  # type: ignore[arg-type]
+        assert bits(again) == bits(made) and again.normalisation == policy and not again.training
+        assert torch.equal(logits(again), logits(made)) and torch.equal(logits(again, 2), logits(made, 2))
+        assert again.contract.data == made.contract.data and again.labels == made.labels
+        assert again.sources == made.sources and again.estimated == made.estimated
+        assert torch.equal(again.predict(IMAGES).probabilities, made.predict(IMAGES).probabilities)
+        assert again.report.findings == made.report.findings
+    assert isinstance(registry.build("pairs/ab"), ck.Recombination)
+
+
+def test_the_manifest_pins_parts_policy_and_what_the_parts_lack(registry: ck.Registry) -> None:
+    store = registry.store
+    registry.publish_recombination("pairs/ab", recombined(registry, "reestimate"))
+    manifest = registry.manifest("pairs/ab")
+    left, right = (store.resolve(one) for one in (LEFT, RIGHT))
+    assert manifest.kind == "recombination"
+    assert manifest.parents == (Parent("extractor", str(left.digest)), Parent("head", str(right.digest)))
+    assert set(edges(manifest)) == {str(left.digest), str(right.digest), manifest.payload.file.blob}
+    functions = [function_digest(store.manifest(one)) for one in (left, right)]
+    assert manifest.blueprint.kwargs == {
+        "normalisation": "reestimate",
+        "functions": functions,
+        "pinned": [],
+    }
+    assert manifest.training["statistics"] == {
+        "data": {"name": "left/test", "digest": IMAGES.digest, "images": 24},
+        "batch_size": 256,
+        "seed": 0,
+    }
+    held = store.load_state(manifest)
+    assert held and all("running_" in name or "num_batches" in name for name in held)
+    assert {name.partition(".")[0] for name in held} == {"extractor", "head"}
+    contract = manifest.contract
+    assert contract.structural.inputs == store.manifest(left).contract.structural.inputs
+    assert contract.structural.outputs == store.manifest(right).contract.structural.outputs
+    assert contract.data == attrs.evolve(
+        store.manifest(left).contract.data, labels=store.manifest(right).contract.data.labels
+    )
+    assert contract.statistical.probe is not None
+    whole = sum(one.numel() for one in registry.build("pairs/ab").parameters())
+    assert manifest.payload.parameters == whole
+
+
+@pytest.mark.parametrize("policy", ["running", "batch"])
+def test_nothing_is_stored_twice(registry: ck.Registry, policy: str) -> None:
+    registry.publish_recombination("pairs/ab", recombined(registry, policy))
+    payload = registry.manifest("pairs/ab").payload
+    assert payload.count == 0 and payload.file.bytes < 100
+
+
+def test_publishing_again_is_the_same_and_has_the_same_bytes_elsewhere(
+    registry: ck.Registry, trained: Path, tmp_path: Path
+) -> None:
+    other = ck.Registry.open(shutil.copytree(trained, tmp_path / "other"))
+    for one in (registry, registry, other):
+        assert one.publish_recombination("pairs/ab", recombined(one, "reestimate")) == "pairs/ab@1.0.0"
+    digests = {str(one.store.resolve("pairs/ab").digest) for one in (registry, other)}
+    assert len(digests) == 1
+
+
+def test_fitted_adapters_go_into_the_payload_or_are_pinned(registry: ck.Registry) -> None:
+    data = data_set("left").train
+    made = recombined(registry, extractor=NARROW, adapt=True, data=data)
+    assert [one.blueprint.model for one in made.inserted] == ["resize", "project"]
+    registry.publish_recombination("pairs/own", made)
+    own = registry.manifest("pairs/own")
+    assert sorted(registry.store.load_state(own)) == ["adapters.1.bias", "adapters.1.weight"]
+    (_, facts) = own.training["adapters"]
+    assert facts["training"]["data"]["digest"] == data.digest
+    targets = {one["relation"]: one["component"] for one in facts["parents"]}
+    assert set(targets.values()) <= set(edges(own))
+
+    bridge = registry.publish_adapter("digits/bridge", made.inserted[1])
+    pinned = recombined(registry, extractor=NARROW, adapt=True, adapters=bridge)
+    registry.publish_recombination("pairs/pinned", pinned)
+    manifest = registry.manifest("pairs/pinned")
+    assert [one.relation for one in manifest.parents] == ["extractor", "adapter", "head"]
+    assert manifest.parents[1].component == registry.store.resolve(bridge).digest
+    assert manifest.blueprint.kwargs["pinned"] == [1] and manifest.payload.count == 0
+    assert manifest.training["adapters"][1] is None
+
+    for name, source in (("pairs/own", made), ("pairs/pinned", pinned)):
+        again = registry.load_recombination(name)
+        assert torch.equal(logits(again), logits(made)) and bits(again) == bits(source)
+        assert [str(one) for one in again.inserted] == [str(one) for one in source.inserted]
+        assert [one.parents for one in again.inserted] == [one.parents for one in source.inserted]
+        assert [(one.takes, one.gives) for one in again.inserted] == [
+            (one.takes, one.gives) for one in source.inserted
+        ]
+
+
+def test_a_recombination_that_was_changed_since_is_not_published(registry: ck.Registry) -> None:
+    made = recombined(registry)
+    with torch.no_grad():
+        next(made.head.parameters()).add_(1)
+    with pytest.raises(IntegrityError, match=r"pairs/ab: this recombination is not what its parts .* head\."):
+        registry.publish_recombination("pairs/ab", made)
+    assert not registry.names("pairs/*")
+
+
+def test_parts_of_another_registry_are_missing_here(registry: ck.Registry, tmp_path: Path) -> None:
+    empty = ck.Registry.init(tmp_path / "empty")
+    with pytest.raises(IntegrityError, match=r"its extractor sha256:[0-9a-f]{64} cannot be loaded"):
+        empty.publish_recombination("pairs/ab", recombined(registry))
+
+
+def test_a_recombination_is_loaded_as_one_and_nothing_else_is(registry: ck.Registry) -> None:
+    registry.publish_recombination("pairs/ab", recombined(registry))
+    with pytest.raises(UsageError, match="is of kind extractor, where a recombination is expected"):
+        registry.load_recombination(LEFT)
+    with pytest.raises(NotFound):
+        registry.load_recombination("pairs/ba")
+    with pytest.raises(UsageError, match=r"must be of kind extractor .* is of kind recombination"):
+        registry.check("pairs/ab", RIGHT)
+    with pytest.raises(UsageError, match=r"must be of kind head .* is of kind recombination"):
+        registry.check(LEFT, "pairs/ab")
+    with pytest.raises(UsageError, match="recombination"):
+        registry.recombine("pairs/ab", RIGHT)
+    with pytest.raises(UsageError, match="is of kind recombination, where extractor is expected"):
+        registry.matrix("pairs/ab", RIGHT, [IMAGES])
+    with pytest.raises(UsageError, match="is of kind recombination, where an adapter is expected"):
+        recombined(registry, adapters="pairs/ab")
+    with pytest.raises(UsageError, match="is a recombination"):
+        registry.register("pairs/x", registry.manifest("pairs/ab"), {})
+    assert registry.check_all("*", "*").extractors, "patterns pass over it"
+
+
+def test_a_withdrawn_part_is_used_with_a_warning(registry: ck.Registry) -> None:
+    made = recombined(registry)
+    registry.publish_recombination("pairs/ab", made)
+    registry.store.withdraw("digits/right.head", "1.0.0", "trained on the test set")
+    expected = "pairs/ab@1.0.0: its head digits/right.head@1.0.0 was withdrawn: trained on the test set"
+    with pytest.warns(UserWarning, match=expected):
+        again = registry.load_recombination("pairs/ab")
+    assert torch.equal(logits(again), logits(made))
+    plan(registry.store, grace=timedelta(0), withdrawn=True, alone=True).apply()
+    with pytest.warns(UserWarning, match="was withdrawn"):
+        assert torch.equal(logits(registry.load_recombination("pairs/ab")), logits(made))
+
+
+def test_a_part_without_a_name_is_found_by_its_digest(registry: ck.Registry, tmp_path: Path) -> None:
+    """As after an import of the recombination alone, where its parts had no names, or their names were removed."""
+    made = recombined(registry)
+    registry.publish_recombination("pairs/ab", made)
+    shutil.rmtree(registry.store.root / "refs" / "digits")
+    again = ck.Registry.open(registry.store.root).load_recombination("pairs/ab")
+    assert torch.equal(logits(again), logits(made))
+    assert again.sources[0].reference == made.sources[0].digest
+
+
+def blob(registry: ck.Registry, digest: str) -> Path:
+    return registry.store.objects.path(digest)
+
+
+@pytest.mark.parametrize("what", ["manifest", "payload"])
+@pytest.mark.parametrize("part", [LEFT, RIGHT])
+def test_a_missing_part_is_named(registry: ck.Registry, part: str, what: str) -> None:
+    registry.publish_recombination("pairs/ab", recombined(registry))
+    resolved = registry.store.resolve(part)
+    lost = str(resolved.digest) if what == "manifest" else registry.manifest(part).payload.file.blob
+    blob(registry, lost).unlink()
+    side = "extractor" if part == LEFT else "head"
+    with pytest.raises(IntegrityError, match=f"pairs/ab@1.0.0: its {side} .* cannot be loaded: .* missing"):
+        ck.Registry.open(registry.store.root).load_recombination("pairs/ab")
+
+
+def test_a_damaged_payload_is_refused(registry: ck.Registry) -> None:
+    registry.publish_recombination("pairs/ab", recombined(registry, "reestimate"))
+    path = blob(registry, registry.manifest("pairs/ab").payload.file.blob)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match=r"pairs/ab@1.0.0: .* holds other bytes"):
+        ck.Registry.open(registry.store.root).load_recombination("pairs/ab")
+
+
+def test_it_can_be_imported_with_all_of_its_parts(registry: ck.Registry, tmp_path: Path) -> None:
+    made = recombined(registry, extractor=NARROW, adapt=True, data=data_set("left").train)
+    registry.publish_recombination("pairs/own", made)
+    other = ck.Registry.init(tmp_path / "other")
+    other.care.import_from(registry.store, ["pairs/own"])
+    assert torch.equal(logits(other.load_recombination("pairs/own")), logits(made))
+    assert other.care.verify().sound
+    plan(other.store, grace=timedelta(0), alone=True).apply()
+    assert torch.equal(logits(other.load_recombination("pairs/own")), logits(made))
+
+
+# Manifests that lie
+
+Lie = Any
+
+
+def with_blueprint(manifest: Manifest, **changes: Any) -> Manifest:
+    return attrs.evolve(manifest, blueprint=attrs.evolve(manifest.blueprint, **changes))
+
+
+def with_kwargs(manifest: Manifest, **changes: Any) -> Manifest:
+    return with_blueprint(manifest, kwargs={**manifest.blueprint.kwargs, **changes})
+
+
+def swapped(manifest: Manifest) -> Manifest:
+    left, right = (one.component for one in manifest.parents)
+    return attrs.evolve(manifest, parents=(Parent("extractor", right), Parent("head", left)))
+
+
+def other_policy(manifest: Manifest) -> Manifest:
+    return with_kwargs(manifest, normalisation="running")
+
+
+LIES: dict[str, tuple[Lie, str]] = {
+    "parts in each other's place": (swapped, "is of kind head, where extractor or encoder is expected"),
+    "no head": (
+        lambda one: attrs.evolve(one, parents=one.parents[:1]),
+        "expected the parents extractor, head",
+    ),
+    "two heads": (
+        lambda one: attrs.evolve(one, parents=(*one.parents, one.parents[1])),
+        "expected the parents",
+    ),
+    "another function": (
+        lambda one: with_kwargs(one, functions=list(reversed(one.blueprint.kwargs["functions"]))),
+        "is the function value:sha256",
+    ),
+    "a policy that keeps no statistics": (other_policy, "nothing takes the tensors"),
+    "no policy": (lambda one: with_kwargs(one, normalisation="best"), "expected a policy of batch"),
+    "an adapter that is not there": (lambda one: with_kwargs(one, pinned=[0]), "expected the parents"),
+    "unknown arguments": (lambda one: with_kwargs(one, model="x"), "unknown field"),
+    "another builder": (lambda one: with_blueprint(one, builder="timm"), "builder 'recombination'"),
+    "another side": (lambda one: with_blueprint(one, side="extractor"), "side and builder"),
+    "another network": (
+        lambda one: with_blueprint(one, model="vgg11"),
+        "does not state what follows.*blueprint.model",
+    ),
+    "other classes": (
+        lambda one: attrs.evolve(
+            one,
+            contract=attrs.evolve(
+                one.contract,
+                data=attrs.evolve(one.contract.data, labels=one.contract.data.labels[::-1]),
+            ),
+        ),
+        "does not state what follows from its parts: contract.data.labels",
+    ),
+    "another mean": (
+        lambda one: attrs.evolve(
+            one, contract=attrs.evolve(one.contract, data=attrs.evolve(one.contract.data, mean=(0.9,)))
+        ),
+        r"contract.data.mean\[0\]",
+    ),
+    "an adapter of nothing": (
+        lambda one: attrs.evolve(
+            one,
+            contract=attrs.evolve(
+                one.contract,
+                adapters=(
+                    Blueprint(
+                        "adapter",
+                        "compatkit 0.1.0",
+                        "cast",
+                        {"to": "float64"},
+                        "",
+                        "adapter",
+                        "whole",
+                        (16, 16),
+                    ),
+                ),
+            ),
+        ),
+        "does not take input as stated",
+    ),
+    "an adapter without arguments": (
+        lambda one: attrs.evolve(
+            one,
+            contract=attrs.evolve(
+                one.contract,
+                adapters=(Blueprint("adapter", "x", "cast", {}, "", "adapter", "whole", (16, 16)),),
+            ),
+        ),
+        "cannot be put together",
+    ),
+    "another count of parameters": (
+        lambda one: attrs.evolve(one, payload=attrs.evolve(one.payload, parameters=7)),
+        "7 parameters are stated",
+    ),
+    "another probe": (
+        lambda one: attrs.evolve(
+            one,
+            contract=attrs.evolve(
+                one.contract,
+                statistical=attrs.evolve(
+                    one.contract.statistical,
+                    probe=attrs.evolve(one.contract.statistical.probe, sketch=(1.0,) * 16),
+                ),
+            ),
+        ),
+        "gives other outputs on the probe input",
+    ),
+    "facts of adapters that it has not": (
+        lambda one: attrs.evolve(one, training={**one.training, "adapters": [None]}),
+        "one entry for each of 0 adapters",
+    ),
+    "facts that are none": (
+        lambda one: attrs.evolve(one, training={**one.training, "adapters": 3}),
+        "expected a list",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def honest(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
+    registry = ck.Registry.open(shutil.copytree(trained, tmp_path_factory.mktemp("lies") / "parts"))
+    registry.publish_recombination("pairs/ab", recombined(registry, "reestimate"))
+    return registry
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_manifest_that_lies_is_refused(honest: ck.Registry, lie: str) -> None:
+    make, message = LIES[lie]
+    hand = Hand(honest.store.root)
+    name = f"lies/{lie.replace(' ', '-').replace(chr(39), '')}"
+    hand.publish(name, "1.0.0", hand.put(make(honest.manifest("pairs/ab"))))
+    with pytest.raises(IntegrityError, match=message):
+        honest.load_recombination(name)
+
+
+@pytest.mark.parametrize("change", ["missing", "extra", "shape"])
+def test_statistics_must_be_exactly_those_of_the_parts(honest: ck.Registry, change: str) -> None:
+    manifest = honest.manifest("pairs/ab")
+    state = dict(honest.store.load_state(manifest))
+    first = min(state)
+    if change == "missing":
+        del state[first]
+    elif change == "extra":
+        state["head.conv1.weight"] = torch.zeros(1)
+    else:
+        state[first] = torch.zeros(3)
+    payload = honest.store.put_state(state, parameters=manifest.payload.parameters)
+    honest.store.publish(f"lies/{change}", attrs.evolve(manifest, payload=payload))
+    with pytest.raises(IntegrityError, match="cannot be put together: The statistics are not those"):
+        honest.load_recombination(f"lies/{change}")
+
+
+# Versions
+
+
+def test_versions_follow_what_changed(registry: ck.Registry) -> None:
+    registry.publish_recombination("pairs/ab", recombined(registry))
+    assert registry.publish_recombination("pairs/ab", recombined(registry, "batch")) == "pairs/ab@2.0.0"
+    change = registry.diff("pairs/ab@1.0.0", "pairs/ab@2.0.0")
+    reasons = [reason for (_, reason) in change.told()["blueprint"]]
+    assert reasons == [
+        "other parts, adapters between them, or another policy of normalisation, without a passed measurement"
+    ]
+    about = ck.Registry.open(registry.store.root)
+    retitled = attrs.evolve(
+        registry.manifest(LEFT), about=attrs.evolve(registry.manifest(LEFT).about, title="x")
+    )
+    about.store.publish("digits/left.extractor", retitled)
+    assert about.publish_recombination("pairs/ab", recombined(about, "batch")) == "pairs/ab@2.0.1"
+    estimated = recombined(about, "reestimate")
+    assert about.publish_recombination("pairs/ab", estimated) == "pairs/ab@3.0.0"
+    other = about.recombine(LEFT, RIGHT, normalisation="reestimate", images=data_set("left", seed=9).test)
+    assert about.publish_recombination("pairs/ab", other) == "pairs/ab@4.0.0"
+    with pytest.raises(ck.errors.VersionTooSmall, match="new weights, without a passed measurement"):
+        about.publish_recombination("pairs/ab", estimated, version="4.1.0")
+    with pytest.raises(VersionExists):
+        about.publish_recombination("pairs/ab", estimated, version="4.0.0")
+
+
+def test_policies_ask_nothing_of_it_and_other_parts_are_major_all_the_same(
+    registry: ck.Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.set_policy("digits/", "full_transitive", data=IMAGES, across_major=True)
+    monkeypatch.setattr(promises, "measure", None)  # nothing is measured
+    assert registry.publish_recombination("digits/both", recombined(registry)) == "digits/both@1.0.0"
+    own = registry.recombine(LEFT, "digits/left.head", normalisation="running")
+    with pytest.raises(VersionTooSmall, match=r"at least 2\.0\.0 is needed"):
+        registry.publish_recombination("digits/both", own, version="1.1.0")
+    assert registry.publish_recombination("digits/both", own) == "digits/both@2.0.0"
+    said = registry.test_policy("digits/both@2.0.0")
+    assert said.passed and said.answers == ()
+    assert "policies ask something of extractors and heads, not of a recombination" in said.verdict
+
+
+def test_search_and_list_know_it(registry: ck.Registry) -> None:
+    registry.publish_recombination("pairs/ab", recombined(registry))
+    (found,) = registry.search(kind="recombination")
+    assert (found.name, found.model, found.split, found.channels) == (
+        "pairs/ab",
+        "resnet8_cifar",
+        "layer2",
+        (),
+    )
+    assert [one.name for one in registry.search(parent=RIGHT)] == ["pairs/ab"]
+    (named,) = registry.search(digest=registry.store.resolve("pairs/ab").digest)
+    assert named.name == "pairs/ab"
+
+
+def test_a_wrong_policy_or_missing_images_are_refused_as_ever(registry: ck.Registry) -> None:
+    with pytest.raises(UsageError, match="needs images="):
+        registry.recombine(LEFT, RIGHT, normalisation="reestimate")
+    with pytest.raises(UsageError, match="images= are for"):
+        registry.recombine(LEFT, RIGHT, normalisation="batch", images=IMAGES)
+    with pytest.raises(IncompatibleError):
+        registry.recombine(NARROW, RIGHT)
+
+
+def test_the_manifest_is_written_as_it_is_read(honest: ck.Registry) -> None:
+    manifest = honest.manifest("pairs/ab")
+    data = to_bytes(manifest)
+    assert (
+        data
+        == dumps(json.loads(data))
+        == honest.store.read_blob(str(honest.store.resolve("pairs/ab").digest))
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        honest.load_recombination("pairs/ab")
+
+
+def test_errors_are_of_this_library() -> None:
+    assert issubclass(FormatError, IntegrityError)

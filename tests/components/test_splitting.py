@@ -1,0 +1,80 @@
+"""A model that was not trained here: its own preprocessing, features of given images, parts that can be measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import data_set
+
+import compatkit as ck
+from compatkit.components.splitting import publish_split, split
+from compatkit.evaluation.statistics import feature_moments
+
+FEW = {"layers": [1, 1, 1, 1]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_a_foreign_model_states_its_own_images_and_the_features_of_data_that_is_given(tmp_path: Path) -> None:
+    data = data_set("left", channels=3).train
+    parts = split(
+        "resnet18",
+        "layer1",
+        kwargs=FEW,
+        size=(32, 32),
+        labels=[f"class {i}" for i in range(1000)],
+        data=data,
+        samples=9,
+    )
+    contract = parts["extractor"].contract
+    found = contract.data
+    assert (found.size, found.channels, found.labels) == ((32, 32), "RGB", None)
+    assert (found.interpolation, found.crop_pct, found.crop_mode) == ("bicubic", 0.95, "center")
+    assert found.mean == (0.485, 0.456, 0.406)
+    (stated,) = contract.statistical.features or ()
+    assert stated.samples == 9 and parts["head"].contract.statistical.features == (stated,)
+    assert [one.name for one in parts["head"].contract.data.labels or ()][:2] == ["class 0", "class 1"]
+    registry = ck.Registry.init(tmp_path / "parts")
+    published = publish_split(registry, parts, "zoo/resnet18")
+    loaded = registry.build(published["extractor"])
+    (again,) = feature_moments(loaded, contract.structural.outputs, data, found, samples=9)
+    assert again.statistics() == stated
+    assert registry.store.read_blob(stated.per_channel["blob"]) == again.blob  # type: ignore[index]
+
+
+def test_resnet18_with_its_bicubic_crop_can_be_measured(tmp_path: Path) -> None:
+    data, names = data_set("left", channels=3, count=24), ("0", "1", "2")
+    parts = split("resnet18", "layer3", kwargs={"num_classes": 3, **FEW}, size=(32, 32), labels=names)
+    registry = ck.Registry.init(tmp_path / "parts")
+    publish_split(registry, parts, "zoo/resnet18")
+    found = registry.matrix("zoo/*.extractor", "zoo/*.head", {"zoo/*": data.test}, normalisation="running")
+    (cell,) = found.cells
+    assert cell.own and cell.restricted is not None and cell.restricted.count == 24
+
+
+def test_without_data_and_labels_nothing_is_claimed() -> None:
+    parts = split("resnet8_cifar", "layer2", size=(16, 16))
+    assert {part.contract.statistical.features for part in parts.values()} == {None}
+    assert {part.contract.data.labels for part in parts.values()} == {None}
+    assert all(part.contract.statistical.probe is not None for part in parts.values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"labels": ["a", "b"]}, "has 10 outputs; 2 labels were given"),
+        ({"kwargs": {"in_chans": 4}}, "takes images of 4 channels"),
+    ],
+)
+def test_what_a_contract_cannot_state_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ck.errors.UsageError, match=message):
+        split("resnet8_cifar", "layer2", size=(16, 16), **settings)

@@ -1,0 +1,157 @@
+"""What consoles and notebooks show of values: a screenful of what the terminal says, with nothing that could run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from small import data_set, quick
+
+import compatkit as ck
+from compatkit.contracts.display import LINES, WIDTH, Shown, screenful
+from compatkit.contracts.manifest import About
+from compatkit.registry.names import Reference
+from compatkit.registry.verify.faults import Fault
+from compatkit.registry.verify.soundness import Soundness
+
+HOSTILE = "<script>\x1b[31m\u202e&\"'</script>"
+
+
+@pytest.fixture(scope="module")
+def fit() -> ck.Fit:
+    tasks = [
+        ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16))
+        for seed, name in enumerate(("left", "right"))
+    ]
+    return quick(steps=3, evaluate_every=3, evaluate_on="test").fit(tasks, ["identical_init", "dcc"])
+
+
+@pytest.fixture(scope="module")
+def published(fit: ck.Fit, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = ck.Registry.init(tmp_path_factory.mktemp("display") / "parts")
+    made.publish(fit, prefix="digits")
+    made.matrix("digits/*.extractor", "digits/*.head", [fit.tasks[one].task.data.test for one in fit.tasks])
+    return made.store.root
+
+
+@pytest.fixture
+def registry(published: Path, tmp_path: Path) -> ck.Registry:
+    return ck.Registry.open(shutil.copytree(published, tmp_path / "parts"))
+
+
+class Tags(HTMLParser):
+    """Collects tags, attributes and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def check_shown(value: Any) -> str:
+    """Return a value's repr; hold it and its HTML to a screenful in which nothing runs or drives a terminal."""
+    text, page = repr(value), Tags()
+    page.feed(value._repr_html_())
+    assert page.tags <= {"pre", "span"} and page.attributes <= {"style"}
+    for told in (text, page.text.strip("\n")):
+        lines = told.split("\n")
+        assert told and len(lines) <= LINES and max(map(len, lines)) <= WIDTH
+        assert all(one.isprintable() for one in lines)
+    return text
+
+
+def test_what_a_session_hands_out_is_shown_on_a_screen(fit: ck.Fit, registry: ck.Registry) -> None:
+    pair = "digits/left.extractor", "digits/right.head"
+    said = check_shown(fit)
+    assert "3 steps a task, seed 0; regularizers: dcc, identical_init" in said
+    assert "resnet8_cifar cut at layer2  48 images of left/train" in said and "accuracy 0." in said
+    assert "shared heads: dcc" in said
+    matrix = registry.matrix(*pair, [fit.tasks["left"].task.data.test], fill="none")
+    assert repr(matrix) == str(matrix) and "digits/left.extractor" in check_shown(matrix)
+    report = registry.check(*pair)
+    assert check_shown(report).split() == str(report).split()
+    assert "1 pair" in check_shown(registry.check_all(*pair))
+    assert check_shown(registry.diff(pair[0], "digits/right.extractor")).startswith("least step: major")
+    assert "digits/left.extractor" in check_shown(registry)
+    assert "trained on" in check_shown(registry[pair[0]])
+    assert check_shown(registry.search("left")).count("digits/") == 2
+    assert "sound; read 5 versions" in check_shown(registry.care.verify()) and "stay" in check_shown(
+        registry.care.gc()
+    )
+    for one in (fit.tasks["left"], fit.auxiliary["dcc"], matrix.cells[0], registry.search()[0]):
+        assert len(repr(one)) < 200 and "\n" not in repr(one)
+    assert len(repr(registry.manifest(pair[0]))) < 200
+
+
+def test_a_measurement_and_a_copy_are_tables(fit: ck.Fit, registry: ck.Registry, tmp_path: Path) -> None:
+    found = ck.measure(fit.tasks["left"], fit.tasks["left"].task.data.test, ["accuracy"])
+    assert "accuracy" in check_shown(found) and " 48 " in repr(found)
+    moved = registry.push(os.fspath(tmp_path / "other"), "digits/left.head", create=True)
+    assert "new      digits/left.head@1.0.0" in check_shown(moved)
+
+
+def test_hostile_texts_stay_texts(registry: ck.Registry) -> None:
+    made = registry.manifest("digits/left.head")
+    told = attrs.evolve(made, about=About(title=HOSTILE, description=HOSTILE, tags={"by": HOSTILE}))
+    registry.store.publish("digits/told.head", told)
+    for value in (
+        registry,
+        registry["digits/told.head"],
+        registry.search("script"),
+        registry.diff("digits/told.head", "digits/left.head"),
+    ):
+        assert "<script>" in check_shown(value) and "1b[31m" in repr(value)
+        assert "<script" not in value._repr_html_() and "&lt;script&gt;" in value._repr_html_()
+
+
+def test_what_is_longer_than_a_screen_is_cut_and_says_so(tmp_path: Path) -> None:
+    faults = tuple(Fault("blob-missing", "error", f"blobs/{number}", "x" * 9) for number in range(100))
+    found = Soundness(tmp_path, faults)
+    assert check_shown(found).endswith("... 63 more lines; print it to see them all")
+    assert str(found).count("\n") == 101
+    assert screenful("a\n" * 5) == "a\n" * 4 + "a"
+
+
+def test_a_registry_of_many_names_shows_the_first_and_counts_the_rest(registry: ck.Registry) -> None:
+    made = registry.manifest("digits/left.head")
+    for number in range(50):
+        registry.store.publish(
+            f"many/part{number:02}.head", attrs.evolve(made, about=About(title=str(number)))
+        )
+    text = check_shown(registry)
+    assert "55 components" in text and text.endswith("... and 25 more names")
+    assert "more lines" in check_shown(registry.search())
+
+
+def test_a_registry_that_is_gone_still_has_a_repr(registry: ck.Registry) -> None:
+    shutil.rmtree(registry.store.root)
+    assert str(registry.store.root) in check_shown(registry)
+
+
+def test_every_public_report_is_shown() -> None:
+    from compatkit.components.domains import Adapted
+    from compatkit.registry.copy.moved import Moved
+    from compatkit.registry.gc.collecting import Plan
+
+    public = (ck.Fit, ck.Matrix, ck.Report, ck.Verdicts, ck.Difference, ck.Outcome, ck.Bridge, ck.Measurement)
+    for kind in (*public, ck.Registry, ck.Component, Adapted, Moved, Plan, Soundness):
+        assert issubclass(kind, Shown) and kind.__repr__ is Shown.__repr__, kind
+
+
+def test_a_moved_report_names_what_is_new() -> None:
+    from compatkit.registry.copy.moved import Moved
+
+    assert "new      a/b@1.0.0" in check_shown(Moved(made=[Reference.parse("a/b@1.0.0")]))

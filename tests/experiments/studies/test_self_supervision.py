@@ -1,0 +1,54 @@
+"""Study 3.12: arms, a run on images in colour, and what grey images leave out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from small import data_set, write_pack
+
+import compatkit as ck
+from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies.runs import Shelf
+from compatkit.experiments.studies.settings import settings_of
+from compatkit_studies.self_supervision import ARMS, regularizers
+
+TINY = {"backbone": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}
+
+
+def run_of(arm: str, size: str = "cpu") -> Run:
+    return Run("3.12", arm, 0, settings_of(find("3.12"), size), Shelf("3.12"))
+
+
+def test_every_arm_names_the_plugins_it_says() -> None:
+    found = {arm: regularizers(run_of(arm, "halves")) for arm in ARMS}
+    assert {arm: [one.name for one in uses] for arm, uses in found.items()} == {
+        "none": [],
+        "rp": ["rotation_prediction"],
+        "jigsaw": ["jigsaw"],
+        "contrastive": ["contrastive"],
+        "colourisation": ["colourisation"],
+        "iiw": ["identical_init"],
+        "iiw+rp": ["identical_init", "rotation_prediction"],
+        "iiw+jigsaw": ["identical_init", "jigsaw"],
+        "iiw+contrastive": ["identical_init", "contrastive"],
+        "iiw+colourisation": ["identical_init", "colourisation"],
+    }
+    assert regularizers(run_of("contrastive")) == [ck.use("contrastive", flip=False)]
+
+
+def test_colours_of_digits_are_left_out_and_puzzles_of_them_are_measured(tmp_path: Path) -> None:
+    for seed, name in enumerate(("mnist", "usps")):
+        write_pack(tmp_path, data_set(name, seed=seed))
+    found = carry_out(
+        "3.12",
+        tmp_path / "out",
+        seeds=1,
+        arms=["jigsaw", "colourisation"],
+        changes=TINY,
+        data=str(tmp_path),
+    )
+    values = {(row["arm"], row["metric"]): row["values"] for row in found["results"]}
+    assert values.get(("colourisation", "recombined"), [None]) == [None]
+    (accuracy,) = values["jigsaw", "recombined"]
+    assert 0 <= accuracy <= 1
+    assert any("grey" in note for note in found["notes"])

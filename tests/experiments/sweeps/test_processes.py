@@ -1,0 +1,79 @@
+"""Runs in processes of their own: bitwise those of one process, and one that is killed fails its own run only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swept import TASK
+
+import compatkit as ck
+from compatkit.errors import UsageError
+from compatkit.experiments.sweeps.results import accuracies
+
+KILLER = """
+import os, signal
+from compatkit import hookimpl
+
+class Killer:
+    @hookimpl
+    def compatkit_after_step(self, step):
+        print("a plugin may print")
+        if step.seed == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+@hookimpl
+def compatkit_regularizers(register):
+    register("killer", Killer)
+"""
+
+
+@pytest.fixture
+def killer(tmp_path: Path, monkeypatch: Any) -> Iterator[None]:
+    """Install a plugin that kills its own process in the run with seed 1."""
+    information = tmp_path / "site" / "killer-1.dist-info"
+    information.mkdir(parents=True)
+    (tmp_path / "site" / "killer_plugin.py").write_text(KILLER)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: killer\nVersion: 1\n")
+    (information / "entry_points.txt").write_text("[compatkit]\nregularizers.killer = killer_plugin\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    yield
+    sys.modules.pop("killer_plugin", None)
+
+
+def test_processes_give_bitwise_what_one_gives_and_a_killed_one_fails_its_own_run_only(
+    recipe: Any, tmp_path: Path, killer: None
+) -> None:
+    change = ((TASK, ""), ("prefix", 'regularizers = ["killer"]\nprefix'))
+    here = ck.Sweep.read(recipe('"trainer.seed" = [0, 2]', change=change)).run(tmp_path / "one")
+    there = ck.Sweep.read(recipe('"trainer.seed" = [0, 1, 2]', change=change)).run(
+        tmp_path / "two", workers=1
+    )
+    assert here.choice["backend"] == "sequential" and there.choice["backend"] == "process"
+    assert [one.state for one in there.records] == ["done", "failed", "done"]
+    for one, other in zip(here.records, (there.records[0], there.records[2]), strict=True):
+        assert (one.fit, one.losses, accuracies(one)) == (other.fit, other.losses, accuracies(other))
+        manifests = [
+            {ck.Registry.open(tmp_path / name).store.resolve(part).digest for part in one.parts.values()}
+            for name in ("one", "two")
+        ]
+        assert manifests[0] == manifests[1]  # the same bytes
+    (failed,) = there.failed
+    assert (failed.run, failed.code) == ("seed1", "environment")
+    assert "ended by SIGKILL before the run did. The system kills what uses up the memory" in failed.reason
+    assert "It said last: a plugin may print" in failed.reason
+
+
+def test_back_ends_that_there_are_not(recipe: Any, tmp_path: Path) -> None:
+    sweep = ck.Sweep.read(recipe('"trainer.seed" = [0]'))
+    for given, told in (
+        ({"backend": "proces"}, "There is no back end 'proces'. Did you mean 'process'?"),
+        ({"backend": "process", "workers": 0}, "workers must be at least 1, got 0"),
+        ({"backend": "sequential", "workers": 2}, "The back end sequential has no workers"),
+    ):
+        with pytest.raises(UsageError, match=told.replace("?", r"\?")):
+            sweep.run(tmp_path / "parts", **given)
+    assert not (tmp_path / "parts").exists()

@@ -1,0 +1,213 @@
+"""Recipes in Python: the examples, overrides, and values compared with the types of what they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+import numpy as np
+import pytest
+from small import data_set
+
+import compatkit as ck
+from compatkit.errors import UsageError
+from compatkit.experiments.recipes import providers, read
+from compatkit.experiments.recipes.values import check_values, only
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.toml"))
+SMALL = """
+prefix = "digits"
+regularizers = ["identical_init", { name = "dcc", weight = 0.5, as = "common" }]
+[trainer]
+steps = 5
+lr = 1
+[[tasks]]
+name = "a"
+data = { name = "sets/a.npz", train = 24, test = 12, as = "renamed" }
+backbone = "resnet20_cifar"
+split = "layer2"
+size = [16, 16]
+augment = ["crop"]
+normalisation = { mean = [0.5], std = [0.25] }
+kwargs = { drop_rate = 0.1 }
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    (tmp_path / "sets").mkdir()
+    data = data_set("a")
+    np.savez(
+        tmp_path / "sets" / "a.npz",
+        x_train=data.train.images,
+        y_train=data.train.labels,
+        x_test=data.test.images,
+        y_test=data.test.labels,
+        classes=np.array(data.classes),
+    )
+    (tmp_path / "small.toml").write_text(SMALL)
+    return tmp_path / "small.toml"
+
+
+def test_there_are_examples() -> None:
+    assert {path.stem for path in EXAMPLES} >= {"mnist_usps", "cifar_halves"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in EXAMPLES if path.stem not in ("cifar_halves", "digits_sweep")],
+    ids=lambda path: path.stem,
+)
+def test_the_examples_are_read(path: Path, packs: Path) -> None:
+    plan = read(path, root=str(packs))
+    assert plan.trainer.steps >= 100 and len(plan.tasks) == 2 and plan.regularizers
+    assert len({task.data.name for task in plan.tasks}) == 2
+
+
+def test_the_example_with_halves_is_read_without_decoding_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    import compatkit.data as data
+
+    specs: list[Mapping[str, Any]] = []
+
+    def load_spec(spec: Mapping[str, Any], **_: Any) -> ck.DataSet:
+        specs.append(spec)
+        return data_set(f"cifar10-half{spec['half']}", size=(32, 32), channels=3)
+
+    monkeypatch.setitem(data.__dict__, "load_spec", load_spec)
+    path = next(path for path in EXAMPLES if path.stem == "cifar_halves")
+    plan = read(path)
+    assert [spec["half"] for spec in specs] == [1, 2] and "shift" in specs[1]
+    assert [task.name for task in plan.tasks] == ["plain", "shifted"]
+
+
+def test_what_is_written_becomes_tasks_trainer_and_regularizers(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(small.parents[1])  # paths are relative to the recipe, not to the current folder
+    plan = read(small)
+    task = plan.tasks[0]
+    assert (task.name, task.backbone, task.split, task.size) == ("a", "resnet20_cifar", "layer2", (16, 16))
+    assert task.augment == ("crop",) and task.kwargs == {"drop_rate": 0.1} and task.weights is None
+    assert task.normalisation == {"mean": (0.5,), "std": (0.25,)}
+    assert (task.data.name, len(task.data.train), len(task.data.test)) == ("renamed", 24, 12)
+    assert plan.trainer == ck.Trainer(steps=5, lr=1)
+    assert [(use.name, use.weight, use.as_) for use in plan.regularizers] == [
+        ("identical_init", 1.0, "identical_init"),
+        ("dcc", 0.5, "common"),
+    ]
+    assert (plan.prefix, plan.frozen_heads, plan.frozen_statistics) == ("digits", None, "stored")
+
+
+def test_overrides_win_and_none_is_no_override(small: Path) -> None:
+    plan = read(small, steps=9, seed=None, checkpoint="state", prefix="other")
+    assert (plan.trainer.steps, plan.trainer.seed, plan.trainer.checkpoint) == (9, 0, "state")
+    assert plan.prefix == "other"
+    with pytest.raises(UsageError, match=r"\[trainer\]: steps must be a whole number, got 'x'"):
+        read(small, steps="x")
+
+
+def test_a_prefix_may_be_left_to_the_caller(small: Path) -> None:
+    small.write_text(small.read_text().replace('prefix = "digits"', ""))
+    assert read(small, prefix="mine").prefix == "mine"
+    with pytest.raises(UsageError, match="lacks prefix"):
+        read(small)
+
+
+def test_regularizers_may_be_left_out(small: Path) -> None:
+    text = small.read_text()
+    small.write_text(text[text.index("[trainer]") :])
+    assert read(small, prefix="x").regularizers == ()
+
+
+def test_everything_else_is_checked_before_images_are_loaded(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import compatkit.data as data
+
+    monkeypatch.setitem(data.__dict__, "load_spec", lambda *args, **kwargs: pytest.fail("loaded"))
+    for old, new in (
+        ("steps = 5", "stesp = 5"),
+        ("size = [16, 16]", "weights = 'none'"),
+        ('"dcc"', '"dccc"'),
+        ('name = "a"', 'name = "A"'),
+        ("split =", "slpit ="),
+        ("size = [16, 16]", 'size = "big"'),
+    ):
+        small.write_text(SMALL.replace(old, new))
+        with pytest.raises(UsageError):
+            read(small)
+
+
+def test_no_plugin_is_imported_for_its_name() -> None:
+    assert providers() == {}  # built-in data sets are no plugins
+
+
+@attrs.frozen
+class Thing:
+    count: int
+    rate: float = 1.0
+    word: Literal["one", "two"] | None = None
+    name: str = ""
+    flag: bool = False
+    size: tuple[int, int] | None = None
+    words: tuple[str, ...] = ()
+    table: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"count": 3},
+        {
+            "count": 0,
+            "rate": 2,
+            "word": "two",
+            "name": "x",
+            "flag": True,
+            "size": [1, 2],
+            "words": ["a"],
+            "table": {},
+        },
+        {"count": 3, "words": []},
+    ],
+)
+def test_values_that_fit(given: dict[str, Any]) -> None:
+    made = Thing(**check_values(Thing, given, "here"))
+    assert made.count == given["count"] and isinstance(made.words, tuple)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "here lacks count"),
+        ({"count": 1.0}, "count must be a whole number, got 1.0"),
+        ({"count": True}, "count must be a whole number, got True"),
+        ({"count": -1}, "count must be finite and not negative, got -1"),
+        ({"count": 1, "rate": "1"}, "rate must be a number, got '1'"),
+        ({"count": 1, "rate": False}, "rate must be a number"),
+        ({"count": 1, "rate": float("inf")}, "rate must be finite"),
+        ({"count": 1, "rate": float("nan")}, "rate must be finite"),
+        ({"count": 1, "word": "tow"}, "word must be 'one' or 'two', got 'tow'. Did you mean 'two'?"),
+        ({"count": 1, "word": 1}, "word must be 'one' or 'two', got 1."),
+        ({"count": 1, "name": 5}, "name must be a text, got 5"),
+        ({"count": 1, "flag": 1}, "flag must be true or false, got 1"),
+        ({"count": 1, "size": [1, 2, 3]}, "size must be a list of 2, each a whole number, got [1, 2, 3]"),
+        ({"count": 1, "size": [1, 2.5]}, "size must be a list of 2"),
+        ({"count": 1, "size": 7}, "size must be a list of 2"),
+        ({"count": 1, "words": "abc"}, "words must be a list, each a text, got 'abc'"),
+        ({"count": 1, "words": [1]}, "words must be a list, each a text"),
+        ({"count": 1, "table": [1]}, "table must be a table, got [1]"),
+        ({"cuont": 1}, "here has the unknown key 'cuont'. Did you mean 'count'? Known are count, rate"),
+    ],
+)
+def test_values_that_do_not_fit_are_told_with_what_would(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_values(Thing, given, "here")
+    assert expected in str(caught.value)
+
+
+def test_an_unknown_key_without_a_near_one() -> None:
+    with pytest.raises(UsageError, match=r"^here has the unknown key 'x'\. Known are long, names\.$"):
+        only({"x": 1}, ("long", "names"), "here")

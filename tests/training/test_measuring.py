@@ -1,0 +1,378 @@
+"""One pass for all metrics: what they see, how layers are named, what is left as it was, every refusal."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from small import data_set, quick
+from torch import Tensor, nn
+
+import compatkit as ck
+from compatkit.errors import DataError, PluginError, UnknownName, UsageError
+from compatkit.metrics import Cell, Metric, Observation, Result, Table
+from compatkit.training.testing import assert_metric
+
+
+def result(name: str, value: float | None, count: int) -> Result:
+    status = "undefined" if value is None else "ok"
+    words = {"unit": "1", "direction": "none", "estimator": "plug-in", "paper": "none", "equation": "none"}
+    return Result(
+        name=name,
+        value=value,
+        count=count,
+        status=status,
+        reason="no examples" if value is None else "",
+        **words,
+    )  # type: ignore[arg-type]
+
+
+@attrs.define
+class Seen:
+    """Keeps all that it is shown."""
+
+    kept: list[Observation] = attrs.field(factory=list)
+
+    def init(self) -> int:
+        return 0
+
+    def update(
+        self,
+        state: int,
+        images: Tensor,
+        labels: Tensor,
+        positions: Tensor,
+        logits: Tensor,
+        inputs: dict[str, Tensor],
+        outputs: dict[str, Tensor],
+    ) -> int:
+        self.kept.append(
+            Observation(
+                images=images,
+                labels=labels,
+                positions=positions,
+                logits=logits,
+                inputs=inputs,
+                outputs=outputs,
+            )
+        )
+        return state + len(labels)
+
+    def merge(self, left: int, right: int) -> int:
+        return left + right
+
+    def finalise(self, state: int) -> Result:
+        return result("seen", float(state) if state else None, state)
+
+
+@attrs.define
+class Distance:
+    """Largest difference of weights; looks at no image."""
+
+    def init(self) -> None:
+        return None
+
+    def update(self, state: None) -> None:
+        raise AssertionError("it is given no batch")
+
+    def merge(self, left: None, right: None) -> None:
+        return None
+
+    def finalise(
+        self, state: None, layers: dict[str, nn.Module], other_layers: dict[str, nn.Module]
+    ) -> Table:
+        cells = tuple(
+            Cell(float((layers[name].weight - other_layers[name].weight).detach().abs().max()))  # type: ignore[operator, arg-type]
+            for name in layers
+            if hasattr(layers[name], "weight")
+        )
+        words = {"unit": "1", "direction": "none", "estimator": "exact", "paper": "none", "equation": "none"}
+        return Table(
+            name="distance",
+            axes={"layer": tuple(name for name in layers if hasattr(layers[name], "weight"))},
+            cells=cells,
+            count=0,
+            **words,
+        )  # type: ignore[arg-type]
+
+
+class Network(nn.Module):
+    """Dropout, normalisation, an activation in place, a layer that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.act = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
+        self.drop, self.twice, self.fc = nn.Dropout(0.5), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.act(self.norm(self.stem(images))).mean((2, 3))
+        return self.fc(self.drop(self.twice(self.twice(features))))
+
+
+def network(seed: int = 0) -> Network:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Network().train()
+
+
+DATA = data_set("digits", count=30)
+TENSORS = (torch.randn(10, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(10) % 3)
+
+
+def test_all_metrics_share_one_pass_in_eval_mode_which_leaves_no_trace() -> None:
+    net, seen = network(), Seen()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    calls: list[int] = []
+    handle = net.register_forward_hook(lambda module, given, gave: calls.append(len(gave)))
+    measurement = ck.measure(net, TENSORS, ["accuracy", seen], layers=["norm", "twice"], batch_size=4)
+    handle.remove()
+    assert calls == [4, 3, 3] and all(one.training for one in net.modules())
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert not any(one._forward_hooks or one._forward_pre_hooks for one in net.modules())
+    with torch.no_grad():
+        expected = net.eval()(TENSORS[0])
+    assert torch.allclose(torch.cat([one.logits for one in seen.kept]), expected, atol=1e-6)
+    assert measurement["accuracy"].value == float((expected.argmax(1) == TENSORS[1]).double().mean())  # type: ignore[union-attr]
+    assert torch.equal(torch.cat([one.positions for one in seen.kept]), torch.arange(10))
+    assert not seen.kept[0].logits.requires_grad
+
+
+def test_layers_are_seen_as_they_were_before_an_activation_in_place() -> None:
+    net, seen = network(), Seen()
+    ck.measure(net, TENSORS, [seen], layers=["norm", "act", "twice"], batch_size=10)
+    (batch,) = seen.kept
+    with torch.no_grad():
+        normed = net.eval().norm(net.stem(TENSORS[0]))
+        once = net.twice(normed.relu().mean((2, 3)))
+    assert torch.allclose(batch.outputs["norm"], normed, atol=1e-6)
+    assert torch.allclose(batch.inputs["act"], normed, atol=1e-6)  # the activation overwrites it
+    assert torch.allclose(batch.outputs["act"], normed.relu(), atol=1e-6)
+    assert set(batch.outputs) == {"norm", "act", "twice#1", "twice#2"}
+    assert torch.allclose(batch.outputs["twice#1"], once, atol=1e-6)
+    assert torch.equal(batch.outputs["twice#1"], batch.inputs["twice#2"])
+
+
+def test_a_task_of_a_fit_brings_preprocessing_and_the_paths_of_the_whole_network() -> None:
+    fit = quick(steps=2).fit([ck.Task("a", DATA, "resnet8_cifar", "layer2", size=16)])
+    seen = Seen()
+    measurement = ck.measure(
+        fit.tasks["a"], DATA, ["accuracy", seen], layers=["fc", "layer1*"], batch_size=16
+    )
+    assert {"fc", "layer1.0.conv1"} <= set(seen.kept[0].outputs)
+    assert seen.kept[0].images.shape == (15, 1, 16, 16)
+    assert measurement.settings["data"] == "digits/test" and measurement.settings["images"] == 30
+    with torch.no_grad():
+        expected = fit.network("a").eval()(torch.cat([one.images for one in seen.kept])).argmax(1)
+    right = float((expected == torch.from_numpy(DATA.test.labels)).double().mean())
+    assert measurement.to_json()["results"]["accuracy"]["value"] == pytest.approx(right)
+
+
+def test_a_recombination_names_layers_of_both_parts(tmp_path: Any) -> None:
+    fit = quick(steps=1).fit([ck.Task("a", DATA, "resnet8_cifar", "layer2", size=16)])
+    registry = ck.Registry.init(tmp_path / "parts")
+    registry.publish(fit, prefix="p")
+    model = registry.recombine("p/a.extractor", "p/a.head")
+    seen = Seen()
+    ck.measure(model, DATA.test, [seen], layers=["conv1", "fc"])
+    assert list(seen.kept[0].outputs) == ["conv1", "fc"]
+
+
+def test_weights_need_no_images() -> None:
+    one, other = network(), network(1)
+    found = ck.measure(one, None, [Distance()], layers=["fc"], other=other).table("distance")
+    assert found.at(layer="fc").value == float((one.fc.weight - other.fc.weight).detach().abs().max())
+    assert found.to_json()["cells"] == [attrs.asdict(found.cells[0])]
+
+
+def test_a_table_is_asked_for_by_its_name() -> None:
+    found = ck.measure(network(), TENSORS, ["accuracy"])
+    with pytest.raises(UnknownName, match=r"'accuracy' is a single figure, not a table; tables here: none\."):
+        found.table("accuracy")
+    with pytest.raises(UnknownName, match="'accurate' is no result"):
+        found.table("accurate")
+
+
+@attrs.define
+class Agreement(Seen):
+    def update(self, state: int, logits: Tensor, other_logits: Tensor) -> int:  # type: ignore[override]
+        return state + int((logits.argmax(1) == other_logits.argmax(1)).sum())
+
+
+def test_two_networks_see_the_same_images() -> None:
+    one = network()
+    assert ck.measure(one, TENSORS, [Agreement()], other=one)["seen"].value == 10.0  # type: ignore[union-attr]
+    assert_metric(Agreement)
+
+
+@attrs.define
+class Given(Seen):
+    def update(self, state: int, images: Tensor, other_inputs: dict[str, Tensor]) -> int:  # type: ignore[override]
+        self.kept.append((images, other_inputs["layer1.0.conv1"]))
+        return state
+
+
+def test_another_network_gets_the_images_as_it_wants_them() -> None:
+    tasks = [
+        ck.Task(name, data_set(name, seed=place), "resnet8_cifar", "layer2", size=12)
+        for place, name in enumerate("ab")
+    ]
+    one, other = quick(steps=1).fit(tasks).tasks.values()
+    assert one.data != other.data
+    seen, alone = Given(), Given()
+    ck.measure(one, tasks[0].data.test, [seen], layers=["layer1.0.conv1"], other=other)
+    ck.measure(other, tasks[0].data.test, [alone], layers=["layer1.0.conv1"], other=copy.deepcopy(other))
+    assert not torch.equal(seen.kept[0][0], alone.kept[0][0])
+    assert torch.equal(seen.kept[0][1], alone.kept[0][1])
+    both = Given()
+    ck.measure(
+        one, tasks[0].data.test, [both], layers=["layer1.0.conv1"], other=other, preprocessing=one.data
+    )
+    assert not torch.equal(both.kept[0][1], alone.kept[0][1])
+
+
+def test_the_order_is_that_of_the_data_unless_seeded() -> None:
+    seen = Seen()
+    ck.measure(network(), TENSORS, [seen], layers=["fc"], seed=1)
+    order = seen.kept[0].positions
+    assert order.tolist() != list(range(10)) and torch.equal(seen.kept[0].images, TENSORS[0][order])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"layers": ["fcc"]}, UnknownName, r"no layer 'fcc'. Did you mean 'fc'\? Its layers are stem, norm"),
+        ({"layers": []}, UsageError, r"look at layers; name some"),
+        ({"data": None}, UsageError, "of images; give data"),
+        ({"data": DATA}, UsageError, "does not say how it wants its images"),
+        ({"data": (TENSORS[0], TENSORS[1][:4])}, DataError, "10 images come with 4 labels"),
+        ({"metrics": ["acuracy"]}, UnknownName, "accuracy"),
+        ({"metrics": [Agreement()]}, UsageError, "give the other one: other="),
+        ({"metrics": [Seen(), Seen()]}, UsageError, "results of one name"),
+        ({"precision": "float8"}, UsageError, "Unknown precision"),
+        ({"network": "resnet"}, UsageError, "A network is a torch module"),
+    ],
+)
+def test_refusals(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    given: dict[str, Any] = {
+        "network": network(),
+        "data": TENSORS,
+        "metrics": [Seen()],
+        "layers": ["fc"],
+        **change,
+    }
+    with pytest.raises(error, match=message):
+        ck.measure(given.pop("network"), given.pop("data"), given.pop("metrics"), **given)
+
+
+def test_values_that_are_not_finite_are_refused_by_layer_and_batch() -> None:
+    images = TENSORS[0].clone()
+    images[7] = np.inf
+    net = network()
+    with pytest.raises(
+        DataError, match=r"'stem' is given 64 values of 320 that are not finite, first in batch 2"
+    ):
+        ck.measure(net, (images, TENSORS[1]), [Seen()], layers=["stem"], batch_size=5)
+    assert net.training and not net.stem._forward_hooks
+
+
+def test_a_layer_that_is_not_called_or_changes_its_shape_is_refused() -> None:
+    class Sometimes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.idle, self.batch = nn.Identity(), nn.Identity(), 0
+
+        def forward(self, images: Tensor) -> Tensor:
+            self.batch += 1
+            return self.used(images[:, :, : 8 // self.batch]).mean((2, 3))
+
+    with pytest.raises(DataError, match="'idle' was not called in batch 1"):
+        ck.measure(Sometimes(), TENSORS, [Seen()], layers=["idle"])
+    with pytest.raises(DataError, match=r"'used' saw shapes .* in the first batch, and .* in batch 2"):
+        ck.measure(Sometimes(), TENSORS, [Seen()], layers=["used"], batch_size=5)
+
+
+def made(**settings: Any) -> Table:
+    words = {"unit": "1", "direction": "none", "estimator": "plug-in", "paper": "none", "equation": "none"}
+    return Table(**{"name": "t", "count": 1, **words, **settings})  # type: ignore[arg-type]
+
+
+def test_a_table_is_read_by_names() -> None:
+    cells = (Cell(1.0), Cell(2.0), Cell(None, "undefined", "no image"), Cell(4.0, "degenerate", "one image"))
+    table = made(axes={"layer": ("a", "b"), "class": ("x", "y")}, cells=cells)
+    assert table.at(layer="a", **{"class": "y"}).value == 2.0
+    assert [names for names, _ in table] == [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
+    assert np.isnan(table.values[1, 0]) and table.values.shape == (2, 2)
+    for names in ({"layer": "c", "class": "x"}, {"layer": "a"}, {"layer": "a", "class": "x", "z": "y"}):
+        with pytest.raises(UnknownName):
+            table.at(**names)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"axes": {"layer": ("a", "b")}, "cells": (Cell(1.0),)},
+        {"axes": {"layer": ("a", "a")}, "cells": (Cell(1.0), Cell(1.0))},
+        {"axes": {"layer": ("a",)}, "cells": (Cell(None),)},
+        {"axes": {"layer": ("a",)}, "cells": (Cell(float("nan")),)},
+        {"axes": {"layer": ("a",)}, "cells": (Cell(1.0, "degenerate"),)},
+    ],
+)
+def test_a_table_that_cannot_be(settings: dict[str, Any]) -> None:
+    with pytest.raises(PluginError):
+        made(**settings)
+
+
+@attrs.define
+class Batchwise(Seen):
+    """Mean of each layer: a sum of means, which depends on the batches."""
+
+    def update(self, state: Any, outputs: dict[str, Tensor]) -> Any:  # type: ignore[override]
+        return state + float(outputs["act"].mean())
+
+    def finalise(self, state: Any) -> Any:
+        return result("mean", state or None, 1), made(axes={"layer": ("act",)}, cells=(result_cell(state),))
+
+
+def result_cell(state: float) -> Cell:
+    return Cell(state) if state else Cell(None, "undefined", "no examples")
+
+
+@attrs.define
+class Asks(Seen):
+    def update(self, state: Any, output: Any) -> Any: ...  # type: ignore[override]
+
+
+@attrs.define
+class Twins(Seen):
+    def finalise(self, state: Any) -> Any:
+        return result("a", 1.0, 1), result("a", 1.0, 1)
+
+
+@attrs.define
+class Number(Seen):
+    def finalise(self, state: Any) -> Any:
+        return 3.0
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (Batchwise, "by smaller batches"),
+        (Asks, r"takes 'output', and there is no such thing to look at. Did you mean 'outputs'\?"),
+        (Twins, "two results of one name"),
+        (Number, "returned float"),
+    ],
+)
+def test_authors_are_told_what_does_not_hold(factory: Callable[..., Metric], message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        assert_metric(factory)
+
+
+def test_metrics_of_layers_and_of_weights_conform() -> None:
+    assert_metric(Seen)
+    assert_metric(Distance)

@@ -1,0 +1,327 @@
+"""The author kit refuses what would only show in somebody's run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from small import data_set
+from torch import nn
+
+import compatkit as ck
+from compatkit import hookimpl
+from compatkit.errors import PluginError
+from compatkit.metrics import Result
+from compatkit.plugins import find
+from compatkit.training.testing import assert_builder, assert_metric, assert_regularizer
+
+
+class Norm:
+    def __init__(self, target: float = 1.0) -> None:
+        self.target = target
+
+    @hookimpl
+    def compatkit_losses(self, step: Any) -> Any:
+        return {"norm": step.features.mean()}
+
+
+class Projects:
+    """Makes a layer in set-up, in the way of its subclass, and trains it."""
+
+    def layer(self, setup: ck.SetUp) -> nn.Module:
+        return setup.own("layer", nn.Linear(32, 1))
+
+    @hookimpl
+    def compatkit_set_up(self, setup: Any) -> None:
+        self.projection = self.layer(setup)
+
+    @hookimpl
+    def compatkit_losses(self, step: Any) -> Any:
+        return {"pull": self.projection(step.features.mean((2, 3))).square().mean()}
+
+
+class Unowned(Projects):
+    def layer(self, setup: ck.SetUp) -> nn.Module:
+        return nn.Linear(32, 1)
+
+
+class Copied(Projects):
+    def layer(self, setup: ck.SetUp) -> nn.Module:
+        return copy.deepcopy(super().layer(setup))
+
+
+class Built(Projects):
+    def layer(self, setup: ck.SetUp) -> nn.Module:
+        head = setup.build(next(iter(setup.tasks.values())).head_blueprint, "built")
+        return nn.Sequential(nn.Unflatten(1, (32, 1, 1)), head)
+
+
+class Detached(Norm):
+    @hookimpl
+    def compatkit_losses(self, step: Any) -> Any:
+        return {"norm": step.features.detach().mean()}
+
+
+class Fails(Norm):
+    @hookimpl
+    def compatkit_after_step(self, step: Any) -> None:
+        raise KeyError("late")
+
+
+class Misspelt:
+    @hookimpl
+    def compatkit_lossess(self, step: Any) -> Any: ...
+
+
+class StateOnly:
+    @hookimpl
+    def compatkit_state(self) -> Any: ...
+
+    @hookimpl
+    def compatkit_load_state(self, state: Any) -> Any: ...
+
+
+class Drawn(Norm):
+    def __init__(self) -> None:
+        self.layer = torch.nn.Linear(2, 2)
+
+
+def test_good_regularizer() -> None:
+    assert_regularizer(Norm)
+    assert_regularizer(Norm, target=2.0)
+    assert_regularizer(Projects)
+    assert_regularizer(Built)
+
+
+def test_a_regularizer_is_tried_on_the_tasks_and_the_released_parts_that_it_needs() -> None:
+    task = ck.Task("small", data_set("small", size=(8, 8)), "resnet8_cifar", "layer1", size=8)
+
+    def shaped() -> Any:
+        return type(
+            "Narrow", (Projects,), {"layer": lambda self, setup: setup.own("layer", nn.Linear(16, 1))}
+        )()
+
+    assert_regularizer(shaped, tasks=[task])
+    with pytest.raises(PluginError, match="failed in compatkit_losses"):
+        assert_regularizer(shaped)
+    released = ck.Trainer(steps=1, batch_size=8, device="cpu", progress=False).fit([task], ["dcc"])
+    dcc = find("regularizers", "dcc").factory
+    assert_regularizer(dcc, tasks=[task], frozen=released)
+    with pytest.raises(PluginError, match="does not take the features"):
+        assert_regularizer(dcc, frozen=released)
+
+
+def test_trying_a_regularizer_leaves_random_states_alone() -> None:
+    state = torch.get_rng_state()
+    assert_regularizer(Projects)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+one = Norm()
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (Misspelt, "Did you mean 'compatkit_losses'"),
+        (StateOnly, "takes part in no event of a run"),
+        (Drawn, "its factory changed torch's random state"),
+        (lambda: one, "returned the same object"),
+        (lambda: Norm, "is the class 'Norm', not an instance"),
+        (Unowned, r"'projection\.weight', of shape \(1, 32\), and no optimizer moves it"),
+        (Copied, r"'projection\.weight'.*setup\.own"),
+        (Detached, "gave 'norm' without a gradient"),
+        (Fails, "failed in compatkit_after_step: KeyError: 'late'"),
+    ],
+)
+def test_bad_regularizer(factory: Callable[..., Any], message: str) -> None:
+    with pytest.raises(PluginError, match=message) as caught:
+        assert_regularizer(factory)
+    assert caught.value.code == "plugin"
+
+
+@attrs.define
+class Mean:
+    """Mean logit; the switches break one promise each."""
+
+    mean_of_means: bool = False
+    in_place: bool = False
+    zero: bool = False
+    merges: bool = True
+
+    def init(self) -> Any:
+        return [0.0, 0]
+
+    def update(self, state: Any, logits: Any, labels: Any) -> Any:
+        total, count = float(logits.detach().sum()), len(labels)
+        if self.mean_of_means:
+            total, count = total / count, 1
+        if self.in_place:
+            state[0] += total
+            state[1] += count
+            return state
+        return [state[0] + total, state[1] + count]
+
+    def merge(self, left: Any, right: Any) -> Any:
+        return [left[0] + right[0], left[1] + right[1]] if self.merges else left
+
+    def finalise(self, state: Any) -> Result:
+        value = state[0] / state[1] if state[1] else (0.0 if self.zero else None)
+        status = "undefined" if value is None else "ok"
+        return Result(
+            name="mean",
+            value=value,
+            unit="1",
+            direction="none",
+            estimator="plug-in",
+            count=state[1],
+            paper="none",
+            equation="none",
+            status=status,
+            reason="" if status == "ok" else "no examples",
+        )
+
+
+def test_good_metric() -> None:
+    assert_metric(Mean)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mean_of_means": True}, "by smaller batches"),
+        ({"in_place": True}, "make a new state each time"),
+        ({"zero": True}, "without any example"),
+        ({"merges": False}, "by merging two parts"),
+        ({"nonsense": 1}, "no setting 'nonsense'"),
+    ],
+)
+def test_bad_metric(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        assert_metric(Mean, **settings)
+
+
+def test_what_is_no_metric() -> None:
+    with pytest.raises(PluginError, match="the metric lacks init, update, merge, finalise"):
+        assert_metric(Norm)
+    with pytest.raises(PluginError, match="its factory returns the class 'Mean'"):
+        assert_metric(lambda: Mean)
+    with pytest.raises(PluginError, match="at least two batches"):
+        assert_metric(Mean, batches=[(torch.zeros(1, 2), torch.zeros(1))])
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "reason"),
+    [
+        (None, "ok", ""),
+        (1.0, "undefined", "x"),
+        (float("nan"), "ok", ""),
+        (1.0, "ok", "x"),
+        (1.0, "degenerate", ""),
+    ],
+)
+def test_result_that_contradicts_itself(value: Any, status: Any, reason: str) -> None:
+    with pytest.raises(PluginError, match="Metric 'm': "):
+        Result(
+            name="m",
+            value=value,
+            unit="1",
+            direction="none",
+            estimator="",
+            count=1,
+            paper="",
+            equation="",
+            status=status,
+            reason=reason,
+        )
+
+
+class Net(nn.Module):
+    """One linear layer on 3 x 4 x 4 images; the switches break one promise each."""
+
+    kept = nn.Linear(3, 2)
+    calls = 0
+
+    def __init__(self, model: str, *, num_classes: int = 2, bend: str = "", width: int = 1) -> None:
+        super().__init__()
+        Net.calls += 1
+        if bend == "seeds":
+            torch.manual_seed(7)
+        self.first = nn.Linear(3, num_classes if bend == "two class layers" else 3)
+        self.last = nn.Linear(self.first.out_features, 2 if bend == "ignores classes" else num_classes)
+        self.bend = bend
+        if bend == "grows":
+            self.more = nn.Linear(1, Net.calls)
+        if bend == "numpy":
+            noise = np.random.default_rng().random((3, 3))
+            self.first.weight.data += torch.tensor(noise, dtype=torch.float32)
+        if bend == "global":
+            torch.set_default_dtype(torch.float64)
+        if bend == "shares":
+            self.last = Net.kept
+        self.pretrained_cfg = {"input_size": (3, 4, 4), "classifier": "" if bend == "unnamed" else "last"}
+        if bend == "other images":
+            self.pretrained_cfg["input_size"] = (1, 4, 4)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        logits = self.last(self.first(images.mean((2, 3))))
+        if self.bend == "auxiliary":
+            return (logits, logits) if self.training else logits
+        if self.bend == "map":
+            return images
+        if self.bend == "drops":
+            return nn.functional.dropout(logits, 0.5)
+        return logits
+
+
+def test_good_builder() -> None:
+    state = torch.get_rng_state()
+    assert_builder(Net, "any")
+    assert_builder(Net, "any", num_classes=5, width=3)
+    assert_builder(lambda model: Net(model), "any")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("bend", "message"),
+    [
+        ("seeds", "seeds torch's random state"),
+        ("grows", r"gives another network in the second call: \['more.bias', 'more.weight'\] differ"),
+        ("numpy", r"draws other weights from the same seed: \['first.weight'\] differ"),
+        ("global", "changed torch's default dtype; it was put back"),
+        ("shares", "gives the same weights twice"),
+        ("other images", "fails on 2 x 1 x 4 x 4 images in train mode: RuntimeError"),
+        ("auxiliary", r"gives a network with tuple in train mode, where logits \(2, classes\) are due"),
+        ("map", r"gives a network with \(2, 3, 4, 4\) in train mode"),
+        ("drops", "other logits for the same images in eval mode"),
+        ("ignores classes", "builds the same network for 3 and 4 classes"),
+        ("unnamed", r"does not state its class layer: \['last.bias', 'last.weight'\] follow num_classes"),
+        ("two class layers", r"does not state its class layer: \['first.bias', 'first.weight'\]"),
+    ],
+)
+def test_bad_builder(bend: str, message: str) -> None:
+    torch.manual_seed(0)  # of four logits, two draws of dropout may leave the same ones
+    with pytest.raises(PluginError, match=message):
+        assert_builder(Net, "any", bend=bend)
+
+
+def test_what_is_no_builder() -> None:
+    def listed(model: str) -> nn.Module:
+        return Net(model)
+
+    listed.names = ("one", "two")  # type: ignore[attr-defined]
+    with pytest.raises(PluginError, match="does not list 'three' among its names: one, two"):
+        assert_builder(listed, "three")
+    with pytest.raises(PluginError, match="arguments that no manifest can hold"):
+        assert_builder(Net, "any", width={1})
+    with pytest.raises(PluginError, match="takes no model name"):
+        assert_builder(lambda: Net("any"), "any")
+    with pytest.raises(PluginError, match="gave a str, not a network"):
+        assert_builder(lambda model: model, "any")
+    with pytest.raises(PluginError, match="there is no setting 'depth'"):
+        assert_builder(Net, "any", depth=3)
