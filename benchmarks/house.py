@@ -1,0 +1,214 @@
+"""How large is the house, and how do its rooms hang together?
+
+Run ``python benchmarks/house.py [--root FOLDER] [--json]`` in a checkout. Every figure is read from the sources,
+without running them, but for the last two: files of ``compatkit`` that one publish, and one push into a new folder,
+run code of (traced; left out with ``--still``). A layer is the longest chain of rooms that import each other; an
+import counts wherever it stands, in functions and for annotations too. Lines of code are those with neither docstring,
+comment nor blank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import sys
+import tempfile
+import tokenize
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+
+def modules(package: Path) -> dict[str, str]:
+    """Return the text of every module of a package, by its dotted name without the package's own."""
+    paths = sorted(package.rglob("*.py"))
+    return {".".join(one.relative_to(package).with_suffix("").parts): one.read_text() for one in paths}
+
+
+def imports(name: str, tree: ast.AST, known: set[str]) -> Iterator[str]:
+    """Yield the modules of ``compatkit`` that a module imports, wherever the import stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            whole = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            whole = [f"{node.module}.{one.name}" for one in node.names]
+        else:
+            continue
+        for one in whole:
+            if one.split(".")[0] != "compatkit":
+                continue
+            parts = one.split(".")[1:]
+            while parts and ".".join(parts) not in known and ".".join((*parts, "__init__")) not in known:
+                parts.pop()
+            target = ".".join(parts)
+            target = target if target in known else ".".join((*parts, "__init__"))
+            if parts and target != name:
+                yield target
+
+
+def components(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components with more than one member, the largest first (Tarjan)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(one: str) -> None:
+        number[one] = low[one] = len(number)
+        stack.append(one)
+        for other in graph[one]:
+            if other not in number:
+                visit(other)
+                low[one] = min(low[one], low[other])
+            elif other in stack:
+                low[one] = min(low[one], number[other])
+        if low[one] == number[one]:
+            at = stack.index(one)
+            found.append(stack[at:])
+            del stack[at:]
+
+    for one in graph:
+        if one not in number:
+            visit(one)
+    return sorted((one for one in found if len(one) > 1), key=len, reverse=True)
+
+
+def layers(graph: dict[str, set[str]]) -> int:
+    """Return the length of the longest chain of rooms; rooms in a circle stand on one layer."""
+    circle = {one: index for index, group in enumerate(components(graph)) for one in group}
+    height: dict[str, int] = {}
+
+    def up(one: str) -> int:
+        if one not in height:
+            height[one] = 0  # where a circle comes back to itself
+            below = (other for other in graph[one] if circle.get(other, -1) != circle.get(one, -2))
+            height[one] = 1 + max(map(up, below), default=0)
+        return height[one]
+
+    return max(map(up, graph))
+
+
+def code_lines(text: str) -> int:
+    """Count the lines that hold code."""
+    tree = ast.parse(text)
+    told: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            told.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    empty = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in empty:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - told)
+
+
+def measured(root: Path) -> dict[str, object]:
+    """Return every figure that is read from the sources below ``root``."""
+    package = root / "compatkit"
+    texts = modules(package)
+    trees = {name: ast.parse(text) for name, text in texts.items()}
+    known = set(texts)
+    graph = {name: set(imports(name, tree, known)) for name, tree in trees.items()}
+    graph["__init__"] = set()  # imports nothing at once, and every room for type checkers
+    rooms: dict[str, set[str]] = {name.split(".")[0]: set() for name in graph}
+    for name, others in graph.items():
+        room = name.split(".")[0]
+        rooms[room] |= {one.split(".")[0] for one in others} - {room}
+    classes = Counter(
+        node.name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    sizes = {name: len(text.splitlines()) for name, text in texts.items()}
+    circles = components(graph)
+
+    def part(folder: str) -> dict[str, int]:
+        inside = [name for name in texts if name.split(".")[0] == folder]
+        return {"files": len(inside), "code": sum(code_lines(texts[name]) for name in inside)}
+
+    return {
+        "entries at the top": len({name.split(".")[0] for name in texts} - {"__init__", "__main__"}),
+        "layers of rooms": layers(rooms),
+        "arrows between rooms": sum(map(len, rooms.values())),
+        "files in the largest import circle": len(circles[0]) if circles else 0,
+        "import circles": len(circles),
+        "lines": sum(sizes.values()),
+        "lines of code": sum(map(code_lines, texts.values())),
+        "files": len(texts),
+        "registry": part("registry"),
+        "training": part("training"),
+        "class names defined more than once": sorted(name for name, count in classes.items() if count > 1),
+        "files under 25 lines": sorted(
+            name for name, size in sizes.items() if size < 25 and not name.endswith("__init__")
+        ),
+        "files above 420 lines": sorted(name for name, size in sizes.items() if size > 420),
+        "raise": sum(isinstance(node, ast.Raise) for tree in trees.values() for node in ast.walk(tree)),
+        "except": sum(isinstance(node, ast.ExceptHandler) for tree in trees.values() for node in ast.walk(tree)),
+    }
+
+
+def files_run(job: Callable[[], object], package: Path) -> int:
+    """Count the files of ``package`` that a job runs functions of."""
+    seen: set[str] = set()
+
+    def note(frame, event, argument) -> None:  # type: ignore[no-untyped-def]
+        if event == "call" and frame.f_code.co_name != "<module>":
+            seen.add(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        job()
+    finally:
+        sys.setprofile(None)
+    return sum(one.startswith(str(package)) for one in seen)
+
+
+def traced() -> dict[str, int]:
+    """Return how many files of the installed package one publish and one push run."""
+    import numpy as np
+
+    import compatkit as ck
+
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (40, 16, 16, 3), dtype=np.uint8), np.arange(40) % 2
+    data = ck.DataSet.of("noise", images, images, ("a", "b"))
+    fit = ck.Trainer(steps=1, batch_size=16, progress=False).fit(
+        [ck.Task("noise", data, "simple_cnn", "forward_features", size=(16, 16))]
+    )
+    package = Path(ck.__file__).parent
+    with tempfile.TemporaryDirectory() as folder:
+        registry = ck.Registry.init(Path(folder) / "parts")
+        published = files_run(lambda: registry.publish(fit, prefix="noise"), package)
+        pushed = files_run(lambda: registry.push(f"file://{folder}/far", "noise*", create=True), package)
+    return {"files run by a publish": published, "files run by a push": pushed}
+
+
+def main() -> None:
+    """Measure, and print a line each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help="of a checkout")
+    parser.add_argument("--still", action="store_true", help="run nothing")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = measured(options.root) | ({} if options.still else traced())
+    if options.json:
+        print(json.dumps(found, indent=1))
+        return
+    for name, value in found.items():
+        shown = f"{len(value)}: {' '.join(value)}" if isinstance(value, list) else value
+        print(f"{name:<36} {shown}")
+
+
+if __name__ == "__main__":
+    main()
