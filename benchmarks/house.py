@@ -95,7 +95,11 @@ def code_lines(text: str) -> int:
     tree = ast.parse(text)
     told: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             told.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     empty = {
         tokenize.COMMENT,
@@ -154,7 +158,9 @@ def measured(root: Path) -> dict[str, object]:
         ),
         "files above 420 lines": sorted(name for name, size in sizes.items() if size > 420),
         "raise": sum(isinstance(node, ast.Raise) for tree in trees.values() for node in ast.walk(tree)),
-        "except": sum(isinstance(node, ast.ExceptHandler) for tree in trees.values() for node in ast.walk(tree)),
+        "except": sum(
+            isinstance(node, ast.ExceptHandler) for tree in trees.values() for node in ast.walk(tree)
+        ),
     }
 
 
@@ -196,8 +202,12 @@ def traced() -> dict[str, int]:
 
 def main() -> None:
     """Measure, and print a line each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help="of a checkout")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--root", type=Path, default=Path(__file__).resolve().parents[1], help="of a checkout"
+    )
     parser.add_argument("--still", action="store_true", help="run nothing")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

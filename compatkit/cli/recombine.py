@@ -9,7 +9,7 @@ import click
 
 from compatkit.cli.images import data_sets, fitting_images
 from compatkit.cli.keeping import Kept, check_target, keep, tell_kept
-from compatkit.cli.measure import measuring_options
+from compatkit.cli.matrix import measuring_options
 from compatkit.cli.options import about, about_options
 from compatkit.cli.output import emit, paragraph, progress, report_text, rows
 from compatkit.cli.roots import registry

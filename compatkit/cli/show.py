@@ -65,7 +65,7 @@ def _signatures(held: Store, found: Reference) -> tuple[bool, list[Verdict]]:
 
 def _signed(verified: bool, found: list[Verdict]) -> str:
     """Return a line about signatures; nothing where there is none."""
-    from compatkit.cli.sign import in_words
+    from compatkit.cli.signatures import in_words
 
     good = [one for one in found if one.good]
     if good:

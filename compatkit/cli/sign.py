@@ -1,18 +1,17 @@
-"""The commands sign and signatures: vouching for components, and asking who does."""
+"""The command sign: sign components with a private key."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import given, json_option, registry_option, trusted_option
-from compatkit.cli.output import clean, emit, fold, next_step
-from compatkit.cli.roots import registry, store
+from compatkit.cli.options import given, json_option, registry_option
+from compatkit.cli.output import emit, next_step
+from compatkit.cli.roots import registry
 
 if TYPE_CHECKING:
-    from compatkit.registry.signing.verification import Verdict
-    from compatkit.registry.signing.vouching import Subject
+    pass
 
 ALL = click.option(
     "--all",
@@ -69,75 +68,3 @@ def sign_command(
         click.echo(f"{'signed' if one.made else 'signed before'} {one.subject}{ends}")
     more = ["--all"] if every else []
     next_step("compatkit", *given(context).words, "signatures", *references, *more)
-
-
-@click.command(
-    "signatures",
-    help="Say whose signatures components have, and whether these count: made by a key that you trust, over this "
-    "component, as this name and version, at this time. REF as for `compatkit sign`; the latest version of everything "
-    "if none is given. Exit code 1 where a component has none that counts, 3 where that is because it is forged or "
-    "damaged.",
-)
-@click.argument("references", metavar="[REF]...", nargs=-1)
-@ALL
-@trusted_option
-@registry_option
-@json_option
-@click.pass_context
-def signatures_command(
-    context: click.Context, references: tuple[str, ...], every: bool, machine: bool
-) -> None:
-    """Verify the signatures of components."""
-    from compatkit.registry.signing.ed25519 import check_installed
-    from compatkit.registry.signing.trust import Trusted
-    from compatkit.registry.signing.verification import judge, refusal
-    from compatkit.registry.signing.vouching import subjects
-
-    whom = given(context).trusted or True
-    given(context).trusted = ()  # says whom to trust; nothing is loaded here
-    held, trusted = store(context), Trusted.of(whom)
-    check_installed()
-    told: list[dict[str, Any]] = []
-    code = 0
-    for one in subjects(held, references or ("*",), every=every):
-        found = [judge(data, one.digest, trusted, name=one.name) for data in held.signatures.of(one.digest)]
-        error = refusal(one.digest, one.name, found)
-        code = max(code, 0 if error is None else error.exit_code)
-        told.append(
-            {
-                "reference": str(one),
-                "digest": one.digest,
-                "good": error is None,
-                "code": None if error is None else error.code,
-                "signatures": [each.to_json() for each in found],
-            }
-        )
-        if not machine:
-            _tell(one, found, error is None)
-    if machine:
-        emit(told)
-    elif not trusted.keys:
-        click.echo(f"no key is trusted in {clean(trusted.source)}: compatkit keys trust FILE", err=True)
-    context.exit(code)
-
-
-def _tell(one: Subject, found: list[Verdict], good: bool) -> None:
-    word = click.style("signed", fg="green") if good else click.style("refused", fg="red", bold=True)
-    click.echo(f"{word}  {one}")
-    if not found:
-        click.echo(
-            fold("unsigned", "compatkit sign REF --key FILE, by whoever published it", indent=2, size=8)
-        )
-    for each in sorted(found, key=lambda verdict: not verdict.good):
-        if each.error is None:
-            click.echo(fold("good", in_words(each), indent=2, size=8))
-        else:
-            click.echo(fold(each.error.code, str(each.error), indent=2, size=8))
-
-
-def in_words(found: Verdict) -> str:
-    """Return who signed, as what, and for how long."""
-    said = found.to_json()
-    ends = f" until {said['expires']}" if said["expires"] else ""
-    bare = "" if said["signed_as"] else ", under any name"
-    return f"{found.key}, signed {said['signed']}{ends}{bare}"

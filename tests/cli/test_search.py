@@ -13,9 +13,10 @@ import pytest
 from click.testing import CliRunner
 from handmade import Hand, child_of, part, tagged
 
+from compatkit.cli.index import index_command
 from compatkit.cli.ls import ls_command
 from compatkit.cli.options import Given
-from compatkit.cli.search import index_command, search_command
+from compatkit.cli.search import search_command
 from compatkit.contracts.manifest import About
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.registry.index.lookup import Index

@@ -1,11 +1,11 @@
-"""The commands alias and withdraw: what may change about a version once it is published."""
+"""The command alias: point an alias at a version, or show where it points."""
 
 from __future__ import annotations
 
 import click
 
 from compatkit.cli.options import json_option, registry_option
-from compatkit.cli.output import clean, emit
+from compatkit.cli.output import emit
 from compatkit.cli.roots import store
 from compatkit.errors import UsageError
 
@@ -56,42 +56,3 @@ def alias_command(
         emit({"name": name, "alias": alias, "before": before, "version": version})
     else:
         click.echo(f"{name}:{alias} is {version or 'removed'}" + (f", was {before}" if before else ""))
-
-
-@click.command(
-    "withdraw",
-    help="Withdraw a version (NAME@1.2.0): only its digest finds it any more, and its number is never used again.",
-)
-@click.argument("reference", metavar="NAME@VERSION")
-@click.option("--reason", required=True, metavar="TEXT", help="Shown to everybody who asks for this version.")
-@registry_option
-@json_option
-@click.pass_context
-def withdraw_command(context: click.Context, reference: str, reason: str, machine: bool) -> None:
-    """Withdraw a version."""
-    from compatkit.registry.names import Reference
-
-    held, wanted = store(context), Reference.parse(reference)
-    if wanted.version is None:
-        raise UsageError(f"Name the version to withdraw, such as {wanted.name}@1.2.0; got {reference!r}.")
-    found = held.references.digest(wanted.name, wanted.version)
-    held.withdraw(wanted.name, wanted.version, reason)
-    note = held.tombstone(wanted.name, wanted.version)
-    pointing = [
-        alias for alias, version in held.aliases(wanted.name).items() if version == str(wanted.version)
-    ]
-    if machine:
-        emit(
-            {
-                "name": wanted.name,
-                "version": str(wanted.version),
-                "digest": found,
-                "reason": note.reason if note else reason,
-                "aliases": pointing,
-            }
-        )
-        return
-    click.echo(f"withdrew {wanted}: {clean(note.reason if note else reason)}")
-    click.echo(f"it can still be read as {wanted.name}@{found}")
-    for alias in pointing:
-        click.echo(f"the alias {alias} still points at it: compatkit alias {wanted.name} {alias} VERSION")

@@ -1,0 +1,49 @@
+"""The command index: where the index is and what it holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from compatkit.cli.gc import size
+from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.output import emit, progress, rows
+from compatkit.cli.roots import store
+
+if TYPE_CHECKING:
+    from compatkit.registry.index.lookup import Status
+
+
+@click.command(
+    "index", help="Tell where the index is and what it holds; it is disposable and keeps itself up to date."
+)
+@click.option("--rebuild", is_flag=True, help="Forget it and read all files again.")
+@registry_option
+@json_option
+@click.pass_context
+def index_command(context: click.Context, rebuild: bool, machine: bool) -> None:
+    """Tell about the index, or rebuild it."""
+    index = store(context).index
+    if rebuild:
+        with progress("reading") as report:
+            index.rebuild(report)
+    status = index.status()
+    if machine:
+        emit(status.to_json() | {"rebuilt": rebuild})
+        return
+    rows(_told(status))
+
+
+def _told(status: Status) -> dict[str, str]:
+    where = {
+        "file": f"{status.path} ({size(status.bytes)})",
+        "memory": f"in memory of this process only: {status.reason}",
+        "files": f"nowhere, the files are read each time: {status.reason}",
+    }[status.kept]
+    told = {"kept": where, "changed": status.changed or "", "names": f"{status.names:,}"}
+    told |= {"versions": f"{status.versions:,}", "manifests": f"{status.manifests:,}"}
+    if status.damaged:
+        told["damaged"] = f"{status.damaged:,}; `compatkit verify` tells what they are"
+    told["read now"] = f"{status.read:,} folders that changed since the last look"
+    return {label: text for label, text in told.items() if text}
