@@ -83,7 +83,7 @@ def _classes(name: str, root: str | None, download: bool) -> Data:
     from compatkit.contracts.classes import label
     from compatkit.contracts.contract import Data
     from compatkit.data import load
-    from compatkit.experiments.recipes import providers
+    from compatkit.plugins.discovery import providers
 
     test = load(name, root=root, download=download, providers=providers()).test
     return Data(test.size, test.channels, (), (), labels=tuple(map(label, test.classes)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from compatkit.cli.output import warn
-from compatkit.errors import CompatkitError, DataError, UnknownName
+from compatkit.errors import DataError, UnknownName
 
 if TYPE_CHECKING:
     from compatkit.components.workspace import Registry
@@ -19,19 +19,9 @@ WAYS = (
 )
 
 
-FITTED_ON = 1000
-"""Images that an adapter is fitted on at most: from 30 to 1,000 accuracy rises by one to three points only."""
-
-
 def test_images(held: Registry, extractors: Sequence[str], **where: Any) -> dict[str, Split]:
     """Return the test set of each extractor by its name; see ``data_sets``."""
     return {name: data.test for name, data in data_sets(held, extractors, **where).items()}
-
-
-def fitting_images(data: DataSet) -> Split:
-    """Return images to fit an adapter on: evenly spread training images, so that no test image is used."""
-    step = -(-len(data.train) // FITTED_ON)
-    return data.train if step == 1 else data.train.take(range(0, len(data.train), step))
 
 
 def data_sets(
@@ -50,17 +40,21 @@ def data_sets(
         extractors: Pinned references.
         recipe: File whose tasks' data sets are taken.
         names: Data sets by name or path; a single one is taken for a single extractor whatever it was trained on.
-            Without recipe and names each extractor's manifest names its own: its very images from where they lay when
-            it was published here, unless ``root`` is given, else those of that name.
+            Without recipe and names they are found again: see ``images_again``.
         root: Folder of data sets.
         download: Whether torchvision may fetch what is missing.
 
     Raises:
         DataError: An extractor has no test set; the message says how to name one.
     """
-    manifests = {reference: held.manifest(reference) for reference in extractors}
     if not recipe and not names:
-        return _by_manifest(held, manifests, root, download)
+        from compatkit.components.workspace.images import images_again
+
+        places = map(held.store.resolve, extractors)
+        return images_again(held.store, places, WAYS, root=root, download=download)
+    from compatkit.components.loading import family_of, trained_on
+
+    manifests = {reference: held.manifest(reference) for reference in extractors}
     sets = (
         _of_recipe(recipe, root, download)
         if recipe
@@ -69,10 +63,8 @@ def data_sets(
     tests = {data.test.name: data for data in sets}
     chosen = {}
     for reference, manifest in manifests.items():
-        family, known = (
-            _family(manifest),
-            [data for name, data in tests.items() if _stem(name) == _family(manifest)],
-        )
+        family = trained_on(manifest)
+        known = [data for name, data in tests.items() if family_of(name) == family]
         if len(tests) == 1 and (len(manifests) == 1 or not family) and not recipe:
             known = list(tests.values())
         if len(known) != 1:
@@ -81,73 +73,14 @@ def data_sets(
                 f"{reference} is {trained}; it needs one test set, and {len(known)} of {', '.join(tests)} fit. {WAYS}",
                 subject=reference,
             )
-        chosen[_name(reference)] = known[0]
+        chosen[reference.split("@")[0]] = known[0]
     return chosen
-
-
-def _by_manifest(
-    held: Registry, manifests: Mapping[str, Manifest], root: str | None, download: bool
-) -> dict[str, DataSet]:
-    loaded: dict[str, DataSet] = {}
-    chosen = {}
-    for reference, manifest in manifests.items():
-        family, digest = _family(manifest), str(_trained(manifest).get("digest"))
-        if not family:
-            raise DataError(
-                f"{reference} was not trained here, so it names no test images. {WAYS}", subject=reference
-            )
-        if root is None and digest not in loaded:
-            again = _again(held, reference, digest)
-            loaded |= {digest: again} if again is not None else {}
-        if digest in loaded:
-            chosen[_name(reference)] = loaded[digest]
-            continue
-        if family not in loaded:
-            try:
-                loaded[family] = load_data_set(family, root, download)
-            except (DataError, UnknownName) as error:
-                raise DataError(
-                    f"{reference} was trained on {family!r}, whose test images could not be loaded. {error}",
-                    subject=reference,
-                ) from error
-        seen = loaded[family].train
-        seen = seen if _trained(manifest).get("labelled", True) else seen.unlabelled()
-        if seen.digest != digest:
-            warn(
-                f"{reference} was trained on other images than the {family!r} found here (a subset, or changed by "
-                "its recipe). The plain test set is used; --recipe FILE takes the recipe's own."
-            )
-        chosen[_name(reference)] = loaded[family]
-    return chosen
-
-
-def _again(held: Registry, reference: str, digest: str) -> DataSet | None:
-    """Return the data set with the very images that an extractor was trained on, from where they lay then.
-
-    None where this machine does not know where, and, with a warning, where they lie there no more.
-    """
-    from compatkit.data import load_spec
-    from compatkit.experiments.recipes import providers
-
-    known = held.store.memory.source(digest)
-    if known is None:
-        return None
-    where = " in ".join(filter(None, (known["spec"]["name"], known["root"])))
-    try:
-        data = load_spec(known["spec"], root=known["root"], providers=providers())
-    except CompatkitError as error:
-        warn(f"{reference} was trained on {where}, which cannot be loaded any more: {error}")
-        return None
-    if data.train.digest != digest:
-        warn(f"{reference} was trained on {where}, which holds other images now.")
-        return None
-    return data
 
 
 def load_data_set(name: str, root: str | None, download: bool) -> DataSet:
     """Return a data set by name or path, those of plugins too; an error says how to name one."""
     from compatkit.data import load
-    from compatkit.experiments.recipes import providers
+    from compatkit.plugins.discovery import providers
 
     try:
         return load(name, root=root, download=download, providers=providers())
@@ -213,21 +146,3 @@ def _of_recipe(path: str, root: str | None, download: bool) -> list[DataSet]:
     from compatkit.experiments.recipes import data_sets
 
     return data_sets(path, root=root, download=download)
-
-
-def _trained(manifest: Manifest) -> Mapping[str, Any]:
-    data = manifest.training.get("data")
-    return data if isinstance(data, Mapping) else {}
-
-
-def _family(manifest: Manifest) -> str:
-    """Return the data set that a component was trained on, empty where its manifest does not tell."""
-    return _stem(str(_trained(manifest).get("name", "")))
-
-
-def _stem(split: str) -> str:
-    return split.rsplit("/", 1)[0]
-
-
-def _name(reference: str) -> str:
-    return reference.split("@")[0]

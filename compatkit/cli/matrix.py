@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.images import data_sets, fitting_images
+from compatkit.cli.images import data_sets
 from compatkit.cli.options import (
     StatisticsType,
     data_options,
@@ -183,6 +183,8 @@ def _bridges(
     held: Registry, lefts: Sequence[str], rights: Sequence[Component], sets: Mapping[str, DataSet], rung: str
 ) -> dict[tuple[str, str], Bridge]:
     """Return a bridge of every pair that was not trained together; a shared head gets none, with a warning."""
+    from compatkit.components.workspace.images import fitting_images
+
     heads = [one.reference for one in rights if one.manifest.kind == "head"]
     for one in rights:
         if one.manifest.kind != "head":

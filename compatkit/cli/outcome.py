@@ -48,7 +48,7 @@ def found_in(root: str | None, download: bool) -> Callable[[str], DataSet]:
 
     def find(name: str) -> DataSet:
         from compatkit.data import load
-        from compatkit.experiments.recipes import providers
+        from compatkit.plugins.discovery import providers
 
         family = name.removesuffix("/test").removesuffix("/train")
         return load(family, root=root, download=download, providers=providers())

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from compatkit.cli.images import data_sets, fitting_images
+from compatkit.cli.images import data_sets
 from compatkit.cli.keeping import Kept, check_target, keep, tell_kept
 from compatkit.cli.matrix import measuring_options
 from compatkit.cli.options import about, about_options
 from compatkit.cli.output import emit, paragraph, progress, report_text, rows
 from compatkit.cli.roots import registry
-from compatkit.contracts.adaptation import FITTED
 from compatkit.contracts.batchnorm import estimates
 from compatkit.errors import DataError, IncompatibleError
 
@@ -66,13 +65,16 @@ def recombine_command(
     **conditions: Any,
 ) -> None:
     """Check, build and measure; exit code 1 where it cannot be wired or measured, or is at chance."""
+    from compatkit.components.seams import needs_fit
+    from compatkit.components.workspace.images import fitting_images
+
     if publish is not None:
         check_target(context, publish, "recombination")
     held = registry(context)
     left, right = held.store.resolve(extractor), held.store.resolve(head)
     report = held.check(str(left), str(right))
     _refuse(report, adapt)
-    fits = any(one.severity == "adaptable" and one.remedy.split(":")[0] in FITTED for one in report.findings)
+    fits = needs_fit(report)
     data = None
     anew = publish is not None and estimates(conditions["normalisation"])
     if fits or anew or not no_measure:

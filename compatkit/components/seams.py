@@ -68,6 +68,12 @@ def route(
     return places
 
 
+def needs_fit(report: Report) -> bool:
+    """Tell whether two parts can be wired with an adapter whose weights are fitted."""
+    adaptable = [one for one in report.findings if one.severity == "adaptable"]
+    return report.wiring == "needs-adapter" and any(one.remedy.split(":")[0] in FITTED for one in adaptable)
+
+
 def put_in(
     store: Store, places: Sequence[Place], extractor: LoadedPart, head: LoadedPart, data: Split | None
 ) -> list[Adapter]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -73,6 +75,15 @@ def find(kind: str, name: str) -> Offer:
     for note in loaded.notes:
         warnings.warn(note, PluginWarning, stacklevel=2)
     return loaded.offer
+
+
+def providers() -> dict[str, Callable[..., Any]]:
+    """Return the data sets that plugins bring, for ``data.load``; a plugin is imported when its data set is loaded."""
+
+    def make(name: str, **given: Any) -> Any:
+        return find("data_sets", name).make(given)
+
+    return {name: partial(make, name) for name in names("data_sets")}
 
 
 def points() -> list[EntryPoint]:

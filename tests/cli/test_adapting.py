@@ -11,8 +11,8 @@ import pytest
 from small import quick
 
 import compatkit as ck
-from compatkit.cli.images import FITTED_ON, fitting_images
 from compatkit.components.splitting import publish_split, split
+from compatkit.components.workspace.images import FITTED_ON, fitting_images
 from compatkit.data.dataset import DataSet
 
 NARROW, RIGHT, PATCHES = "other/left.extractor", "digits/right.head", "zoo/patches.head"

@@ -144,6 +144,7 @@ def test_images_are_found_again_where_training_found_them(run: Any, recipe: Any,
     assert texts and not any(str(path.parent).encode() in text for text in texts)  # nothing of it travels
 
 
+@pytest.mark.filterwarnings("default:.* was trained on")
 def test_images_that_moved_or_changed_since_training_are_told(run: Any, recipe: Any, tmp_path: Path) -> None:
     root, path = ("--registry", tmp_path / "parts"), recipe()
     assert run(*root, "train", path).code == 0
@@ -194,6 +195,7 @@ def test_images_that_cannot_be_found_teach_where_to_say_so(run: Any, monkeypatch
         assert way in said.err
 
 
+@pytest.mark.filterwarnings("default:.* was trained on")
 def test_other_images_under_the_same_name_are_warned_of(run: Any, parts: Path) -> None:
     import shutil
 

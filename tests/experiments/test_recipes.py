@@ -13,8 +13,9 @@ from small import data_set
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.experiments.recipes import providers, read
+from compatkit.experiments.recipes import read
 from compatkit.experiments.recipes.values import check_values, only
+from compatkit.plugins.discovery import providers
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.toml"))
 SMALL = """

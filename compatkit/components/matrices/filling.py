@@ -49,7 +49,7 @@ class Request:
 
     extractors: str | Sequence[str]
     heads: str | Sequence[str]
-    data: Data | None
+    data: Data | None  # None with fill="none" only
     terms: Conditions
     where: Where = attrs.field(factory=Where)
     fill: Fill = "missing"
@@ -74,10 +74,6 @@ def check_fill(name: str) -> Fill:
 
 def answer(store: Store, asked: Request) -> Matrix:
     """Return the matrix that is asked for; see ``Registry.matrix``."""
-    if asked.data is None and asked.fill != "none":
-        raise UsageError(
-            f"fill={asked.fill!r} measures, and data=None gives no images to measure on. Pass data=, or fill='none'."
-        )
     sides = Sides(store)
     lefts = sides.choose(asked.extractors, "extractor", asked.where)
     rights = sides.choose(asked.heads, "head", asked.where)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from compatkit.components.loading import load, pinned
 from compatkit.components.workspace.finding import Finding
+from compatkit.contracts.batchnorm import estimates
 from compatkit.contracts.manifest import About
 from compatkit.errors import UsageError
 from compatkit.registry.blobs import Verify
@@ -72,18 +73,22 @@ class Building(Finding):
                 stored ones, which count as 16 images. None takes ``"reestimate"`` where there are ``images``, which
                 is what to deploy; without, ``"batch"``, as ``matrix`` measures, but the stored ones where the head was
                 trained with this very extractor.
-            images: Unlabelled images, 100 or more, of the kind that the extractor was trained on.
-            adapt: Put in the adapters that the check names; those without parameters only, unless there is ``data``.
+            images: Unlabelled images, 100 or more, of the kind that the extractor was trained on. Where the policy
+                needs them, None takes training images of the extractor, found again as by ``matrix``.
+            adapt: Put in the adapters that the check names.
             data: Unlabelled images to fit an adapter with weights on (``project``), where one is needed: the
-                features are brought to those of the extractor that the head was trained with.
+                features are brought to those of the extractor that the head was trained with. None without
+                ``adapters`` takes training images of the extractor.
             adapters: References of published adapters, in the order in which the features pass them.
 
         Raises:
-            IncompatibleError: The parts cannot be wired, or only with an adapter that was not asked for, or that
-                needs ``data``; carries the report.
-            UsageError: ``data`` without ``adapt``; ``images`` that the policy does not use, or misses.
+            IncompatibleError: The parts cannot be wired, or only with an adapter that was not asked for; carries the
+                report.
+            UsageError: ``data`` without ``adapt``; ``images`` that the policy does not use.
+            DataError: Images are needed, none were given, and the extractor's own cannot be found again.
         """
-        from compatkit.components.seams import load_adapter, put_in, route
+        from compatkit.components.seams import load_adapter, needs_fit, put_in, route
+        from compatkit.components.workspace.images import OR_SET, fitting_images, images_again
         from compatkit.data.dataset import Split
         from compatkit.evaluation.recombination import Recombination
 
@@ -97,6 +102,12 @@ class Building(Finding):
             load_adapter(self.store, one) for one in ([adapters] if isinstance(adapters, str) else adapters)
         ]
         manifests = self.store.manifest(first), self.store.manifest(second)
+        fits = adapt and data is None and not adapters and needs_fit(report)
+        anew = images is None and normalisation is not None and estimates(normalisation)
+        if fits or anew:
+            remedy = f"Pass {'data=, images to fit the adapter on' if fits else 'images='}, {OR_SET}"
+            own = fitting_images(images_again(self.store, [first], remedy)[first.name])
+            data, images = own if fits else data, own if anew else images
         places = route(*manifests, report, given, adapt=adapt, data=data)
         left, right = load(self.store, first), load(self.store, second)
         made = put_in(self.store, places, left, right, data)

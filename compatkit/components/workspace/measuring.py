@@ -12,6 +12,7 @@ from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
     from compatkit.components.bridges.results import Bridge
+    from compatkit.components.matrices.where import Where
     from compatkit.components.promises import Progress
     from compatkit.data.dataset import Split
     from compatkit.evaluation.matrix import Adapters, LoadedPart
@@ -52,8 +53,9 @@ class Measuring(Finding):
             extractors: Pattern, or patterns, such as ``"digits/*.extractor"``; what is of another kind is passed over.
             heads: Pattern, or patterns.
             data: Test sets; an extractor takes the one of the data set it was trained on (by the name before
-                the slash: ``mnist/train`` and ``mnist/test``), or a mapping from extractor pattern to test set. None,
-                with ``fill="none"`` only: the images that each extractor was last measured on, as they were then.
+                the slash: ``mnist/train`` and ``mnist/test``), or a mapping from extractor pattern to test set. None
+                finds them again: where they lay when the extractor was published on this machine, else by name; with
+                ``fill="none"``, the images that it was last measured on.
             normalisation: ``"batch"`` (as in the paper), ``"reestimate"``, ``"mix:16"`` or ``"running"``.
             batch_size: Images in a batch; part of the result unless under ``"running"``.
             seed: Of the order of the images, part of the result unless under ``"running"``.
@@ -75,7 +77,7 @@ class Measuring(Finding):
             NotFound: A pattern matches nothing, or nothing fits the filters.
             UsageError: A setting, a filter or a bridge is not usable as given; a reference that is no pattern is of
                 another kind.
-            DataError: An extractor has no test set among ``data``, or more than one.
+            DataError: An extractor has no test set among ``data``, or more than one; its own cannot be found again.
         """
         from compatkit.components.matrices.filling import Request, answer, check_fill
         from compatkit.components.matrices.where import parse
@@ -83,12 +85,15 @@ class Measuring(Finding):
 
         stand = {} if bridges is None else _standing(bridges, normalisation)
         between = {pair: steps for pair, steps in {**(adapters or {}), **stand}.items() if steps}
+        filters = parse(where)
+        if data is None and check_fill(fill) != "none":
+            data = self._tests(extractors, filters)
         request = Request(
             extractors=extractors,
             heads=heads,
             data=data,
             terms=Conditions(normalisation, batch_size, seed, precision, device),
-            where=parse(where),
+            where=filters,
             fill=check_fill(fill),
             adapters=between,
             record=record,
@@ -203,6 +208,14 @@ class Measuring(Finding):
         if head is not None or extractor is not None:
             found |= self.released(head, extractor)
         return found
+
+    def _tests(self, extractors: str | Sequence[str], where: Where) -> dict[str, Split]:
+        from compatkit.components.matrices.sides import Sides
+        from compatkit.components.workspace.images import OR_SET, images_again
+
+        places = [one.place for one in Sides(self.store).choose(extractors, "extractor", where)]
+        found = images_again(self.store, places, f"Pass data=, {OR_SET}")
+        return {name: data.test for name, data in found.items()}
 
     def _select(self, patterns: str | Sequence[str], kind: str) -> list[LoadedPart]:
         return [load(self.store, reference) for reference in self.select(patterns, kind)]

@@ -1,6 +1,6 @@
 """Recipes: a training run as a TOML file, read strictly, and checked as a whole before any data is loaded."""
 
-from compatkit.experiments.recipes.files import check_tensor_file, loader, parse, providers
+from compatkit.experiments.recipes.files import check_tensor_file, loader, parse
 from compatkit.experiments.recipes.reading import SWEEP, data_sets, read
 from compatkit.experiments.recipes.recipe import Recipe
 from compatkit.experiments.recipes.runs import STATE, Started
@@ -17,6 +17,5 @@ __all__ = [
     "data_sets",
     "loader",
     "parse",
-    "providers",
     "read",
 ]

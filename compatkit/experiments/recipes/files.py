@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compatkit.errors import EnvironmentFailure, FormatError, UsageError
+from compatkit.plugins.discovery import providers
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
@@ -40,16 +41,6 @@ def loader(file: Path, root: str | None, download: bool) -> Callable[[Any], Data
     from compatkit.data import load_spec
 
     return partial(load_spec, root=root, download=download, providers=providers(), relative_to=file.parent)
-
-
-def providers() -> dict[str, Callable[..., DataSet]]:
-    """Return the data sets that installed plugins bring; a plugin is imported when its data set is asked for."""
-    from compatkit import plugins
-
-    def make(name: str, **given: Any) -> DataSet:
-        return plugins.find("data_sets", name).make(given)
-
-    return {name: partial(make, name) for name in plugins.names("data_sets")}
 
 
 def check_tensor_file(path: Path, what: str) -> None:

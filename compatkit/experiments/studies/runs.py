@@ -42,7 +42,7 @@ class Shelf:
         """
         if name not in self._read:
             from compatkit.data import load
-            from compatkit.experiments.recipes import providers
+            from compatkit.plugins.discovery import providers
 
             try:
                 found = load(name, root=self.root, providers=providers())

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_components import extractor, head, shared
-from small import data_set, quick
+from small import data_set, quick, write_packs
 
 import compatkit as ck
 from compatkit.adapters.stitching.seam import build_adapter
@@ -32,6 +32,7 @@ from compatkit.evaluation.planning import promise
 
 LEFT, RIGHT = "digits/left.extractor", "digits/right.head"
 BOTH = "digits/*.extractor", "digits/*.head"
+NETWORK = "resnet8_cifar", "layer2"
 
 
 @pytest.fixture(scope="module")
@@ -315,6 +316,56 @@ def test_rows_and_columns_without_a_fitting_cell_are_left_out(
     assert ck.Matrix.from_json(found.to_json()) == found
 
 
+@pytest.fixture
+def from_packs(tmp_path: Path) -> ck.Registry:
+    """A registry of networks that were trained on a part of each of two packs, ``left`` and ``right``."""
+    write_packs(tmp_path, count=144)
+    tasks = [
+        ck.Task(
+            name,
+            ck.data.load_spec({"name": str(tmp_path / f"{name}.npz"), "train": 120, "test": 12}),
+            *NETWORK,
+        )
+        for name in ("left", "right")
+    ]
+    held = ck.Registry.init(tmp_path / "packed")
+    held.publish(quick(steps=2).fit(tasks), prefix="digits")
+    return held
+
+
+def test_images_are_found_again_without_data(from_packs: ck.Registry) -> None:
+    found = from_packs.matrix(*BOTH)
+    assert [cell.settings["data"] for cell in found.cells] == ["left/test"] * 2 + ["right/test"] * 2
+    assert {cell.restricted.count for cell in found.cells if cell.restricted} == {
+        12
+    }  # the subsets trained on
+    assert from_packs.recombine(LEFT, RIGHT, normalisation="reestimate").estimated["data"]["images"] == 120
+
+
+def test_images_that_were_not_found_again_are_told(from_packs: ck.Registry, tmp_path: Path) -> None:
+    (tmp_path / "left.npz").unlink()
+    for ask in (
+        lambda: from_packs.matrix(*BOTH),
+        lambda: from_packs.recombine(LEFT, RIGHT, normalisation="mix:8"),
+    ):
+        with (
+            pytest.warns(UserWarning, match=r"left\.npz, which cannot be loaded"),
+            pytest.raises(DataError) as caught,
+        ):
+            ask()
+        assert (caught.value.code, caught.value.subject) == (DataError.code, "digits/left.extractor@1.0.0")
+
+
+def test_other_images_of_the_same_name_are_taken_with_a_warning(
+    registry: ck.Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPATKIT_DATA", str(tmp_path))
+    write_packs(tmp_path, count=30)
+    with pytest.warns(UserWarning, match="trained on other images"):
+        (cell,) = registry.matrix(LEFT, RIGHT).cells
+    assert cell.settings["data"] == "left/test"
+
+
 def test_what_nothing_fits_is_told(registry: ck.Registry, tests: list[ck.Split]) -> None:
     with pytest.raises(
         NotFound, match="none of the 2 components of kind extractor that match fits model=vgg"
@@ -322,8 +373,6 @@ def test_what_nothing_fits_is_told(registry: ck.Registry, tests: list[ck.Split])
         registry.matrix(*BOTH, tests, where="model=vgg")
     with pytest.raises(UsageError, match=r"Unknown fill 'misssing'.*Did you mean 'missing'"):
         registry.matrix(*BOTH, tests, fill="misssing")
-    with pytest.raises(UsageError, match="data=None gives no images"):
-        registry.matrix(*BOTH)
     with pytest.raises(UsageError, match="Unknown normalisation"):
         registry.matrix(*BOTH, tests, normalisation="layer")
     with pytest.raises(UsageError, match=r"expected a whole number, got 2\.5"):
