@@ -12,10 +12,11 @@ import attrs
 from compatkit.contracts.cells import Cell
 from compatkit.contracts.channels import channel_statistics
 from compatkit.contracts.manifest import Manifest, function_digest, to_bytes, trained_with
-from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityError, NotFound, UsageError
+from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityError, UsageError
 from compatkit.evaluation.records import record
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference
+from compatkit.registry.releases import function_of_parent
 from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store, named
 
@@ -124,14 +125,6 @@ def check_version(store: Store, reference: Reference, verify: Verify) -> None:
         from compatkit.registry.steps import check_number
 
         check_number(store, reference.name, reference.version, str(reference.digest))
-
-
-def function_of_parent(store: Store, digest: str) -> str | None:
-    """Return the function digest of a parent, None where it is not in this registry or damaged."""
-    try:
-        return function_digest(store.manifest(digest))
-    except (IntegrityError, NotFound):
-        return None
 
 
 def registered(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING
 
 import attrs
@@ -17,6 +18,7 @@ from compatkit.contracts.statistical import Blobs, ChannelFigures
 from compatkit.errors import FormatError, NotFound
 from compatkit.evaluation.records import Cells, Damaged
 from compatkit.registry.names import Reference
+from compatkit.registry.releases import function_of_parent, trained_with
 from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
 from compatkit.reports.verdicts import Verdicts
@@ -48,7 +50,8 @@ def check_pairs(store: Store, extractors: Wanted, heads: Wanted, *, data: Data |
     lefts = _chosen(store, extractors, EXTRACTORS, read)
     rights = _chosen(store, heads, HEADS, read)
     known, channels = measured(store, lefts, rights), _channels(store, lefts, rights)
-    return check_all(lefts, rights, data=data, evidence=known, channels=channels)
+    own = _own(store, lefts, rights)
+    return check_all(lefts, rights, data=data, evidence=known, channels=channels, own=own)
 
 
 def measured(
@@ -83,6 +86,20 @@ def measured(
             for head in rights[result.head]:
                 found.setdefault((extractor, head), []).append(_fresh_or_stale(cell))
     damaged.warn(stacklevel=4)
+    return found
+
+
+def _own(store: Store, extractors: Components, heads: Components) -> set[tuple[str, str]]:
+    """Return the pairs whose head was cut or trained with an extractor that computes the same as this one."""
+    made_with: dict[str, list[str]] = {}
+    for reference, head in heads.items():
+        for one in trained_with(head):
+            made_with.setdefault(one, []).append(reference)
+    if not made_with:
+        return set()
+    lefts, found = _functions(extractors), set[tuple[str, str]]()
+    for one, own in made_with.items():
+        found.update(product(lefts.get(function_of_parent(store, one) or "", ()), own))
     return found
 
 

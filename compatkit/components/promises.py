@@ -387,7 +387,7 @@ def _narrowed(
 
 def _barred(extractor: LoadedPart, head: LoadedPart) -> str:
     """Return why two parts cannot be wired as they are; empty where they can."""
-    report = check(extractor.manifest, head.manifest)
+    report = check(extractor.manifest, head.manifest, own=head.is_own(extractor))
     if report.wiring == "direct":
         return ""
     codes = [one.code for one in report.findings if one.severity in ("refuses", "adaptable")]
@@ -395,6 +395,6 @@ def _barred(extractor: LoadedPart, head: LoadedPart) -> str:
 
 
 def _unmeasured(extractor: LoadedPart, head: LoadedPart) -> Cell:
-    report = check(extractor.manifest, head.manifest)
+    report = check(extractor.manifest, head.manifest, own=head.is_own(extractor))
     reason = _barred(extractor, head) or "not asked for"
     return Cell(extractor.reference, head.reference, report.wiring, report.promise, "none", reason=reason)

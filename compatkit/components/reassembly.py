@@ -180,6 +180,6 @@ class Reassembly:
     def _report(self, left: LoadedPart, right: LoadedPart, extractor: Reference, head: Reference) -> Report:
         """Return what a check says of the two today; without what was measured, where one has no name here."""
         if extractor.version is None or head.version is None:
-            report = check(left.manifest, right.manifest)
+            report = check(left.manifest, right.manifest, own=right.is_own(left))
             return attrs.evolve(report, extractor=left.reference, head=right.reference)
         return check_pairs(self.store, [extractor], [head]).report(left.reference, right.reference)

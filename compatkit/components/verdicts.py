@@ -8,7 +8,7 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ def check_all(
     data: Data | None = None,
     evidence: Mapping[tuple[str, str], Sequence[Cell]] | None = None,
     channels: Blobs | None = None,
+    own: Collection[tuple[str, str]] = (),
 ) -> Verdicts:
     """Compare every extractor's contract with every head's; reads no weights.
 
@@ -55,6 +56,7 @@ def check_all(
         data: As for ``check``, for all pairs.
         evidence: Measured cells by reference of extractor and head, oldest first.
         channels: As for ``check``, of all manifests.
+        own: References of the extractors and heads of which ``check(own=True)`` holds.
 
     Returns:
         A verdict for each pair; its report says what ``check`` says.
@@ -73,7 +75,8 @@ def check_all(
 
     def report(extractor: str, head: str) -> Report:
         cells = known.get((extractor, head), ())
-        found = check(lefts[extractor], rights[head], data=data, evidence=cells, channels=blobs)
+        is_own = (extractor, head) in own
+        found = check(lefts[extractor], rights[head], data=data, evidence=cells, channels=blobs, own=is_own)
         return Report(found.wiring, found.promise, found.evidence, found.findings, extractor, head)
 
     asked = [_asked(data, manifest.contract, f"the head {name}") for name, manifest in rights.items()]
@@ -85,12 +88,12 @@ def check_all(
         for one in rights.values()
     ]
     levels = _levels(contracts[0], contracts[1], protocols, blobs)
-    own = _own(lefts, rights)
+    made_with = _made_with(lefts, rights, own)
     outlines = _Outlines()
     table: list[tuple[Outline, ...]] = []
     for row, extractor in enumerate(lefts):
         structural, inputs, protocol, statistical = (level.row(row) for level in levels)
-        for column in own.get(row, ()):
+        for column in made_with.get(row, ()):
             protocol[column] += ONE_NETWORK
         codes = zip(structural, inputs, asked, protocol, statistical, strict=True)
         cells = [known.get((extractor, head), ()) for head in rights] if known else repeat(())
@@ -104,15 +107,23 @@ def _named(manifests: Manifests, what: str) -> dict[str, Manifest]:
     return {f"{what} {number}": one for number, one in enumerate(manifests, 1)}
 
 
-def _own(lefts: Mapping[str, Manifest], rights: Mapping[str, Manifest]) -> dict[int, list[int]]:
-    """Return the columns of the heads that were made with an extractor, by the extractor's row."""
-    columns: dict[str, list[int]] = {}
+def _made_with(
+    lefts: Mapping[str, Manifest], rights: Mapping[str, Manifest], own: Collection[tuple[str, str]]
+) -> dict[int, set[int]]:
+    """Return the columns of the heads that were cut or trained with an extractor, by the extractor's row."""
+    named: dict[str, set[int]] = {}
     for column, head in enumerate(rights.values()):
         for one in trained_with(head):
-            columns.setdefault(one, []).append(column)
-    if not columns:
+            named.setdefault(one, set()).add(column)
+    if not named:
         return {}
-    return {row: columns.get(manifest_digest(one), []) for row, one in enumerate(lefts.values())}
+    found = {row: set(named.get(manifest_digest(one), ())) for row, one in enumerate(lefts.values())}
+    rows = {name: row for row, name in enumerate(lefts)}
+    columns = {name: column for column, (name, one) in enumerate(rights.items()) if any(trained_with(one))}
+    for extractor, head in own:
+        if extractor in rows and head in columns:
+            found[rows[extractor]].add(columns[head])
+    return found
 
 
 def _asked(data: Data | None, contract: Contract, head: str) -> Codes:

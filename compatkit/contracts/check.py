@@ -16,12 +16,12 @@ from compatkit.contracts.levels import (
     empirical_findings,
     input_findings,
     newest,
-    own_finding,
+    own_findings,
     promise_of,
     protocol_findings,
     protocol_of,
 )
-from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
+from compatkit.contracts.manifest import Manifest, manifest_digest
 from compatkit.contracts.statistical import Blobs, statistics_findings
 from compatkit.contracts.verdict import Finding, Report, Severity, Wiring
 from compatkit.contracts.wiring import wiring_findings
@@ -37,6 +37,7 @@ def check(
     data: Data | None = None,
     evidence: Sequence[Cell] = (),
     channels: Blobs | None = None,
+    own: bool = False,
 ) -> Report:
     """Compare the contracts of an extractor and a head.
 
@@ -47,6 +48,8 @@ def check(
         evidence: Measured cells of this pair, oldest first; the newest that is not stale counts.
         channels: Statistics of the feature channels by the digest of the blob that the manifests name; without
             them the ports' statistics over all channels are compared.
+        own: Whether the extractor that the head was cut or trained with computes the same as this one. A registry
+            knows; from two manifests alone it is known of that very version only.
 
     Returns:
         The report: wiring, promise, evidence and the findings behind them.
@@ -64,7 +67,7 @@ def check(
     )
     protocol = (
         *protocol_findings(left.protocol, protocol_of(head)),
-        *(own_finding(one) for one in trained_with(head) if one == manifest_digest(extractor)),
+        *own_findings(head, manifest_digest(extractor), own=own),
     )
     answers = Report(
         wiring_of([one.severity for one in structural]),

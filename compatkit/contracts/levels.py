@@ -11,6 +11,7 @@ from compatkit.contracts.contract import Anchor, Data, Protocol
 from compatkit.contracts.labels import Labels, names, shared_classes
 from compatkit.contracts.verdict import EQUAL_SHAPES, Codes, Finding, Promise, Report, Severity
 from compatkit.errors import DataError
+from compatkit.registry.releases import trained_with
 
 if TYPE_CHECKING:
     from compatkit.contracts.manifest import Manifest
@@ -26,7 +27,7 @@ images_of = attrgetter(*IMAGES)
 _INPUT: Codes = (("input-differs", "informs"),)
 _BATCH: Codes = (("normalisation-needed", "informs"),)
 ONE_NETWORK: Codes = (("one-network", "promises"),)
-"""Code and severity of what ``own_finding`` returns."""
+"""Code and severity of what ``own_findings`` yields."""
 
 
 class Anchored(NamedTuple):
@@ -121,23 +122,25 @@ def promise_of(codes: Iterable[str]) -> Promise:
     return "shared-init" if "initial-weights-shared" in found else "none"
 
 
-def own_finding(extractor: str) -> Finding:
-    """Return that a head names this very extractor as the one that it was made with.
-
-    The name is the digest of the extractor's manifest, which names its weights and its cut: other weights, or another
-    cut, are another digest.
+def own_findings(head: Manifest, extractor: str, *, own: bool) -> Iterator[Finding]:
+    """Yield that a head was cut or trained with an extractor.
 
     Args:
+        head: Names that extractor by the digest of its manifest, which names its weights and its cut: other weights,
+            or another cut, are another digest.
         extractor: Manifest digest.
+        own: Whether the named one computes the same as this one, as another release of it does.
     """
-    return Finding(
-        "one-network",
-        "protocol",
-        "promises",
-        f"the extractor {_short(extractor)} that the head was cut from one network with, or trained with",
-        "the same",
-        "head and extractor",
-    )
+    for named in trained_with(head):
+        if own or named == extractor:
+            yield Finding(
+                "one-network",
+                "protocol",
+                "promises",
+                f"the extractor that the head was cut or trained with ({_short(named)})",
+                "this extractor" if named == extractor else "another release of it, which computes the same",
+                "head and extractor",
+            )
 
 
 def newest(cells: Sequence[Cell]) -> Grade:

@@ -208,7 +208,9 @@ def _own(
 
 
 def _pair(extractor: LoadedPart, head: LoadedPart, images: Images, adapters: Sequence[Adapter]) -> _Pair:
-    known = prospect(extractor.manifest, head.manifest, images, adapted=bool(adapters))
+    known = prospect(
+        extractor.manifest, head.manifest, images, own=head.is_own(extractor), adapted=bool(adapters)
+    )
     report = attrs.evolve(known.report, extractor=extractor.reference, head=head.reference)
     return _Pair(extractor, head, attrs.evolve(known, report=report), adapters)
 

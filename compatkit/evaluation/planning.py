@@ -67,13 +67,14 @@ class Prospect:
     reason: str
 
 
-def prospect(extractor: Manifest, head: Manifest, images: Images, *, adapted: bool) -> Prospect:
+def prospect(extractor: Manifest, head: Manifest, images: Images, *, own: bool, adapted: bool) -> Prospect:
     """Compare two contracts for the images that the extractor is measured on.
 
     Args:
         extractor: Manifest.
         head: Manifest.
         images: Without counts, classes are left out of the check.
+        own: As for ``check``.
         adapted: Whether adapters stand between, so that a need of them bars nothing.
 
     Raises:
@@ -82,7 +83,7 @@ def prospect(extractor: Manifest, head: Manifest, images: Images, *, adapted: bo
     """
     known = images.counts
     labels = _labels(tuple(known)) if known is not None else None
-    report = check(extractor, head, data=attrs.evolve(extractor.contract.data, labels=labels))
+    report = check(extractor, head, data=attrs.evolve(extractor.contract.data, labels=labels), own=own)
     classes = list(shared_classes(labels, head.contract.data.labels or ())) if labels is not None else []
     names = tuple(list(known)[mine] for mine, _ in classes) if known is not None else ()
     return Prospect(report, classes, names, _reason(report, images, names, adapted))

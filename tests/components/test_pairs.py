@@ -16,7 +16,7 @@ import compatkit as ck
 from compatkit.contracts.cells import Cell
 from compatkit.contracts.channels import channel_bytes
 from compatkit.contracts.contract import FeatureStatistics
-from compatkit.contracts.manifest import Manifest
+from compatkit.contracts.manifest import Manifest, Parent
 from compatkit.errors import DataError, FormatError, NotFound, UsageError
 from compatkit.registry.blobs import Objects
 from compatkit.registry.store import Store
@@ -102,6 +102,31 @@ def test_a_part_that_only_changed_its_description_keeps_its_evidence(registry: c
     store.publish("z/copy.head", attrs.evolve(store.manifest("a/one.head"), about=about))
     table = registry.check_all("a/one.extractor", ["a/one.head", "z/copy.head"])
     assert table.counts() == {"compatible": 2}
+
+
+def test_another_release_that_computes_the_same_keeps_the_promise_of_one_network(
+    registry: ck.Registry,
+) -> None:
+    left = registry.manifest("a/one.extractor")
+    own = Parent("trained_with", str(registry.store.resolve("a/one.extractor").digest))
+    registry.store.publish("a/own.head", attrs.evolve(registry.manifest("a/one.head"), parents=(own,)))
+    registry.store.publish(
+        "a/one.extractor", attrs.evolve(left, about=attrs.evolve(left.about, title="Again"))
+    )
+    publish(registry.store, "a/other.extractor", left, 9)
+    promises = {
+        version: registry.check(version, "a/own.head").promise
+        for version in ("a/one.extractor@1.0.0", "a/one.extractor@1.0.1", "a/other.extractor")
+    }
+    assert list(promises.values()) == ["one-network", "one-network", "shared-head"]
+    table = registry.check_all("a/*", "a/own.head")
+    assert [row[0].answers.promise for row in table.outlines] == [
+        "one-network",
+        "shared-head",
+    ]  # the latest versions
+    again = registry.manifest("a/one.extractor"), registry.manifest("a/own.head")
+    assert ck.check(*again).promise == "shared-head"  # the digest of the manifest is all that these two tell
+    assert ck.check(*again, own=True).promise == "one-network"
 
 
 def test_every_manifest_is_read_once_and_no_pair_is_looked_up_alone(

@@ -63,6 +63,14 @@ def test_heads_are_promised_the_very_extractors_that_they_were_made_with() -> No
         if table.report(left, right).promise == "one-network"
     }
     assert promised == {("a", "r"), ("c", "s")}
+    same = (
+        ("a again", "r"),
+        ("a again", "p"),
+        ("nothing", "r"),
+    )  # the second names no extractor, the third is no pair
+    known = check_all(lefts, rights, own=same)
+    assert known.report("a again", "r").promise == known.outlines[3][2].answers.promise == "one-network"
+    assert known.report("a again", "p").promise == known.outlines[3][0].answers.promise == "shared-head"
     words = [[outline.answers.promise for outline in row] for row in table.outlines]
     assert words == [[table.report(left, right).promise for right in rights] for left in lefts]
     assert set(table.unsatisfied("shared-head")).isdisjoint(promised)

@@ -126,7 +126,7 @@ def _recombined(
         extractor,
         head,
         # A refitted head takes other features than the one that the report is of.
-        check(extractor.manifest, head.manifest) if made.refitted else report,
+        check(extractor.manifest, head.manifest, own=head.is_own(extractor)) if made.refitted else report,
         normalisation="running" if estimate is None else "reestimate",
         statistics=estimate,
         adapters=adapters,

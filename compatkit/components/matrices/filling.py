@@ -23,7 +23,7 @@ from compatkit.contracts import cells as metric
 from compatkit.contracts.cells import ADAPTED, STATE, Cell
 from compatkit.errors import UsageError
 from compatkit.evaluation.conditions import Conditions
-from compatkit.evaluation.planning import Images, notes_of, prospect
+from compatkit.evaluation.planning import Images, Prospect, notes_of, prospect
 from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 
@@ -258,13 +258,18 @@ class Table:
 
     def _with_findings(self, cell: Cell, left: Component, right: Component) -> Cell:
         images = self.known.images[left.reference]
-        found = prospect(left.manifest, right.manifest, images, adapted=ADAPTED in cell.settings)
+        found = _prospect(left, right, images, cell.settings)
         return attrs.evolve(cell, findings=(*notes_of(found, cell.settings), *cell.findings))
+
+
+def _prospect(left: Component, right: Component, images: Images, settings: Mapping[str, Any]) -> Prospect:
+    own, adapted = right.is_own(left), ADAPTED in settings
+    return prospect(left.manifest, right.manifest, images, own=own, adapted=adapted)
 
 
 def _without_figure(left: Component, right: Component, images: Images, asked: Asked) -> Cell:
     """Return the cell of a pair of which nothing is kept: missing, or barred with the reason."""
-    found = prospect(left.manifest, right.manifest, images, adapted=ADAPTED in asked.settings)
+    found = _prospect(left, right, images, asked.settings)
     settings: dict[str, Any] = asked.settings | {"own": right.is_own(left)}
     return Cell(
         left.reference,

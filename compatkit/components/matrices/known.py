@@ -196,15 +196,14 @@ class _Search:
         return None if cell is None else attrs.evolve(cell, grade="stale", reason=stale[1])
 
     def _cell(self, result: Result, extractor: Component, head: Component, damaged: Damaged) -> Cell | None:
+        own = head.is_own(extractor)
         try:
             return self.made.of(
                 result,
                 extractor.reference,
                 head.reference,
-                promise=promise(
-                    extractor.anchors, head.anchors, own=head.trained_with == str(extractor.place.digest)
-                ),
-                own=head.is_own(extractor),
+                promise=promise(extractor.anchors, head.anchors, own=own),
+                own=own,
             )
         except FormatError as error:
             damaged.add(extractor.reference, head.reference, str(error))

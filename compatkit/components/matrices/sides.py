@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from compatkit.components.loading import function_of_parent, pinned
+from compatkit.components.loading import pinned
 from compatkit.components.matrices.where import Where
 from compatkit.contracts.cells import Part
 from compatkit.contracts.contract import HEADS
@@ -15,6 +15,7 @@ from compatkit.contracts.manifest import TRAINED, Manifest, function_digest, tra
 from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry.index.search import Found
 from compatkit.registry.names import Reference, Version
+from compatkit.registry.releases import function_of_parent
 from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
 
