@@ -6,9 +6,11 @@ of this program or of a plugin, 130 interrupted, 143 ended by SIGTERM.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import io
 import os
+import signal
 import sys
 import time
 import warnings
@@ -153,11 +155,15 @@ def main(arguments: list[str] | None = None) -> None:
         with warnings.catch_warnings(), only_json() if machine else nullcontext():
             warnings.showwarning = _show_warning
             code = _run(words, machine)
+    except KeyboardInterrupt:  # a second Ctrl-C, while the first is being told
+        code = INTERRUPTED
     except (BrokenPipeError, SystemExit):
         # The reader went away (`compatkit ls | head`), which click tells by SystemExit. It has what it wanted;
         # what is left in the buffer must not be written when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         code = 0
+    # Registered last, run first: a second Ctrl-C while Python ends is no traceback of somebody's exit handler.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from small import data_set, quick
 
@@ -257,6 +258,31 @@ class TestPublishingLater:
 def started(*words: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", RUN, *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_second_interruption_while_python_ends_prints_nothing() -> None:
+    """Exit handlers run in reverse order: this one, of a library, after that of the command line."""
+    late = "import atexit, signal; atexit.register(signal.raise_signal, signal.SIGINT); "
+    said = subprocess.run(
+        [sys.executable, "-c", late + RUN, "--version"], capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stderr) == (-signal.SIGINT, "")
+
+
+def test_a_second_interruption_while_the_first_is_told_prints_nothing(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(error: type[BaseException]) -> Callable[..., None]:
+        def call(*words: object, **settings: object) -> None:
+            raise error
+
+        return call
+
+    monkeypatch.setattr("compatkit.cli.program", interrupt(click.Abort))
+    monkeypatch.setattr("compatkit.cli._fail", interrupt(KeyboardInterrupt))
+    said = run("ls")
+    assert (said.code, said.err) == (130, "")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
