@@ -77,6 +77,17 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "steps",
         "Trainer lacks 'steps' (by its name, steps=...)",
     ),
+    "check": (lambda registry: ck.check(None, None, evidense=()), "evidense", "check has no argument"),  # type: ignore[call-arg, arg-type]
+    "check_all": (lambda registry: ck.check_all([], [], chanels={}), "chanels", "did you mean 'channels'?"),  # type: ignore[call-arg]
+    "measure": (lambda registry: ck.measure(None, None, [], layer=()), "layer", "did you mean 'layers'?"),  # type: ignore[call-arg, arg-type]
+    "read_checkpoint": (lambda registry: ck.read_checkpoint("x", keys="a"), "keys", "did you mean 'key'?"),  # type: ignore[call-arg]
+    "load_exported": (lambda registry: ck.load_exported(pth="x"), "pth", "did you mean 'path'?"),  # type: ignore[call-arg]
+    "label": (lambda registry: ck.label(nam="cat"), "nam", "did you mean 'name'?"),  # type: ignore[call-arg]
+    "DataSet.of": (
+        lambda registry: ck.DataSet.of("a", train=([], []), test=([], []), class_names=("b",)),  # type: ignore[call-arg, arg-type]
+        "class_names",
+        "DataSet.of has no argument 'class_names'",
+    ),
     "an argument like no other": (
         lambda registry: registry.build("a", zzz=1),
         "zzz",

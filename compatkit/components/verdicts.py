@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.arguments import named
 from compatkit.contracts.cells import Cell
 from compatkit.contracts.check import check, check_kind, wiring_of
 from compatkit.contracts.contract import Contract, Data, Protocol
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     Manifests = Mapping[str, Manifest] | Sequence[Manifest]
 
 
+@named
 def check_all(
     extractors: Manifests,
     heads: Manifests,

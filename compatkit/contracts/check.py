@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from compatkit.arguments import named
 from compatkit.contracts.cells import Cell
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Data
 from compatkit.contracts.labels import label_findings
@@ -30,6 +31,7 @@ from compatkit.errors import UsageError
 __all__ = ["Finding", "Report", "check"]
 
 
+@named
 def check(
     extractor: Manifest,
     head: Manifest,

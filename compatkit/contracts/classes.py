@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from compatkit.arguments import named
 from compatkit.contracts.contract import Label
 from compatkit.contracts.spelling import skeleton, spelling
 from compatkit.errors import DataError
@@ -49,6 +50,7 @@ def same_as(name: str) -> tuple[str, ...]:
     return tuple(other for other in _GROUPS.get(own, ()) if spelling(other) != own)
 
 
+@named
 def label(name: str) -> Label:
     """Return the class as a contract keeps it: its name, with the names that mean the same."""
     return Label(name, same_as(name))

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 from numpy.typing import NDArray
 
+from compatkit.arguments import named
 from compatkit.data.split import Channels, Split
 from compatkit.errors import DataError
 
@@ -27,6 +28,7 @@ class Source:
     root: str | None = None
 
 
+@named
 @attrs.frozen(eq=False)
 class DataSet:
     """A training and a test split with the same classes, channels and size.

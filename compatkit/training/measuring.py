@@ -10,6 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from compatkit.arguments import named
 from compatkit.contracts.contract import Data
 from compatkit.contracts.display import Shown, aligned
 from compatkit.data.dataset import DataSet, Split
@@ -91,6 +92,7 @@ class Measurement(Shown, Mapping[str, Measured]):
         return {"results": results, "settings": dict(self.settings)}
 
 
+@named
 def measure(
     network: Network,
     data: Images | None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.arguments import named
 from compatkit.components.checkpoints.formats import HEAD, WORDS, Format, format_of
 from compatkit.components.checkpoints.process import unpickled
 from compatkit.components.checkpoints.unwrapping import unwrapped
@@ -52,6 +53,7 @@ class Checkpoint:
         return f"{self.name} ({WORDS[self.format]})"
 
 
+@named
 def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> Checkpoint:
     """Read a file of safetensors, or one that torch.save wrote; the latter in a process of its own.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from compatkit.arguments import named
 from compatkit.components.exports.document import Description, description_of
 from compatkit.components.loading import rebuilt
 from compatkit.components.verification import verify
@@ -34,6 +35,7 @@ class Exported(Assembly):
         return f"{self.description.kind}, normalisation={self.normalisation!r}"
 
 
+@named
 def load_exported(path: str | os.PathLike[str]) -> Exported:
     """Return the network of an exported file, in eval mode; needs no registry.
 
