@@ -11,6 +11,7 @@ from compatkit.cli.keeping import check_target
 from compatkit.cli.options import (
     about,
     about_options,
+    check_publishes,
     data_options,
     given,
     json_option,
@@ -106,8 +107,7 @@ def adapt_command(
     """Adapt, measure where there are labels, and publish where a name is given."""
     from compatkit.components.domains import paper
 
-    if publish is None and version is not None:
-        raise click.UsageError("--version is the number of what --publish NAME keeps.")
+    check_publishes(context, publish, version)
     if version is not None:
         Version.parse(version)
     if publish is not None:

@@ -11,6 +11,7 @@ from compatkit.cli.keeping import check_target
 from compatkit.cli.options import (
     about,
     about_options,
+    check_publishes,
     data_options,
     given,
     json_option,
@@ -119,6 +120,7 @@ def bridge_command(
     """Climb, choose, print, and publish where a name is given; exit code 1 where nothing fits."""
     from compatkit.components.bridges.keeping import check_names
 
+    check_publishes(context, publish)
     check_outputs({"--png": png})
     if publish is not None:
         check_target(context, publish, "recombination")

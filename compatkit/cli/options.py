@@ -194,8 +194,19 @@ def about(context: click.Context, known: About | None = None) -> About:
     """Return what the command line says for people of what is published, over what is ``known`` already."""
     from compatkit.contracts.manifest import About
 
-    said, known = given(context).about, known or About()
-    return attrs.evolve(known, **{**said, "tags": {**known.tags, **said.get("tags", {})}})
+    return (known or About()).updated(given(context).about)
+
+
+def check_publishes(context: click.Context, publish: str | None, version: str | None = None) -> None:
+    """Refuse what is said of what is published, where ``--publish`` is missing.
+
+    Raises:
+        UsageError: Something is said.
+    """
+    said = {**given(context).about, "version": version, "sign-with": given(context).key}
+    words = ["--tag" if name == "tags" else f"--{name}" for name, value in said.items() if value]
+    if publish is None and words:
+        raise UsageError(f"{', '.join(words)}: nothing is published. Add --publish NAME.", subject=words[0])
 
 
 def data_options(function: Command) -> Command:

@@ -10,7 +10,7 @@ import click
 from compatkit.cli.images import data_sets
 from compatkit.cli.keeping import Kept, check_target, keep, tell_kept
 from compatkit.cli.matrix import measuring_options
-from compatkit.cli.options import about, about_options
+from compatkit.cli.options import about, about_options, check_publishes
 from compatkit.cli.output import emit, paragraph, progress, report_text, rows
 from compatkit.cli.roots import registry
 from compatkit.contracts.batchnorm import estimates
@@ -68,6 +68,7 @@ def recombine_command(
     from compatkit.components.seams import needs_fit
     from compatkit.components.workspace.images import fitting_images
 
+    check_publishes(context, publish)
     if publish is not None:
         check_target(context, publish, "recombination")
     held = registry(context)

@@ -10,6 +10,7 @@ from compatkit.cli.cuts import image_size, model_arguments, model_options
 from compatkit.cli.options import (
     about,
     about_options,
+    check_publishes,
     data_options,
     json_option,
     registry_option,
@@ -19,7 +20,6 @@ from compatkit.cli.output import emit, rows
 from compatkit.cli.roots import destination, publishing
 from compatkit.cli.signing import chosen_key, sign_published
 from compatkit.cli.weights import offline
-from compatkit.errors import UsageError
 
 
 @click.command(
@@ -78,10 +78,9 @@ def split_command(
     """Cut a model; the parts must reproduce the whole bitwise."""
     from compatkit.registry.names import check_name
 
+    check_publishes(context, publish)
     settings, sides = model_arguments(kwargs), image_size(size)
     root, key = None, chosen_key(context)
-    if key is not None and publish is None:
-        raise UsageError("--sign-with signs what is published: --publish PREFIX.")
     if publish is not None:
         check_name(f"{publish}.extractor")
         root = destination(context)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from compatkit.cli.options import about, data_options, given, json_option, registry_option
+from compatkit.cli.options import data_options, given, json_option, registry_option
 from compatkit.cli.outcome import found_in
 from compatkit.cli.output import emit, news, speaks
 from compatkit.cli.publish import Release, averaged, check_numbers, release_options
@@ -106,7 +106,9 @@ def train_command(
 
     settings = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "scalars": scalars}
     line = ("compatkit", *given(context).line)
-    started = Started.of(recipe, root, data_root, settings=settings, prefix=prefix, command=line)
+    started = Started.of(
+        recipe, root, data_root, settings=settings, prefix=prefix, about=given(context).about, command=line
+    )
     try:
         plan = started.load(download, start)
     except DataError as error:
@@ -134,8 +136,7 @@ def train_command(
     if not first:
         return
     fit = averaged(fit)
-    said = about(context, plan.about)
-    release = Release(context, root, plan, folder, out is not None, images, said, version, major, key)
+    release = Release(context, root, plan, folder, out is not None, images, plan.about, version, major, key)
     if dry_run:
         context.exit(release.rehearse(fit, machine))
     release.publish(fit, started, machine)

@@ -63,6 +63,10 @@ class About:
     licence: str = ""
     source: str = ""
 
+    def updated(self, said: Mapping[str, Any]) -> About:
+        """Return this with the fields of ``said`` in place of its own, and its tags beside these."""
+        return attrs.evolve(self, **{**said, "tags": {**self.tags, **said.get("tags", {})}})
+
 
 @attrs.frozen
 class Edge:

@@ -86,6 +86,52 @@ def test_a_recombination_says_what_it_is_told(run: Any, parts: Path) -> None:
     assert about(parts, "digits/mixed") == EVERYTHING
 
 
+def test_what_was_said_of_a_run_is_remembered_until_it_is_published(
+    run: Any, recipe: Any, tmp_path: Path
+) -> None:
+    at, path = ("--registry", tmp_path / "parts"), recipe(("[trainer]", f"{TABLE}\n[trainer]"))
+    words = "--dry-run", "--tag", "state=final", "--title", "Ours", "--out", tmp_path / "run"
+    assert run(*at, "train", path, *words).code == 0
+    assert run("publish", tmp_path / "run", "--tag", "when=later", "--licence", "MIT").code == 0
+    said = ck.Registry.open(tmp_path / "parts").manifest("digits/left.head").about
+    assert (said.title, said.licence) == ("Ours", "MIT")
+    assert said.tags == {
+        "backbone": "resnet20_cifar",
+        "dataset": "left",
+        "state": "final",
+        "team": "digits",
+        "when": "later",
+    }
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("split", "resnet8_cifar", "--at", "layer2"),
+        ("recombine", "digits/left.extractor", "digits/right.head"),
+        ("bridge", "digits/left.extractor", "digits/right.head", "--data", "left"),
+        (
+            "adapt",
+            "digits/left.extractor",
+            "digits/left.head",
+            "--aux",
+            "digits/shared.dcc",
+            "--data",
+            "right",
+        ),
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("said", [("--tag", "a=b"), ("--title", "Ours")], ids=lambda words: words[0])
+def test_what_is_said_of_nothing_is_refused(
+    run: Any, command: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    found = run(*command, *said, "--json")
+    assert found.code == 2 and found.json["error"]["code"] == "usage"
+    assert said[0] in found.json["error"]["message"] and "--publish" in found.json["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("table", "named"),
     [("tags = { year = 2026 }", "'year'"), ('license = "MIT"', "Did you mean 'licence'")],

@@ -136,7 +136,7 @@ def test_without_a_name_nothing_is_published(run: Run, place: Path) -> None:
         ((*NAMES, "--data", "nothing.npz"), "There is no data set nothing.npz"),
         ((*NAMES, "--data", "parts"), "holds no images"),
         ((*NAMES, "--data", "photos", "--batch-size", 64), "48"),
-        ((*NAMES, "--data", "photos", "--version", "1.0.0"), "--version is the number"),
+        ((*NAMES, "--data", "photos", "--version", "1.0.0"), "--version: nothing is published"),
         ((*NAMES, "--data", "photos", "--publish", "Not A Name"), "Not A Name"),
         ((*NAMES, "--data", "photos", "--method", "nothing"), "nothing"),
         (("d/left.head", *NAMES[1:], "--data", "photos"), "where extractor is expected"),

@@ -62,7 +62,7 @@ def test_the_two_parts_of_one_cut_are_promised_and_no_others(run: Any, tmp_path:
     assert said.code == 0 and said.out.startswith(
         "promised: wiring direct, promise one-network, evidence none"
     )
-    assert "cut from one network with" in said.out and "Equal shapes" not in said.out
+    assert "one-network (protocol)" in said.out and "Equal shapes" not in said.out
     versions = ("zoo/small", "1.0.0"), ("zoo/small", "2.0.0"), ("zoo/earlier", "1.0.0")
     registry = ck.Registry.open(root)
     promised = [

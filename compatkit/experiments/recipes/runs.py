@@ -36,6 +36,7 @@ class Started:
         data_root: Folder of data sets, or None.
         registry: Where the parts are to be published.
         command: The words that started it.
+        about: What was said of its parts, by field of ``About``; wins over the tables'.
         published: What it was published as, by key; empty as long as it is not.
     """
 
@@ -46,6 +47,7 @@ class Started:
     data_root: str | None
     registry: str
     command: Sequence[str]
+    about: Mapping[str, Any] = attrs.field(factory=dict)
     published: Mapping[str, str] = attrs.field(factory=dict)
 
     @classmethod
@@ -113,7 +115,8 @@ class Started:
         """Return the recipe with its data sets; arguments and errors are those of ``recipes.read``."""
         file = Path(self.recipe)
         written = check(self.tables, file, prefix=self.prefix, **self.settings)
-        return written.load(loader(file, self.data_root, download), start)
+        plan = written.load(loader(file, self.data_root, download), start)
+        return attrs.evolve(plan, about=plan.about.updated(self.about))
 
     @contextmanager
     def kept(self, folder: Path) -> Iterator[None]:
