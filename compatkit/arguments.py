@@ -11,6 +11,15 @@ from typing import Any, TypeVar
 from compatkit.errors import UsageError
 
 Made = TypeVar("Made", bound=Callable[..., Any])
+_ELSEWHERE = {
+    "epochs": "steps",
+    "num_epochs": "steps",
+    "max_epochs": "steps",
+    "max_steps": "steps",
+    "learning_rate": "lr",
+    "initial_lr": "lr",
+}
+"""What other libraries call an argument, and what it is called here."""
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -74,7 +83,8 @@ def _refusal(
     placed = [name for name, one in takes.items() if one.kind in _BY_PLACE]
     if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in takes.values()):
         for name in (one for one in settings if one not in known):
-            near = difflib.get_close_matches(name, known, 1)
+            other = _ELSEWHERE.get(name)
+            near = [other] if other in known else difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'none'}."
             return UsageError(f"{whose} has no {what} {name!r}; {hint}", subject=name)
     for name, one in takes.items():

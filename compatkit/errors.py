@@ -5,7 +5,17 @@ A message says what was expected, what came, whose it is and what to do.
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
+
+_AN = re.compile("[AEIOaeio]|[Uu]n(?!i)|ndarray|[FHLMNRSX][A-Z]")
+"""Starts of names that are spoken with a vowel: int, OrderedDict, Unfold, LSTM."""
+
+
+def type_of(value: object) -> str:
+    """Return the type of a value for a message, with its article, such as ``"an int"``."""
+    name = type(value).__name__
+    return f"{'an' if _AN.match(name) else 'a'} {name}"
 
 
 class CompatkitError(Exception):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import compatkit as ck
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, type_of
 
 CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "setting of a trainer": (
@@ -77,6 +77,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "steps",
         "Trainer lacks 'steps' (by its name, steps=...)",
     ),
+    "epochs": (lambda registry: ck.Trainer(epochs=3), "epochs", "did you mean 'steps'?"),  # type: ignore[call-arg]
+    "learning rate": (
+        lambda registry: ck.Trainer(steps=1, learning_rate=0.1),  # type: ignore[call-arg]
+        "learning_rate",
+        "did you mean 'lr'?",
+    ),
     "check": (lambda registry: ck.check(None, None, evidense=()), "evidense", "check has no argument"),  # type: ignore[call-arg, arg-type]
     "check_all": (lambda registry: ck.check_all([], [], chanels={}), "chanels", "did you mean 'channels'?"),  # type: ignore[call-arg]
     "measure": (lambda registry: ck.measure(None, None, [], layer=()), "layer", "did you mean 'layers'?"),  # type: ignore[call-arg, arg-type]
@@ -103,6 +109,24 @@ def test_a_call_that_does_not_fit_is_answered(tmp_path: Path, call: str) -> None
     with pytest.raises(UsageError) as found:
         made(registry)
     assert found.value.subject == subject and said in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("int", "an int"),
+        ("str", "a str"),
+        ("ndarray", "an ndarray"),
+        ("uint8", "a uint8"),
+        ("NoneType", "a NoneType"),
+        ("Unfold", "an Unfold"),
+        ("UnionType", "a UnionType"),
+        ("LSTM", "an LSTM"),
+        ("Linear", "a Linear"),
+    ],
+)
+def test_types_are_told_with_their_article(name: str, said: str) -> None:
+    assert type_of(type(name, (), {})()) == said
 
 
 def test_an_error_of_the_call_itself_is_left_alone() -> None:

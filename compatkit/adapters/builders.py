@@ -16,7 +16,7 @@ from torch import nn
 
 from compatkit.contracts.canonical import dumps, loads
 from compatkit.contracts.contract import Blueprint
-from compatkit.errors import FormatError, UnknownName, UsageError
+from compatkit.errors import FormatError, UnknownName, UsageError, type_of
 from compatkit.plugins import find
 from compatkit.plugins import names as installed
 from compatkit.plugins.builders import build_network, library_of, models_of
@@ -143,7 +143,7 @@ def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: b
         given["pretrained"] = True
     whole = source.create(model, **given)
     if not isinstance(whole, nn.Module):
-        raise UsageError(f"Builder {builder!r} gave a {type(whole).__name__} for {model!r}, not a module.")
+        raise UsageError(f"Builder {builder!r} gave {type_of(whole)} for {model!r}, not a module.")
     return whole
 
 

@@ -68,7 +68,7 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
     except CompatkitError:
         raise
     except OSError as error:
-        why = f"they are not in the cache, and {hub()} does not answer" if lost else f"{error}"
+        why = f"they are not in the cache, and {hub()} does not answer" if lost else f"{error}".rstrip(".")
         raise EnvironmentFailure(
             f"The pretrained weights of {model!r} could not be fetched or read: {why}. Connect to the network, or "
             "put them into timm's cache first.",

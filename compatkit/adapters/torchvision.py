@@ -199,8 +199,9 @@ def _fetched(model: str, network: nn.Module) -> dict[str, Tensor]:
         )
         given, _ = renamed(model, stored)
     except Exception as error:
+        why = f"{error}".rstrip(".")
         raise EnvironmentFailure(
-            f"The pretrained weights of {model!r} could not be fetched or read: {error}. Connect to the network, or "
+            f"The pretrained weights of {model!r} could not be fetched or read: {why}. Connect to the network, or "
             f"put {cached.name} into torch's cache first.",
             subject=model,
         ) from error

@@ -174,9 +174,11 @@ def _run(words: list[str], machine: bool) -> int:
     except SystemExit as end:
         if end.code != TERMINATED:
             raise
-        return _fail("Ended by SIGTERM. Nothing half written is left.", "interrupted", TERMINATED, machine)
+        return _fail(
+            "Ended by SIGTERM. No partial files were left behind.", "interrupted", TERMINATED, machine
+        )
     except click.Abort:
-        return _fail("Interrupted. Nothing half written is left.", "interrupted", INTERRUPTED, machine)
+        return _fail("Interrupted. No partial files were left behind.", "interrupted", INTERRUPTED, machine)
     except click.ClickException as error:
         if machine:
             return _fail(error.format_message(), "usage", 2, machine)

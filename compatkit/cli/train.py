@@ -153,7 +153,7 @@ def _fit(plan: Recipe, frozen: Frozen, again: str) -> Fit:
         )
         news(f"The run {where}: {state}")
     elif speaks():
-        news(f"The state of the run is kept in {state}.")
+        news(f"Saving checkpoints to {state}")
     try:
         return plan.trainer.fit(
             plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from compatkit.errors import CompatkitError, UsageError
+from compatkit.errors import CompatkitError, UsageError, type_of
 from compatkit.plugins.importing import state_kept
 from compatkit.plugins.loading import Offer, tell
 from compatkit.plugins.owners import Owner, raised
@@ -69,9 +69,7 @@ def build_network(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> nn.Mod
         raise owner.error(f"building {model!r} with {given} failed: {raised(error)}") from error
     tell(changed, owner, f"building {model!r}", "Draw weights with torch alone, and set nothing global.")
     if not isinstance(network, nn.Module):
-        what = (
-            f"the class {network.__name__!r}" if inspect.isclass(network) else f"a {type(network).__name__}"
-        )
+        what = f"the class {network.__name__!r}" if inspect.isclass(network) else f"{type_of(network)}"
         raise owner.error(f"building {model!r} with {given} gave {what}, not a network (torch.nn.Module).")
     _check_configuration(network, model, owner)
     return network
@@ -81,7 +79,7 @@ def _check_configuration(network: nn.Module, model: str, owner: Owner) -> None:
     """Refuse a ``pretrained_cfg`` that would only fail where it is used."""
     config = getattr(network, "pretrained_cfg", None) or {}
     if not isinstance(config, Mapping):
-        raise owner.error(f"pretrained_cfg of {model!r} is a {type(config).__name__}, not a mapping.")
+        raise owner.error(f"pretrained_cfg of {model!r} is {type_of(config)}, not a mapping.")
     for key, (expected, fits) in _CONFIGURATION.items():
         value = config.get(key)
         if value is not None and not fits(value):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from compatkit.errors import CompatkitError, PluginError, UsageError
+from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
 from compatkit.hooks import Effect, Phase
 from compatkit.plugins.owners import raised
 
@@ -282,4 +282,4 @@ def check_losses(
 
 
 def _described(value: object) -> str:
-    return "nothing (None)" if value is None else f"a {type(value).__name__}"
+    return "nothing (None)" if value is None else f"{type_of(value)}"

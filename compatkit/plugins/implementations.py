@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import attrs
 
+from compatkit.errors import type_of
 from compatkit.hooks import PROJECT, Effect, Registration, Training
 from compatkit.plugins.owners import Owner, suggestion
 
@@ -136,8 +137,7 @@ def _options(member: object, attribute: str, owner: Owner) -> dict[str, Any] | N
         return None
     if not inspect.isroutine(member):
         raise owner.error(
-            f"{attribute!r} is a {type(member).__name__}; a hook is a function or a method. "
-            "Write it with def.",
+            f"{attribute!r} is {type_of(member)}; a hook is a function or a method. Write it with def.",
             attribute,
         )
     if getattr(member, PROJECT + "_spec", None) is not None:

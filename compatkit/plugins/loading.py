@@ -15,7 +15,7 @@ import attrs
 import pluggy
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from compatkit.errors import PluginError
+from compatkit.errors import PluginError, type_of
 from compatkit.hooks import HOOK_API, PROJECT, Register, Registration
 from compatkit.plugins.implementations import (
     PREFIX,
@@ -203,8 +203,7 @@ def _collect(plugin: Any, owner: Owner, kind: str, name: str) -> Callable[..., A
         raise owner.error(f"{hook} failed: {raised(error)}", hook) from error
     if returned:
         raise owner.error(
-            f"{hook} returned a {type(returned[0]).__name__}; nothing is done with it. "
-            "Call register(name, factory).",
+            f"{hook} returned {type_of(returned[0])}; nothing is done with it. Call register(name, factory).",
             hook,
         )
     if name not in collect.factories:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
+from compatkit.errors import type_of
 from compatkit.plugins.owners import Owner
 
 
@@ -17,7 +18,7 @@ def check_state(state: object, owner: Owner) -> dict[str, Any]:
     """
     if not isinstance(state, Mapping):
         raise owner.error(
-            f"compatkit_state returned a {type(state).__name__}; return a mapping from names to tensors "
+            f"compatkit_state returned {type_of(state)}; return a mapping from names to tensors "
             "and JSON values.",
             "compatkit_state",
         )

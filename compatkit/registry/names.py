@@ -147,7 +147,9 @@ class Range:
         """
         match = _RANGE.fullmatch(text)
         if match is None:
-            raise InvalidName(f"version range {text!r:.100} is none of '^1', '^1.2', '^1.2.0'.", subject=text)
+            raise InvalidName(
+                f"version range {text!r:.100} is not one of '^1', '^1.2', '^1.2.0'.", subject=text
+            )
         given = [int(number) for number in match.groups() if number is not None]
         return cls(Version(*given, *[0] * (3 - len(given))), len(given))
 

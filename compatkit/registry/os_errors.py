@@ -42,7 +42,7 @@ def environment(action: str, path: Path) -> Iterator[None]:
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "OSError")
         remedy = _REMEDIES.get(error.errno or 0, "check the file system and try again")
-        left = "" if action == "read" else " Nothing half written is left."
+        left = "" if action == "read" else " No partial files were left behind."
         raise EnvironmentFailure(
             f"could not {action} {path}: {error.strerror or error} ({name}); {remedy}.{left}", subject=path
         ) from error

@@ -108,7 +108,7 @@ def array(matrix: Matrix, field: str) -> NDArray[float64]:
         near = difflib.get_close_matches(str(field), known, 1)
         hint = f"; perhaps {near[0]!r}" if near else ""
         raise UnknownName(
-            f"{field!r:.80} is none of the numbers of a cell, {', '.join(known)}{hint}.", subject=field
+            f"{field!r:.80} is not one of the numbers of a cell, {', '.join(known)}{hint}.", subject=field
         )
     values = [
         [row(one, head, matrix.find(one.reference, head.reference))[field] for head in matrix.heads]

@@ -84,4 +84,4 @@ def _advice(error: OSError) -> str:
         return "give the path of a file, in a folder"
     if isinstance(error, PermissionError):
         return "choose a folder you may write to"
-    return "free some space or choose another place; nothing was left half written"
+    return "free some space or choose another place; no partial files were left behind"

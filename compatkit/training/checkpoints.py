@@ -130,7 +130,7 @@ def kept(path: Path) -> Kept | None:
         note = json.loads(metadata(data) or "")
         return Kept(int(note["step"]), note.get("ended") is True)
     except (FormatError, ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"The checkpoint {path} is none of a run: {error}", subject=path) from error
+        raise FormatError(f"{path} is not the checkpoint of a run: {error}", subject=path) from error
 
 
 def execution(data: bytes) -> Execution | None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from compatkit.contracts.contract import Data
-from compatkit.errors import DataError, TrainingError
+from compatkit.errors import DataError, TrainingError, type_of
 from compatkit.evaluation.preprocessing import normalise
 from compatkit.training.augmenting import Further
 from compatkit.training.precision import Precision
@@ -182,7 +182,7 @@ class Streamed:
 
         pair = isinstance(given, list | tuple) and len(given) == 2
         if not pair or not all(isinstance(one, Tensor) for one in given):
-            raise wrong(f"a batch that is a {type(given).__name__}", "Give (images, labels), both tensors.")
+            raise wrong(f"a batch that is {type_of(given)}", "Give (images, labels), both tensors.")
         images, labels = given
         shape = len(self._data.mean), *self._data.size
         if images.dim() != 4 or tuple(images.shape[1:]) != shape:

@@ -14,7 +14,7 @@ from compatkit.arguments import named
 from compatkit.contracts.contract import Data
 from compatkit.contracts.display import Shown, aligned
 from compatkit.data.dataset import DataSet, Split
-from compatkit.errors import DataError, UnknownName, UsageError
+from compatkit.errors import DataError, UnknownName, UsageError, type_of
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.normalisation import batches, evaluation_mode
@@ -275,8 +275,8 @@ def _parts(network: Network) -> dict[str, nn.Module]:
     if isinstance(network, nn.Module):
         return {"": network}
     raise UsageError(
-        f"A network is a torch module, a task of a fit (fit.tasks[...]), or what registry.recombine gives; got a "
-        f"{type(network).__name__}."
+        f"A network is a torch module, a task of a fit (fit.tasks[...]), or what registry.recombine gives; got "
+        f"{type_of(network)}."
     )
 
 

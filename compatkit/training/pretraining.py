@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from compatkit.contracts.canonical import dumps
-from compatkit.errors import FormatError, PluginError
+from compatkit.errors import FormatError, PluginError, type_of
 from compatkit.training.loop import Loop
 from compatkit.training.networks import initial_digest
 from compatkit.training.progress import Bar
@@ -103,7 +103,7 @@ def pretrain(loop: Loop, placing: Placing, shown: bool) -> Pretrained | None:
 def _plain(instance: str, said: object) -> Mapping[str, Any]:
     try:
         if not isinstance(said, Mapping):
-            raise FormatError(f"it is a {type(said).__name__}, not a mapping")
+            raise FormatError(f"it is {type_of(said)}, not a mapping")
         dumps(said)
     except FormatError as error:
         raise PluginError(

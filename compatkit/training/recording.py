@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from compatkit.errors import UnknownName, UsageError
+from compatkit.errors import UnknownName, UsageError, type_of
 
 
 class LayerCall(NamedTuple):
@@ -71,8 +71,8 @@ class Notes:
         """
         if not isinstance(given, Tensor) or not isinstance(output, Tensor):
             raise UsageError(
-                f"The layer {self.name!r} cannot be recorded: it takes a {type(given).__name__} and gives a "
-                f"{type(output).__name__}, not one tensor each. Ask for layers inside of it.",
+                f"The layer {self.name!r} cannot be recorded: it takes {type_of(given)} and gives "
+                f"{type_of(output)}, not one tensor each. Ask for layers inside of it.",
                 subject=self.name,
             )
         if self.during.gradients and not torch.is_grad_enabled():

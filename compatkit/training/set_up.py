@@ -15,7 +15,7 @@ from compatkit.adapters.blueprints import build, with_classes
 from compatkit.contracts.canonical import dumps
 from compatkit.contracts.classes import common
 from compatkit.contracts.contract import Blueprint, Label
-from compatkit.errors import CutError, UnknownName, UsageError
+from compatkit.errors import CutError, UnknownName, UsageError, type_of
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
 from compatkit.training.recording import Recorder
@@ -99,7 +99,7 @@ class SetUp:
             )
         if not isinstance(module, nn.Module):
             raise UsageError(
-                f"own expects a torch.nn.Module as {name!r}; got a {type(module).__name__}. Put a single parameter "
+                f"own expects a torch.nn.Module as {name!r}; got {type_of(module)}. Put a single parameter "
                 "into a module of its own.",
                 subject=name,
             )

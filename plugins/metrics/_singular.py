@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, type_of
 
 
 @attrs.frozen(eq=False)
@@ -108,4 +108,4 @@ def given_to(layer: nn.Module, values: Tensor) -> tuple[Tensor, int]:
 
 def _called(layer: nn.Module) -> str:
     """Return a layer in a line, and of one that holds others what it is."""
-    return f"a {type(layer).__name__}, which holds other layers" if any(layer.children()) else str(layer)
+    return f"{type_of(layer)}, which holds other layers" if any(layer.children()) else str(layer)

@@ -74,7 +74,7 @@ def test_a_run_has_a_folder_beside_the_registry_that_is_emptied_once_it_is_publi
     root = tmp_path / "parts"
     said = run("train", recipe(), "--registry", root)
     (folder,) = folders(root)
-    assert said.code == 0 and f"The state of the run is kept in {folder / STATE}." in said.err
+    assert said.code == 0 and f"Saving checkpoints to {folder / STATE}" in said.err
     assert folder.name.startswith("recipe-") and [one.name for one in folder.iterdir()] == ["run.json"]
     note = json.loads((folder / "run.json").read_text())
     assert note["published"]["left.head"] == "digits/left.head@1.0.0" and note["registry"] == str(root)

@@ -281,7 +281,7 @@ def test_a_file_of_something_else_is_left_alone(run: Run, toy: Any, tmp_path: Pa
         (
             '"energy": value',
             '"strength": value',
-            "its run measures 'strength', which is none of its measures",
+            "its run measures 'strength', which is not one of its measures",
         ),
         ('"energy": value', '"energy": float("nan")', "A run of a study measures finite numbers, or None"),
         ('kept={"arm": run.arm}', 'kept={"arm": {1}}', "must be JSON values"),

@@ -164,7 +164,9 @@ IMAGES, LABELS = np.zeros((2, 3, 3, 1), np.uint8), np.array([0, 1])
     [
         ([[1]], LABELS, CLASSES, "must be a numpy array, got list"),
         (IMAGES / 255, LABELS, CLASSES, r"must be uint8 \(0 to 255\), got float64. Scale to 0..255"),
-        (IMAGES.astype(np.int64), LABELS, CLASSES, "must be uint8"),
+        (IMAGES * np.nan, LABELS, CLASSES, "nan_to_num"),
+        (IMAGES.astype(np.int64), LABELS, CLASSES, r"Convert with astype\(numpy.uint8\)"),
+        (IMAGES.astype(np.int64) + 256, LABELS, CLASSES, r"Scale to 0..255 and convert"),
         (IMAGES[..., 0], LABELS, CLASSES, r"got \(2, 3, 3\)"),
         (IMAGES.reshape(2, 1, 3, 3)[..., [0, 1]], LABELS, CLASSES, "Channels come last"),
         (IMAGES[:0], LABELS[:0], CLASSES, "at least one image"),

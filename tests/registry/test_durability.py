@@ -211,7 +211,7 @@ def test_the_message_says_what_to_do(
     store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
 ):
     monkeypatch.setattr(durable, "step", fail_at(3, code))
-    with pytest.raises(EnvironmentFailure, match=f"{remedy}.*Nothing half written is left"):
+    with pytest.raises(EnvironmentFailure, match=f"{remedy}.*No partial files were left behind"):
         publish(store, "a")
     assert store.names() == []
 
@@ -331,7 +331,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path, publish: Publish):
         reference, value = publish(store, "a", 0), 1
         store.put_blob(os.urandom(40_000))  # nothing refers to this
         with pytest.raises(
-            EnvironmentFailure, match=r"ENOSPC.*the disk is full.*Nothing half written is left"
+            EnvironmentFailure, match=r"ENOSPC.*the disk is full.*No partial files were left behind"
         ):
             while True:
                 publish(store, "a", value)

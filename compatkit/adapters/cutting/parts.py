@@ -25,9 +25,9 @@ class _Unpickled:
 
     def __reduce__(self) -> str:
         raise UsageError(
-            "torch.save writes a module by pickle, which runs code when it is opened; parts are saved without. Use "
-            "registry.export(reference, 'part.safetensors') and compatkit.load_exported('part.safetensors'), which "
-            "needs no registry, or torch.save(module.state_dict(), ...) for the weights alone."
+            "Parts are not saved by pickle or torch.save(module), as opening such a file runs code. Call "
+            "registry.export(reference, 'part.safetensors') instead; compatkit.load_exported('part.safetensors') loads "
+            "it without a registry. For the weights alone call torch.save(module.state_dict(), 'weights.pt')."
         )
 
 

@@ -18,7 +18,7 @@ from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialisation import seeded, without_draws
 from compatkit.adapters.inputs import InputSpec, class_layer, config_of, input_of
 from compatkit.contracts.contract import Blueprint
-from compatkit.errors import CutError
+from compatkit.errors import CutError, type_of
 
 
 @attrs.frozen
@@ -202,7 +202,7 @@ def _run(whole: nn.Module, blueprint: Blueprint) -> tuple[Blueprint, nn.Module, 
                 subject=blueprint.split,
             ) from error
     raise CutError(
-        f"{blueprint.split!r} of {blueprint.model} gives a {type(features).__name__}; a cut passes tensors. Split "
+        f"{blueprint.split!r} of {blueprint.model} gives {type_of(features)}; a cut passes tensors. Split "
         "at another module.",
         subject=blueprint.split,
     )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.cutting.signals import signal
-from compatkit.errors import CutError
+from compatkit.errors import CutError, type_of
 
 RUNS = ((False, 2), (False, 3), (True, 2))
 """Train mode or not, and images in the batch."""
@@ -132,5 +132,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor {tuple(value.shape)}"
     if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)} ({', '.join(map(_shown, value))})"
-    return f"a {type(value).__name__}"
+        return f"{type_of(value)} of {len(value)} ({', '.join(map(_shown, value))})"
+    return f"{type_of(value)}"

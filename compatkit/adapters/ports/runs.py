@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.ports.portruns import PortRuns, Size
 from compatkit.adapters.ports.sizes import LARGEST_STRIDE
-from compatkit.errors import CutError
+from compatkit.errors import CutError, type_of
 
 MAX_RUNS = 14
 """Forward passes spent on narrowing the rules of height and width."""
@@ -171,7 +171,7 @@ def outputs_of(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...
     out: Any = module(*placed) if len(placed) == 1 else module(placed)
     found = tuple(_flat(out))
     if not found or not all(isinstance(one, Tensor) for one in found):
-        raise CutError(f"A part gives a tensor or a tuple of tensors; this one gave a {type(out).__name__}.")
+        raise CutError(f"A part gives a tensor or a tuple of tensors; this one gave {type_of(out)}.")
     return found
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, type_of
 
 DTYPES = {
     "float16": torch.float16,
@@ -43,7 +43,7 @@ class SeamAdapter(nn.Module):
         """Return the features with the one at ``port`` changed; one tensor gives one, a tuple a tuple."""
         if self.port is None:
             if not isinstance(features, Tensor):
-                raise UsageError(f"{self} takes one tensor, got a {type(features).__name__}.")
+                raise UsageError(f"{self} takes one tensor, got {type_of(features)}.")
             return self.adapted(features)
         return tuple(self.adapted(one) if at == self.port else one for at, one in enumerate(features))
 

@@ -23,7 +23,7 @@ from compatkit.contracts.check import check
 from compatkit.contracts.manifest import Parent
 from compatkit.contracts.verdict import Report
 from compatkit.data.split import Split
-from compatkit.errors import DataError, IncompatibleError, UsageError
+from compatkit.errors import DataError, IncompatibleError, UsageError, type_of
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
@@ -52,7 +52,7 @@ class Wish:
             value = getattr(self, name)
             if not isinstance(value, Split) and not (value is None and name != "data"):
                 raise UsageError(
-                    f"{name}= expects a Split of images, got a {type(value).__name__}. Pass data.train of a data set."
+                    f"{name}= expects a Split of images, got {type_of(value)}. Pass data.train of a data set."
                 )
         for name in ("labels", "test"):
             value = getattr(self, name)
@@ -109,7 +109,7 @@ def between(
     """Return a bridge for every pair; see ``Registry.bridges_between``."""
     rungs = _rungs_between(rung)
     if not isinstance(data, Mapping):
-        raise UsageError(f"data= expects images by the extractors' names, got a {type(data).__name__}.")
+        raise UsageError(f"data= expects images by the extractors' names, got {type_of(data)}.")
     pairs = [(left, right) for left in extractors for right in heads]
     found: dict[tuple[str, str], Bridge] = {}
     for number, (left, right) in enumerate(pairs):

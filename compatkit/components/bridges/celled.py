@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from compatkit.components.bridges.keeping import candidate_of
 from compatkit.components.bridges.results import Bridge
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, type_of
 from compatkit.evaluation.adapter import Adapter
 
 ANEW = ("batch", "reestimate")
@@ -27,7 +27,7 @@ def inserted(
     if not isinstance(bridges, Mapping):
         raise UsageError(
             "bridges= expects bridges by the pinned references of extractor and head, as bridges_between returns "
-            f"them; got a {type(bridges).__name__}."
+            f"them; got {type_of(bridges)}."
         )
     for pair, one in bridges.items():
         if not isinstance(one, Bridge) or pair != (one.extractor, one.head):

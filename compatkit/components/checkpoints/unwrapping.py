@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, type_of
 
 PLAIN = (
     "state_dict",
@@ -70,7 +70,7 @@ def unwrapped(value: Any, is_tensor: Callable[[Any], bool], *, key: str | None =
             )
         told.append(f"took the entry {step!r}{_rest(value, step)}")
         value = value[step]
-    what = "mappings deeper than expected" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+    what = "mappings deeper than expected" if isinstance(value, Mapping) else f"{type_of(value)}"
     raise UsageError(
         f"expected a state dict, a mapping from names to tensors, got {what}. Save model.state_dict()."
     )

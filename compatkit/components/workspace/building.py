@@ -10,7 +10,7 @@ from compatkit.components.loading import load, pinned
 from compatkit.components.workspace.finding import Finding
 from compatkit.contracts.batchnorm import estimates
 from compatkit.contracts.manifest import About
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, type_of
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import check_name
 from compatkit.registry.signing.trust import Trust
@@ -94,7 +94,7 @@ class Building(Finding):
 
         if data is not None and not isinstance(data, Split):
             raise UsageError(
-                f"data= expects a Split of images, got a {type(data).__name__}. Pass data.train of a data set."
+                f"data= expects a Split of images, got {type_of(data)}. Pass data.train of a data set."
             )
         report = self.check(extractor, head)
         first, second = self.store.resolve(extractor), self.store.resolve(head)

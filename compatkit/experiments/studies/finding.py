@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import attrs
 
 from compatkit import plugins
-from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError
+from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, type_of
 from compatkit.experiments.studies.study import Study
 from compatkit.plugins.owners import Owner
 
@@ -48,7 +48,7 @@ def find(number: str) -> Found:
     study = offer.make({})
     if not isinstance(study, Study):
         raise offer.owner.error(
-            f"its factory gives a {type(study).__name__}; a study is a compatkit.experiments.studies.Study."
+            f"its factory gives {type_of(study)}; a study is a compatkit.experiments.studies.Study."
         )
     return Found(number, study, offer.owner)
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, type_of
 from compatkit.experiments.studies import records
 from compatkit.experiments.studies.finding import Found, arms_of, find
 from compatkit.experiments.studies.records import Record
@@ -141,10 +141,10 @@ def _made(found: Found, run: Run, size: str) -> Record:
     began = time.perf_counter()
     outcome = found.study.run(run)
     if not isinstance(outcome, Outcome):
-        raise found.owner.error(f"its run gives a {type(outcome).__name__}; a run gives an Outcome.")
+        raise found.owner.error(f"its run gives {type_of(outcome)}; a run gives an Outcome.")
     known = {one.name for one in found.study.measures}
     if unknown := sorted(outcome.values.keys() - known):
-        raise found.owner.error(f"its run measures {unknown[0]!r}, which is none of its measures.")
+        raise found.owner.error(f"its run measures {unknown[0]!r}, which is not one of its measures.")
     seconds = round(time.perf_counter() - began, 2)
     owner = found.owner.distribution or "compatkit"
     versions = {name: version(name) for name in ("compatkit", "torch", "numpy")}

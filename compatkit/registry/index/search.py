@@ -107,7 +107,7 @@ def _kind(instance: object, field: attrs.Attribute[str | None], value: str | Non
     if value is not None and value not in KINDS:
         near = get_close_matches(str(value), KINDS, 1)
         hint = f"; perhaps {near[0]!r}" if near else ""
-        raise UsageError(f"kind {value!r:.80} is none of {', '.join(KINDS)}{hint}.", subject=value)
+        raise UsageError(f"kind {value!r:.80} is not one of {', '.join(KINDS)}{hint}.", subject=value)
 
 
 def _tags(instance: object, field: attrs.Attribute[Mapping[str, str]], value: Mapping[str, str]) -> None:

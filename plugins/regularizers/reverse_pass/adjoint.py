@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, type_of
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -55,7 +55,7 @@ def adjoint(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
     if isinstance(layer, LINEAR):
         return _by_jacobian(layer, like, y)
     raise UsageError(
-        f"A {type(layer).__name__} has no transpose here; dense layers and convolutions have one. Name others in "
+        f"{type_of(layer)} has no transpose here; dense layers and convolutions have one. Name others in "
         "`layers`."
     )
 
@@ -89,14 +89,14 @@ def refusal(layer: nn.Module) -> str | None:
     Its weights and buffers stay as they are.
     """
     if not isinstance(layer, LINEAR):
-        return f"it is a {type(layer).__name__}, which has no transpose here"
+        return f"it is {type_of(layer)}, which has no transpose here"
     if written_out(layer):
         return None
     try:
         with torch.no_grad(), _standing_still(layer):
             return _affine(layer)
     except Exception as error:  # a layer of unknown origin may raise anything
-        return f"a {type(layer).__name__} does not take a tensor alone ({type(error).__name__}: {error})"
+        return f"{type_of(layer)} does not take a tensor alone ({type(error).__name__}: {error})"
 
 
 def _affine(layer: nn.Module) -> str | None:
@@ -106,9 +106,9 @@ def _affine(layer: nn.Module) -> str | None:
     left, right, both = (layer.forward(x) - first for x in (one, other, one - 2 * other))
     most = CLOSE * max(1.0, float(left.abs().max()), float(right.abs().max()))
     if float((both - (left - 2 * right)).abs().max()) > most:
-        return f"a {type(layer).__name__} is not affine in its input"
+        return f"{type_of(layer)} is not affine in its input"
     if float((first - bias).abs().max()) > most:
-        return f"what a {type(layer).__name__} gives for zeros is not its bias"
+        return f"what {type_of(layer)} gives for zeros is not its bias"
     return None
 
 

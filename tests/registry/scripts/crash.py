@@ -69,7 +69,7 @@ def interrupted(number: int, way: str, act: Callable[[Path], object], root: Path
             act(root)
         except EnvironmentFailure as error:
             said = str(error)
-            told = root.name in said and any(name in said for name in (*ERRORS, "Nothing half written"))
+            told = root.name in said and any(name in said for name in (*ERRORS, "No partial files"))
             os._exit(REFUSED if told else BROKEN)
         except BaseException:
             traceback.print_exc()
