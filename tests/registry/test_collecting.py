@@ -21,12 +21,12 @@ from compatkit.contracts.manifest import Manifest, Parent, edges, to_bytes
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
 from compatkit.registry import disk as durable
 from compatkit.registry.care import Care
-from compatkit.registry.documents import names
 from compatkit.registry.gc import leftovers
 from compatkit.registry.gc.collecting import Plan, known, plan
 from compatkit.registry.gc.sweeping import Collected
 from compatkit.registry.index import scanning
 from compatkit.registry.index.lookup import Index
+from compatkit.registry.reach import names
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]

@@ -16,10 +16,10 @@ from compatkit.contracts.canonical import MAX_BYTES
 from compatkit.contracts.canonical import digest as digest_of
 from compatkit.errors import FormatError, IntegrityError
 from compatkit.registry import disk as durable
-from compatkit.registry.documents import Found, How, names
 from compatkit.registry.gc.peeking import entries, opened
 from compatkit.registry.gc.roots import Root, Roots
 from compatkit.registry.os_errors import environment
+from compatkit.registry.reach import Found, How, names
 
 Progress = Callable[[int, int, str], None]
 
