@@ -204,6 +204,7 @@ def scan(
     entries: List | None = None,
     names: Callable[[str], bool] | None = None,
     pairs: Callable[[str, str], bool] | None = None,
+    signed: Callable[[str], bool] | None = None,
 ) -> Iterator[Place]:
     """Yield everything in a registry by what it is; no file is opened and no link followed.
 
@@ -216,6 +217,7 @@ def scan(
         entries: Lists a folder in place of ``listed``, such as one that notes errors and goes on.
         names: Whether the files of a name are wanted.
         pairs: Whether the results of two function digests (64 hex digits each) are wanted.
+        signed: Whether the signatures of a manifest (64 hex digits) are wanted.
 
     Raises:
         OSError: A folder cannot be listed; only if ``entries`` raises it.
@@ -225,6 +227,7 @@ def scan(
         entries or partial(listed, root),
         names or (lambda name: True),
         pairs or (lambda extractor, head: True),
+        signed or (lambda manifest: True),
     )
     for folder in folders or TOP:
         if not folder:
@@ -252,6 +255,7 @@ class _Scan:
     list: List
     names: Callable[[str], bool]
     pairs: Callable[[str, str], bool]
+    signed: Callable[[str], bool]
 
     def is_folder(self, folder: str) -> bool:
         try:
@@ -365,10 +369,10 @@ class _Scan:
             path = f"signatures/{entry.name}"
             if not HEXADECIMAL.fullmatch(entry.name):
                 yield Unknown(path, "", entry)
-            elif entry.is_dir(follow_symlinks=False):
-                yield from self._signed(entry.name)
-            else:
+            elif not entry.is_dir(follow_symlinks=False):
                 yield Obstacle(path, entry)
+            elif self.signed(entry.name):
+                yield from self._signed(entry.name)
 
     def _signed(self, signed: str) -> Iterator[Place]:
         for entry in self.list(f"signatures/{signed}"):

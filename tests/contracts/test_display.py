@@ -15,9 +15,9 @@ from small import data_set, quick
 import compatkit as ck
 from compatkit.contracts.display import LINES, WIDTH, Shown, screenful
 from compatkit.contracts.manifest import About
+from compatkit.registry.maintenance.check import Soundness
+from compatkit.registry.maintenance.faults import Fault
 from compatkit.registry.names import Reference
-from compatkit.registry.verify.faults import Fault
-from compatkit.registry.verify.soundness import Soundness
 
 HOSTILE = "<script>\x1b[31m\u202e&\"'</script>"
 

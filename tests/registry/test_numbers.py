@@ -11,10 +11,10 @@ import pytest
 from compatkit.contracts.contract import Label
 from compatkit.contracts.manifest import About, Manifest, Payload, to_bytes
 from compatkit.errors import VersionUntrue
+from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
 from compatkit.registry.steps import check_number
 from compatkit.registry.store import Store
-from compatkit.registry.verify.soundness import examine
 
 NAME = "digits/eye"
 

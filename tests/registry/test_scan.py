@@ -93,7 +93,7 @@ def test_places_say_what_their_names_say(hand: Hand) -> None:
     assert places == [
         Aside("", "tmp", "draft"),
         VersionFile("", "a/b", Version(1, 20, 3)),
-        ResultPointer("", *HEX[1:5]),
+        ResultPointer("", HEX[1], HEX[2], HEX[3], HEX[4]),
         PolicyFile("", "digits/*", 3),
         SignatureFile("", HEX[1], f"{HEX[2][:16]}-{HEX[3]}.json"),
         Misplaced("", f"sha256:{HEX[3]}"),

@@ -12,24 +12,15 @@ from pathlib import Path
 import attrs
 
 from compatkit.contracts.canonical import MAX_BYTES, loads
-from compatkit.errors import CompatkitError, FormatError, IntegrityError
+from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.registry import disk as durable
-from compatkit.registry.repair.planning import ASIDE, REFER, RESTORE, Planned
-from compatkit.registry.verify.contents import read_content
-from compatkit.registry.verify.faults import CODES, Fault, Findings
-from compatkit.registry.verify.missing import blob_path
-from compatkit.registry.verify.reaching import RESULTS, edges
-from compatkit.registry.verify.survey import Survey
-from compatkit.registry.verify.surveying import ANY_DIGEST, HEXADECIMAL, listed, survey_evidence
-
-MISSING = {
-    "blob-missing",
-    "manifest-missing",
-    "parent-missing",
-    "kin-missing",
-    "result-missing",
-    "blob-in-trash",
-}
+from compatkit.registry.maintenance.blobs import blob
+from compatkit.registry.maintenance.contents import read_content
+from compatkit.registry.maintenance.faults import CODES, Fault
+from compatkit.registry.maintenance.plan import ASIDE, REFER, RESTORE, Planned
+from compatkit.registry.maintenance.uses import RESULTS
+from compatkit.registry.reach import edges
+from compatkit.registry.scan import HEXADECIMAL, Aside, Blob, Misplaced, ResultPointer, listed, scan
 
 
 @attrs.define
@@ -41,41 +32,41 @@ class BlobRepair:
     _kept: dict[str, list[str]] | None = None
     _pointers: dict[str, list[str]] | None = None
 
-    def takes(self, fault: Fault) -> bool:
-        """Tell whether a fault is one of blobs."""
-        return fault.path.startswith("blobs/")
+    def rights(self, fault: Fault) -> bool:
+        """Plan to take the right to write away."""
+        mode = stat.S_IMODE(os.lstat(self.planned.root / fault.path).st_mode) & ~0o222
+        return self.planned.give_rights(fault, mode)
 
-    def mend(self, fault: Fault) -> bool:
-        """Plan what mends a fault; False if nothing does."""
-        digest = self._digest(fault.path)
-        if fault.code == "blob-writable":
-            mode = stat.S_IMODE(os.lstat(self.planned.root / fault.path).st_mode) & ~0o222
-            return self.planned.give_rights(fault, mode)
-        if digest is None:
+    def missing(self, fault: Fault, place: Blob) -> bool:
+        """Plan to bring a blob; or, if it was a result, to move what points at it away."""
+        return self.bring(fault, place.digest) or self.forget_result(fault, place)
+
+    def damaged(self, fault: Fault, place: Blob) -> bool:
+        """Plan to move what is in a blob's place away, and to bring the blob."""
+        digest = place.digest
+        if fault.code == "blob-size" and self._is(place.path, digest):
             return False
-        if fault.code in ("blob-place", "misnamed"):
-            return self._move_to_place(fault, digest)
-        if fault.code in MISSING:
-            return self.bring(fault, digest) or self._forget_result(fault, digest)
-        if fault.code == "result-format":
-            return self._forget_result(fault, digest)
-        plain = fault.code in ("blob-digest", "blob-size")
-        if not plain and fault.code not in ("symlink", "special-file", "folder-for-file"):
-            return False
-        if fault.code == "blob-size" and self._is(fault.path, digest):
-            return False
-        work = partial(self.planned.mender.set_aside, fault.path, lambda path: self._differs(path, digest))
-        self.planned.act(fault, ASIDE, f"move {fault.path} to quarantine/", work)
-        if not self.bring(fault, digest) and not self._forget_result(fault, digest) and fault.whose:
+        work = partial(self.planned.mender.set_aside, place.path, lambda path: self._differs(path, digest))
+        self.planned.act(fault, ASIDE, f"move {place.path} to quarantine/", work)
+        if not self.missing(fault, place) and fault.whose:
             self.planned.leave(fault, CODES["blob-missing"].remedy)
         return True
+
+    def misplaced(self, fault: Fault, place: Misplaced) -> bool:
+        """Plan to move a blob to its place, unless there is one or its bytes do not fit."""
+        target = blob(place.digest).path
+        if self._is_file(self.planned.root / target) or not self._is(place.path, place.digest):
+            return False
+        work = partial(self.planned.mender.put_back, target, place.digest, place.path)
+        self._brought[place.digest] = True
+        return self.planned.act(fault, RESTORE, f"move {place.path} to {target}", work)
 
     def bring(self, fault: Fault, digest: str) -> bool:
         """Plan to put bytes in their place, and what they keep; False if no good copy is known."""
         if digest in self._brought:
             return self._brought[digest]
         self._brought[digest] = False  # what keeps itself, in a circle, ends here
-        place, mender, source = blob_path(digest), self.planned.mender, self.planned.source
+        place, mender, source = blob(digest).path, self.planned.mender, self.planned.source
         copy = next((one for one in self._copies(digest) if self._is(one, digest)), None)
         if copy is not None:
             work = partial(mender.put_back, place, digest, copy)
@@ -92,7 +83,7 @@ class BlobRepair:
 
     def is_there(self, digest: str) -> bool:
         """Tell whether a blob is in its place and nothing is wrong with it, or will be."""
-        path = blob_path(digest)
+        path = blob(digest).path
         there = self._is_file(self.planned.root / path) and not self.planned.faulty(path)
         return there or self._brought.get(digest, False)
 
@@ -100,7 +91,7 @@ class BlobRepair:
         """Plan to bring a manifest and what it keeps, as far as that is damaged or missing; False if it cannot be."""
         if not self.is_there(digest):
             return self.bring(fault, digest)
-        self._follow(fault, self.planned.root, blob_path(digest))
+        self._follow(fault, self.planned.root, blob(digest).path)
         return True
 
     def _follow(self, fault: Fault, root: Path, path: str) -> None:
@@ -109,44 +100,40 @@ class BlobRepair:
             state = os.lstat(root / path)
             found = durable.read(root / path, root) if state.st_size <= MAX_BYTES else None
             value = loads(found[0], what=path) if found is not None and found[0][:1] == b"{" else None
-        except (FormatError, CompatkitError, OSError):
+        except (CompatkitError, OSError):
             return  # no document; or what cannot be read here fails again, and is told, when it is put back
         for _, edge, _ in edges(value):
             if not self.is_there(edge):
                 self.bring(fault, edge)
 
-    def _move_to_place(self, fault: Fault, digest: str) -> bool:
-        place = blob_path(digest)
-        if self._is_file(self.planned.root / place) or not self._is(fault.path, digest):
-            return False
-        work = partial(self.planned.mender.put_back, place, digest, fault.path)
-        self._brought[digest] = True
-        return self.planned.act(fault, RESTORE, f"move {fault.path} to {place}", work)
-
-    def _forget_result(self, fault: Fault, digest: str) -> bool:
+    def forget_result(self, fault: Fault, place: Blob) -> bool:
         """Plan to move pointers to a lost result away, so that checks work again; then measure again."""
         if self._pointers is None:
-            survey = Survey(self.planned.root, Findings())
-            survey_evidence(survey)
             self._pointers = defaultdict(list)
-            for one in survey.results:
-                self._pointers[f"sha256:{one[3]}"].append("/".join(("evidence", *one)))
-        pointers = self._pointers.get(digest, [])
+            for one in scan(self.planned.root, "evidence", entries=self._entries):
+                if isinstance(one, ResultPointer):
+                    self._pointers[f"sha256:{one.result}"].append(one.path)
+        pointers = self._pointers.get(place.digest, [])
         for path in pointers:
             work = partial(self.planned.mender.set_aside, path, lambda path: True)
-            self.planned.act(
-                fault, REFER, f"move {path} to quarantine/: its result is lost; measure again", work, path
-            )
+            words = f"move {path} to quarantine/: its result is lost; measure again"
+            self.planned.act(fault, REFER, words, work, path)
         return bool(pointers) and all(user.startswith(RESULTS) for user in fault.whose)
 
     def _copies(self, digest: str) -> Iterator[str]:
         if self._kept is None:
             self._kept = defaultdict(list)
-            for folder in ("trash", "quarantine"):
-                for name in listed(Survey(self.planned.root, Findings()), folder):
-                    if HEXADECIMAL.fullmatch(name[:64]):
-                        self._kept[f"sha256:{name[:64]}"].append(f"{folder}/{name}")
+            for one in scan(self.planned.root, "trash", "quarantine", entries=self._entries):
+                if isinstance(one, Aside) and HEXADECIMAL.fullmatch(one.file[:64]):
+                    self._kept[f"sha256:{one.file[:64]}"].append(one.path)
         yield from self._kept.get(digest, [])
+
+    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+        """Return what is in a folder; nothing where it cannot be listed, which the examination told."""
+        try:
+            return listed(self.planned.root, folder)
+        except OSError:
+            return []
 
     def _is(self, path: str, digest: str) -> bool:
         try:
@@ -168,7 +155,3 @@ class BlobRepair:
             return stat.S_ISREG(os.lstat(path).st_mode)
         except OSError:
             return False
-
-    def _digest(self, path: str) -> str | None:
-        match = ANY_DIGEST.search(path.rpartition("/")[2])
-        return f"sha256:{match[1].lower()}" if match else None
