@@ -174,7 +174,7 @@ class Obstacle(NamedTuple):
 
 
 class EmptyFolder(NamedTuple):
-    """A folder below ``refs`` or ``evidence`` that holds nothing."""
+    """A folder for references, results or blobs that holds nothing, and is none of the layout's own."""
 
     path: str
     entry: Entry = None
@@ -399,7 +399,10 @@ class _Scan:
         elif not shard.is_dir(follow_symlinks=False):
             yield Obstacle(folder, shard)
         else:
-            for entry in self.list(folder):
+            found = self.list(folder)
+            if not found:
+                yield EmptyFolder(folder)
+            for entry in found:
                 path = f"{folder}/{entry.name}"
                 if HEXADECIMAL.fullmatch(entry.name) and entry.name.startswith(shard.name):
                     yield Blob(path, f"sha256:{entry.name}", entry)

@@ -21,11 +21,10 @@ from compatkit.contracts.manifest import Manifest, Parent, edges, to_bytes
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
 from compatkit.registry import disk as durable
 from compatkit.registry.care import Care
-from compatkit.registry.gc import leftovers
-from compatkit.registry.gc.collecting import Plan, known, plan
-from compatkit.registry.gc.sweeping import Collected
 from compatkit.registry.index import scanning
 from compatkit.registry.index.lookup import Index
+from compatkit.registry.maintenance import gc
+from compatkit.registry.maintenance.gc import Collected, Plan, known, plan
 from compatkit.registry.reach import names
 from compatkit.registry.store import Store
 
@@ -771,7 +770,7 @@ def test_a_clock_that_runs_ahead_of_the_file_system_collects_nothing(
 ):
     lonely = unused(store)
     ahead = time.time() + 10 * DAY
-    monkeypatch.setattr(leftovers.time, "time", lambda: ahead)
+    monkeypatch.setattr(gc.time, "time", lambda: ahead)
     found = plan(store)
     assert digests(found.blobs) == {lonely}  # a plan cannot know
     assert found.apply().moved == [] and store.objects.size(lonely) == 22
@@ -783,7 +782,7 @@ def test_a_clock_that_was_set_back_collects_nothing(store: Store, monkeypatch: p
     age(store, store.objects.path(lonely))
     found = plan(store)
     behind = time.time() - 10 * DAY
-    monkeypatch.setattr(leftovers.time, "time", lambda: behind)
+    monkeypatch.setattr(gc.time, "time", lambda: behind)
     assert found.apply().moved == [] and plan(store).is_empty
 
 
@@ -956,7 +955,7 @@ def test_what_is_missing_for_a_moment_only_is_waited_for(
         if len(waited) == 2:
             blob.write_bytes(data)
 
-    monkeypatch.setattr("compatkit.registry.gc.marking.time.sleep", come_back)
+    monkeypatch.setattr("compatkit.registry.maintenance.marks.time.sleep", come_back)
     assert plan(store, grace=timedelta(0), alone=True).blobs == ()
     assert waited == [0.05, 0.05]
     blob.unlink()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from compatkit.errors import FormatError, IntegrityError, InvalidName, PolicyMoved, UsageError
 from compatkit.registry import disk as durable
-from compatkit.registry.gc.collecting import plan
+from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.policies import (
     MODES,
     Images,

@@ -41,8 +41,8 @@ from compatkit.errors import (
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.importing import import_components
 from compatkit.registry.copy.signatures import SignatureWarning
-from compatkit.registry.gc.collecting import plan
 from compatkit.registry.maintenance.check import examine
+from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.maintenance.repair import plan as repair
 from compatkit.registry.signing.envelope import Envelope
 from compatkit.registry.signing.signatures import Signatures, file_name

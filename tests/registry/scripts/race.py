@@ -25,9 +25,9 @@ from compatkit.contracts.canonical import dumps
 from compatkit.errors import CompatkitError, IntegrityError, PolicyBroken
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.importing import import_components
-from compatkit.registry.gc import leftovers
-from compatkit.registry.gc.collecting import plan
 from compatkit.registry.index.lookup import Index
+from compatkit.registry.maintenance import gc
+from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 
 SOURCE = "source"
@@ -184,7 +184,7 @@ def lack(what: list[str]) -> None:
     if "links" in what:
         durable.link = lambda source, target: False
     if "pids" in what:
-        leftovers._runs = lambda process: False
+        gc._runs = lambda process: False
     if "locks" in what:
         import fcntl
 
