@@ -23,7 +23,7 @@ from compatkit.registry import disk as durable
 from compatkit.registry.care import Care
 from compatkit.registry.index import scanning
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.maintenance import gc
+from compatkit.registry.maintenance import leftovers
 from compatkit.registry.maintenance.gc import Collected, Plan, known, plan
 from compatkit.registry.reach import names
 from compatkit.registry.store import Store
@@ -770,7 +770,7 @@ def test_a_clock_that_runs_ahead_of_the_file_system_collects_nothing(
 ):
     lonely = unused(store)
     ahead = time.time() + 10 * DAY
-    monkeypatch.setattr(gc.time, "time", lambda: ahead)
+    monkeypatch.setattr(leftovers.time, "time", lambda: ahead)
     found = plan(store)
     assert digests(found.blobs) == {lonely}  # a plan cannot know
     assert found.apply().moved == [] and store.objects.size(lonely) == 22
@@ -782,7 +782,7 @@ def test_a_clock_that_was_set_back_collects_nothing(store: Store, monkeypatch: p
     age(store, store.objects.path(lonely))
     found = plan(store)
     behind = time.time() - 10 * DAY
-    monkeypatch.setattr(gc.time, "time", lambda: behind)
+    monkeypatch.setattr(leftovers.time, "time", lambda: behind)
     assert found.apply().moved == [] and plan(store).is_empty
 
 

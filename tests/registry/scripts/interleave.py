@@ -27,7 +27,7 @@ from compatkit.contracts.manifest import Parent
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.importing import import_components
-from compatkit.registry.maintenance import gc
+from compatkit.registry.maintenance import leftovers
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 
@@ -219,7 +219,7 @@ def main() -> None:
     if "links" in words:
         durable.link = lambda source, target: False
     if "pids" in words:
-        gc._runs = lambda process: False
+        leftovers._runs = lambda process: False
     known = {one.name: one for one in ENCOUNTERS}
     for word in words:
         name, colon, strides = word.partition(":")

@@ -26,7 +26,7 @@ from compatkit.errors import CompatkitError, IntegrityError, PolicyBroken
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.importing import import_components
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.maintenance import gc
+from compatkit.registry.maintenance import leftovers
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 
@@ -184,7 +184,7 @@ def lack(what: list[str]) -> None:
     if "links" in what:
         durable.link = lambda source, target: False
     if "pids" in what:
-        gc._runs = lambda process: False
+        leftovers._runs = lambda process: False
     if "locks" in what:
         import fcntl
 

@@ -1,0 +1,173 @@
+"""What is old enough to go: drafts that nobody finishes, blobs that were taken out, folders that hold nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import attrs
+
+from compatkit.registry import disk as durable
+from compatkit.registry.blobs import GRACE_SECONDS
+from compatkit.registry.scan import Aside, scan
+
+_DRAFT = re.compile(r"([1-9][0-9]{0,9})-[0-9a-f]{16}")
+_TRASHED = re.compile(r"([0-9a-f]{64})-[1-9][0-9]{0,9}-[0-9a-f]{16}")
+
+
+@attrs.frozen
+class Leftover:
+    """A file that is kept for nobody.
+
+    Attributes:
+        path: Relative to the registry.
+        digest: If it is a blob, ``sha256:...``.
+        bytes: Its size.
+        age: Seconds since it was last written or taken out; below 0 if its time lies in the future.
+    """
+
+    path: str
+    digest: str | None
+    bytes: int
+    age: float
+
+
+@attrs.frozen
+class Ages:
+    """What is old.
+
+    Attributes:
+        now: Seconds since 1970.
+        grace: Seconds; whatever changed since is left alone.
+    """
+
+    now: float
+    grace: float
+
+    def of(self, state: os.stat_result) -> float:
+        """Return the seconds since a file was last written or touched."""
+        return self.now - state.st_mtime
+
+    def old(self, state: os.stat_result) -> bool:
+        """Tell whether the grace time is over. A time in the future is that of a young file on another clock."""
+        age = self.of(state)
+        return age >= 0 and age >= self.grace
+
+    def out(self, state: os.stat_result) -> float:
+        """Return the seconds since a file was moved to ``trash``, which touches it.
+
+        Another user's file cannot be touched; its state changed when it was moved.
+        """
+        foreign = hasattr(os, "geteuid") and state.st_uid != os.geteuid()
+        return self.now - (max(state.st_mtime, state.st_ctime) if foreign else state.st_mtime)
+
+    def long_out(self, state: os.stat_result) -> bool:
+        """Tell whether a file was in ``trash`` for the grace time."""
+        return 0 <= self.out(state) and self.grace <= self.out(state)
+
+    def given_up(self, name: str, state: os.stat_result) -> bool:
+        """Tell whether a draft in ``tmp`` will not be finished any more.
+
+        Whatever the grace, the drafts of a process that runs on this machine are left alone for 24 h.
+        """
+        match = _DRAFT.fullmatch(name)
+        if match is None or not self.old(state):
+            return False
+        return self.of(state) >= GRACE_SECONDS or not _runs(int(match[1]))
+
+    def intends(self, name: str, state: os.stat_result) -> bool:
+        """Tell whether a draft in ``tmp`` may still become a reference."""
+        return not self.given_up(name, state)
+
+
+def clock(root: Path) -> float:
+    """Return the time on the clock of the registry's file system, or on this machine's if that is behind.
+
+    Ages are differences to times that the file system wrote: if this machine's clock ran ahead of it, everything would
+    look old.
+    """
+    folder = root / "tmp"
+    durable.make_folder(folder, root)
+    durable.touch(folder)  # takes no space, so that a full disk can be tidied
+    return min(time.time(), os.lstat(folder).st_mtime)
+
+
+def aside(root: Path, ages: Ages) -> tuple[list[Leftover], list[Leftover], list[Leftover]]:
+    """Return the drafts that will not be finished, the blobs in ``trash``, old and young, and what is damaged."""
+    drafts: list[Leftover] = []
+    trash: list[Leftover] = []
+    quarantine: list[Leftover] = []
+    for one in scan(root, "tmp", "trash", "quarantine"):
+        if not isinstance(one, Aside):
+            durable.check_folders(root / one.path, root)
+            continue
+        try:
+            state = os.lstat(root / one.path)
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(state.st_mode):
+            continue
+        if one.folder == "quarantine":
+            quarantine.append(Leftover(one.path, None, state.st_size, ages.of(state)))
+        elif one.folder == "trash" and (match := _TRASHED.fullmatch(one.file)):
+            trash.append(Leftover(one.path, f"sha256:{match[1]}", state.st_size, ages.out(state)))
+        elif one.folder == "tmp" and ages.given_up(one.file, state):
+            drafts.append(Leftover(one.path, None, state.st_size, ages.of(state)))
+    return drafts, trash, quarantine
+
+
+def is_empty(folder: Path, ages: Ages) -> bool:
+    """Tell whether a folder is old and holds nothing."""
+    try:
+        state = os.lstat(folder)
+        return stat.S_ISDIR(state.st_mode) and ages.old(state) and not os.listdir(folder)
+    except FileNotFoundError:
+        return False
+
+
+def remove_folders(root: Path, empty: Iterable[str], ages: Ages) -> int:
+    """Remove folders that hold nothing, and those above them that then hold nothing; return how many.
+
+    A publisher that needs one of them at this moment makes it again.
+    """
+    count = 0
+    for name in empty:
+        folder, old = root / name, _is_old(root / name, ages)
+        while old and len(folder.relative_to(root).parts) > (2 if name.startswith("blobs/") else 1):
+            try:
+                durable.check_folders(folder, root)
+                old = _is_old(folder.parent, ages)  # before its entry goes, which makes it young
+                durable.step("rmdir", folder)
+                os.rmdir(folder)
+            except FileNotFoundError:
+                break
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                break  # somebody has begun to use it
+            count, folder = count + 1, folder.parent
+    return count
+
+
+def _is_old(folder: Path, ages: Ages) -> bool:
+    try:
+        return ages.old(os.lstat(folder))
+    except FileNotFoundError:
+        return False
+
+
+def _runs(process: int) -> bool:
+    if os.name == "nt":
+        return True  # there, asking with a signal would end it
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
