@@ -66,7 +66,7 @@ def log(store: Store, name: str) -> list[Entry]:
     """
     check_name(name)
     survey = Survey(store.root)
-    survey.look("refs", names=lambda one: one == name)
+    survey.look(f"refs/{name}", names=name.__eq__)
     if name not in survey.names:
         store.versions(name)  # says which names are near
         raise NotFound(f"no component is named {name!r}.", subject=name)

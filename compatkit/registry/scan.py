@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeAlias
 
 import attrs
@@ -213,7 +213,8 @@ def scan(
 
     Args:
         root: Of the registry.
-        folders: At the top, such as ``"refs"``; ``""`` is what else lies at the top. None given takes all.
+        folders: At the top, such as ``"refs"``, or that of a name, such as ``"refs/digits/mnist"``; ``""`` is what
+            else lies at the top. None given takes all.
         entries: Lists a folder in place of ``listed``, such as one that notes errors and goes on.
         names: Whether the files of a name are wanted.
         pairs: Whether the results of two function digests (64 hex digits each) are wanted.
@@ -230,12 +231,7 @@ def scan(
         signed or (lambda manifest: True),
     )
     for folder in folders or TOP:
-        if not folder:
-            yield from walk.top()
-        elif walk.is_folder(folder):
-            yield from walk.folder(folder)
-        elif os.path.lexists(root / folder):
-            yield Obstacle(folder)
+        yield from walk.within(folder) if folder else walk.top()
 
 
 def listed(root: Path, folder: str) -> list[os.DirEntry[str]]:
@@ -257,11 +253,17 @@ class _Scan:
     pairs: Callable[[str, str], bool]
     signed: Callable[[str], bool]
 
-    def is_folder(self, folder: str) -> bool:
-        try:
-            return stat.S_ISDIR(os.lstat(self.root / folder).st_mode)
-        except FileNotFoundError:
-            return False
+    def within(self, folder: str) -> Iterator[Place]:
+        """Yield what is in a folder, or what stands in the way to it."""
+        for at in (*reversed(PurePosixPath(folder).parents), PurePosixPath(folder)):
+            try:
+                mode = os.lstat(self.root / at).st_mode
+            except FileNotFoundError:
+                return
+            if not stat.S_ISDIR(mode) and at.name:
+                yield Obstacle(str(at))
+                return
+        yield from self.folder(folder)
 
     def top(self) -> Iterator[Place]:
         for entry in self.list(""):
@@ -269,18 +271,19 @@ class _Scan:
                 yield Unknown(entry.name, "", entry)
 
     def folder(self, folder: str) -> Iterator[Place]:
+        kind, *segments = folder.split("/")
         if folder in ASIDE:
             return (Aside(f"{folder}/{entry.name}", folder, entry.name, entry) for entry in self.list(folder))
         if folder in ("keys", "locks"):
             return self._reserved(folder)
         read = {
-            "refs": partial(self._names, folder, ()),
+            "refs": partial(self._names, folder, tuple(segments)),
             "evidence": self._evidence,
             "policies": self._policies,
             "signatures": self._signatures,
             "blobs": self._blobs,
         }
-        return read[folder]()
+        return read[kind]()
 
     def _names(self, folder: str, segments: tuple[str, ...]) -> Iterator[Place]:
         found, name = self.list(folder), "/".join(segments)

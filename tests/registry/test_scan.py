@@ -119,6 +119,13 @@ def test_no_link_is_followed(hand: Hand, tmp_path: Path, folder: str) -> None:
     assert list(scan(hand.root, folder)) == []
 
 
+def test_no_link_on_the_way_to_a_name_is_followed(hand: Hand, tmp_path: Path) -> None:
+    (tmp_path / "b" / "@versions").mkdir(parents=True)
+    (tmp_path / "b" / "@versions" / "1.0.0").write_text("")
+    (hand.root / "refs" / "a").symlink_to(tmp_path)
+    assert list(scan(hand.root, "refs/a/b")) == [Obstacle("refs/a")]
+
+
 def test_links_inside_are_obstacles_or_what_their_names_say(hand: Hand, tmp_path: Path) -> None:
     (hand.root / "refs" / "a" / "@versions").mkdir(parents=True)
     (hand.root / "refs" / "b").symlink_to(tmp_path)
@@ -139,6 +146,8 @@ def test_names_and_pairs_can_be_chosen(hand: Hand) -> None:
         write(hand, f"refs/{name}/NOTES")
     only = {one.path for one in scan(hand.root, "refs", names=lambda name: name == "a/b")}
     assert only == {"refs/a/b/@versions/1.0.0", "refs/a/b/NOTES"}
+    assert {one.path for one in scan(hand.root, "refs/a/b")} == only
+    assert not list(scan(hand.root, "refs/x")) and not list(scan(hand.root, "refs/a/c"))
     write(hand, f"evidence/{HEX[1]}/{HEX[2]}/{HEX[3]}/{HEX[4]}")
     write(hand, f"evidence/{HEX[1]}/{HEX[5]}/{HEX[3]}/{HEX[4]}")
     (one,) = scan(hand.root, "evidence", pairs=lambda extractor, head: head == HEX[5])

@@ -152,7 +152,7 @@ class _Roots:
             case Aside(folder="tmp"):
                 self._draft(one)
             case Aside(folder="quarantine"):
-                if is_small(self.root / one.path):
+                if _is_small(self.root / one.path):
                     self._mentions(one.path, name=False)
             case Obstacle():
                 durable.check_folders(
@@ -267,7 +267,7 @@ class Marker:
     ) -> Marks:
         """Do what ``mark`` says, once."""
         self._shards.clear()
-        self._trash = trashed(self.root)
+        self._trash = _trashed(self.root)
         alive, spared = set(known or ()), set[str]()
         try:
             roots = _Roots(self.root, intent, known is None)
@@ -302,9 +302,8 @@ class Marker:
     def _further(self, step: _Step, gone: set[str]) -> Iterator[_Step]:
         if step.how == "payload":
             return
-        firm = (
-            step.firm and step.how == "component"
-        )  # publishing looks for what manifests refer to, and no further
+        # publishing looks for what manifests refer to, and no further
+        firm = step.firm and step.how == "component"
         for digest, how in self._document(step) or ():
             spare = not step.living and how == "payload" and step.digest in gone
             yield _Step(digest, how, step.digest, firm and how != "named", step.living, spare)
@@ -356,7 +355,7 @@ class Marker:
             for place in () if found is not None else (*self._trash.get(name, ()), path):
                 found = _read(place, peek) if found is None else found
             if found is None:
-                self._trash = trashed(self.root)
+                self._trash = _trashed(self.root)
         return found
 
     def _refusal(
@@ -393,7 +392,7 @@ def _read(path: str, peek: bool) -> tuple[bytes, int] | None:
         os.close(descriptor)
 
 
-def trashed(root: Path) -> dict[str, list[str]]:
+def _trashed(root: Path) -> dict[str, list[str]]:
     """Return the paths of the blobs in ``trash``, by the hexadecimal digits of their names."""
     found: dict[str, list[str]] = defaultdict(list)
     for one in scan(root, "trash"):
@@ -430,7 +429,7 @@ def _opened(path: str) -> tuple[int, int] | None:
     )
 
 
-def is_small(path: Path) -> bool:
+def _is_small(path: Path) -> bool:
     """Tell whether there is a plain file of at most ``SMALL`` bytes."""
     try:
         state = os.lstat(path)

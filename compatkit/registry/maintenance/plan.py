@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from compatkit.registry.maintenance.changes import Mender
 from compatkit.registry.maintenance.check import Soundness
 from compatkit.registry.maintenance.faults import Fault
 from compatkit.registry.refs import LIMIT
+from compatkit.registry.scan import Place, listed, scan
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
@@ -200,6 +202,16 @@ class Planned:
         except CompatkitError:
             return None
         return None if found is None else found[0]
+
+    def scan(self, *folders: str, **only: Any) -> Iterator[Place]:
+        """Yield what is in folders, as ``scan`` does; what cannot be listed was told by the examination."""
+
+        def entries(folder: str) -> list[os.DirEntry[str]]:
+            with suppress(OSError):
+                return listed(self.root, folder)
+            return []
+
+        return scan(self.root, *folders, entries=entries, **only)
 
     def is_copy(self) -> bool:
         """Tell whether the other registry is a copy of this one, and no other."""

@@ -50,7 +50,6 @@ from compatkit.registry.scan import (
     SignatureFile,
     TombstoneFile,
     VersionFile,
-    scan,
 )
 
 if TYPE_CHECKING:
@@ -188,7 +187,7 @@ class _Repair:
     def _mention(self, name: str, version: Version) -> str | None:
         """Return the path of what shows that a version was published once: a tombstone, an alias or its log."""
         found: dict[type, str] = {}
-        for one in scan(self.planned.root, "refs", names=lambda each: each == name):
+        for one in self.planned.scan(f"refs/{name}", names=name.__eq__):
             if isinstance(one, TombstoneFile) and one.version == version:
                 return one.path
             if isinstance(one, AliasPointer):
@@ -346,7 +345,7 @@ class _Log:
     pointer: tuple[str, int] | None = None
 
     def __attrs_post_init__(self) -> None:
-        for one in scan(self.planned.root, "refs", names=lambda name: name == self.name):
+        for one in self.planned.scan(f"refs/{self.name}", names=self.name.__eq__):
             if isinstance(one, AliasMove) and one.alias == self.alias:
                 self.numbers.append(one.number)
                 move = read_move(self.planned.content(one.path) or b"", one.number)

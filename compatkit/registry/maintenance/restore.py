@@ -20,7 +20,7 @@ from compatkit.registry.maintenance.faults import CODES, Fault
 from compatkit.registry.maintenance.plan import ASIDE, REFER, RESTORE, Planned
 from compatkit.registry.maintenance.uses import RESULTS
 from compatkit.registry.reach import edges
-from compatkit.registry.scan import HEXADECIMAL, Aside, Blob, Misplaced, ResultPointer, listed, scan
+from compatkit.registry.scan import HEXADECIMAL, Aside, Blob, Misplaced, ResultPointer
 
 
 @attrs.define
@@ -110,7 +110,7 @@ class BlobRepair:
         """Plan to move pointers to a lost result away, so that checks work again; then measure again."""
         if self._pointers is None:
             self._pointers = defaultdict(list)
-            for one in scan(self.planned.root, "evidence", entries=self._entries):
+            for one in self.planned.scan("evidence"):
                 if isinstance(one, ResultPointer):
                     self._pointers[f"sha256:{one.result}"].append(one.path)
         pointers = self._pointers.get(place.digest, [])
@@ -123,17 +123,10 @@ class BlobRepair:
     def _copies(self, digest: str) -> Iterator[str]:
         if self._kept is None:
             self._kept = defaultdict(list)
-            for one in scan(self.planned.root, "trash", "quarantine", entries=self._entries):
+            for one in self.planned.scan("trash", "quarantine"):
                 if isinstance(one, Aside) and HEXADECIMAL.fullmatch(one.file[:64]):
                     self._kept[f"sha256:{one.file[:64]}"].append(one.path)
         yield from self._kept.get(digest, [])
-
-    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
-        """Return what is in a folder; nothing where it cannot be listed, which the examination told."""
-        try:
-            return listed(self.planned.root, folder)
-        except OSError:
-            return []
 
     def _is(self, path: str, digest: str) -> bool:
         try:
