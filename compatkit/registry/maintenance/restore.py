@@ -19,7 +19,7 @@ from compatkit.registry.maintenance.contents import read_content
 from compatkit.registry.maintenance.faults import CODES, Fault
 from compatkit.registry.maintenance.plan import ASIDE, REFER, RESTORE, Planned
 from compatkit.registry.maintenance.uses import RESULTS
-from compatkit.registry.reach import edges
+from compatkit.registry.reach import edges, walk
 from compatkit.registry.scan import HEXADECIMAL, Aside, Blob, Misplaced, ResultPointer
 
 
@@ -63,23 +63,27 @@ class BlobRepair:
 
     def bring(self, fault: Fault, digest: str) -> bool:
         """Plan to put bytes in their place, and what they keep; False if no good copy is known."""
+        for _ in walk([digest], partial(self._bring, fault)):
+            pass
+        return self._brought[digest]
+
+    def _bring(self, fault: Fault, digest: str) -> list[str]:
+        """Plan to put bytes in their place; return what they keep and that is not there."""
         if digest in self._brought:
-            return self._brought[digest]
-        self._brought[digest] = False  # what keeps itself, in a circle, ends here
+            return []
         place, mender, source = blob(digest).path, self.planned.mender, self.planned.source
         copy = next((one for one in self._copies(digest) if self._is(one, digest)), None)
         if copy is not None:
             work = partial(mender.put_back, place, digest, copy)
-            self._brought[digest] = self.planned.act(
-                fault, RESTORE, f"put {copy} back to {place}", work, place
-            )
-            self._follow(fault, self.planned.root, copy)
+            words, root, kept = f"put {copy} back to {place}", self.planned.root, copy
         elif source is not None and self._is_file(source.root / place):
             work = partial(mender.copy_in, place, digest, source.root / place, source.root)
-            words = f"copy {place} from {source.root}"
-            self._brought[digest] = self.planned.act(fault, RESTORE, words, work, place)
-            self._follow(fault, source.root, place)
-        return self._brought[digest]
+            words, root, kept = f"copy {place} from {source.root}", source.root, place
+        else:
+            self._brought[digest] = False
+            return []
+        self._brought[digest] = self.planned.act(fault, RESTORE, words, work, place)
+        return self._lacking(root, kept)
 
     def is_there(self, digest: str) -> bool:
         """Tell whether a blob is in its place and nothing is wrong with it, or will be."""
@@ -91,20 +95,19 @@ class BlobRepair:
         """Plan to bring a manifest and what it keeps, as far as that is damaged or missing; False if it cannot be."""
         if not self.is_there(digest):
             return self.bring(fault, digest)
-        self._follow(fault, self.planned.root, blob(digest).path)
+        for edge in self._lacking(self.planned.root, blob(digest).path):
+            self.bring(fault, edge)
         return True
 
-    def _follow(self, fault: Fault, root: Path, path: str) -> None:
-        """Bring also what a document keeps: nobody could know before that it is needed."""
+    def _lacking(self, root: Path, path: str) -> list[str]:
+        """Return what a document keeps and that is not there: nobody could know before that it is needed."""
         try:
             state = os.lstat(root / path)
             found = durable.read(root / path, root) if state.st_size <= MAX_BYTES else None
             value = loads(found[0], what=path) if found is not None and found[0][:1] == b"{" else None
         except (CompatkitError, OSError):
-            return  # no document; or what cannot be read here fails again, and is told, when it is put back
-        for _, edge, _ in edges(value):
-            if not self.is_there(edge):
-                self.bring(fault, edge)
+            return []  # no document; or what cannot be read here fails again, and is told, when it is put back
+        return [edge.digest for edge in edges(value) if not self.is_there(edge.digest)]
 
     def forget_result(self, fault: Fault, place: Blob) -> bool:
         """Plan to move pointers to a lost result away, so that checks work again; then measure again."""
