@@ -14,6 +14,7 @@ import stat
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -225,11 +226,6 @@ class Marker:
     lost: frozenset[str] = frozenset()
     _documents: dict[str, tuple[Found, ...]] = attrs.field(factory=dict, init=False)
     _trash: dict[str, list[str]] = attrs.field(factory=dict, init=False)
-    _shards: set[str] = attrs.field(factory=set, init=False)
-    _blobs: str = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._blobs = f"{self.root}/blobs/sha256"
 
     def mark(
         self,
@@ -266,7 +262,6 @@ class Marker:
         known: Collection[str] | None,
     ) -> Marks:
         """Do what ``mark`` says, once."""
-        self._shards.clear()
         self._trash = _trashed(self.root)
         alive, spared = set(known or ()), set[str]()
         try:
@@ -345,11 +340,7 @@ class Marker:
             patient: Look again: another process may move it at this moment, out or back.
         """
         name = digest[7:]
-        shard = name[:2]
-        if shard not in self._shards:
-            durable.check_folders(self.root / "blobs" / "sha256" / shard, self.root)
-            self._shards.add(shard)
-        path = f"{self._blobs}/{shard}/{name}"
+        path = f"{self.root}/blobs/sha256/{name[:2]}/{name}"
         found = _read(path, peek)
         for _ in range(3 if patient else 1):
             for place in () if found is not None else (*self._trash.get(name, ()), path):
@@ -381,15 +372,11 @@ def _read(path: str, peek: bool) -> tuple[bytes, int] | None:
     file = _opened(path)
     if file is None:
         return None
-    descriptor, size = file
-    try:
-        data = os.read(descriptor, _PEEK)
+    with file:
+        size, data = os.fstat(file.fileno()).st_size, file.read(_PEEK)
         if 0 < len(data) < size <= MAX_BYTES and (data.startswith(b"{") or not peek):
-            with os.fdopen(descriptor, "rb", closefd=False) as rest:
-                data += rest.read(MAX_BYTES)
+            data += file.read(MAX_BYTES)
         return data, size
-    finally:
-        os.close(descriptor)
 
 
 def _trashed(root: Path) -> dict[str, list[str]]:
@@ -403,30 +390,24 @@ def _trashed(root: Path) -> dict[str, list[str]]:
     return found
 
 
-def _opened(path: str) -> tuple[int, int] | None:
-    """Return descriptor and size of a plain file whose folders were looked at before; None if it is not there.
+def _opened(path: str) -> FileIO | None:
+    """Open a plain file in a folder that the scan has seen to be no link; None if it is not there.
 
     Raises:
         IntegrityError: A link, folder, pipe or device stands in its place.
         OSError: It cannot be opened.
     """
-    try:
+    try:  # what is no plain file, or cannot be opened, is opened again below, to be told why
         descriptor = os.open(path, _FLAGS)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return FileIO(descriptor)
+        os.close(descriptor)
     except FileNotFoundError:
         return None
     except OSError:
-        descriptor = durable.open_plain(Path(path), Path(path).parent)  # again, to be told what stands there
-        if descriptor is None:
-            return None
-    state = os.fstat(descriptor)
-    if stat.S_ISREG(state.st_mode):
-        return descriptor, state.st_size
-    os.close(descriptor)
-    raise IntegrityError(
-        f"{path} is a pipe, folder or device where the registry keeps a plain file; remove it, and restore the file "
-        "from a copy of the registry.",
-        subject=Path(path),
-    )
+        pass
+    found = durable.open_plain(Path(path), Path(path).parent)
+    return None if found is None else FileIO(found)
 
 
 def _is_small(path: Path) -> bool:
@@ -443,18 +424,16 @@ def _head(path: str) -> bytes | None:
     file = _opened(path)
     if file is None:
         return None
-    try:
-        return os.read(file[0], 4 * LINE_BYTES)
-    finally:
-        os.close(file[0])
+    with file:
+        return file.read(4 * LINE_BYTES)
 
 
 def _digits(path: str) -> Iterator[bytes]:
     """Yield every run of 64 hexadecimal digits in a file."""
-    found = _opened(path)
-    if found is None:
+    file = _opened(path)
+    if file is None:
         return
-    with os.fdopen(found[0], "rb", buffering=0) as file:
+    with file:
         kept = b""
         while piece := file.read(_CHUNK):
             yield from _LOOSE.findall(kept + piece)
