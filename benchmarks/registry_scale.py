@@ -15,9 +15,9 @@ from registry_measuring import Contestant, Gate, Row, compete, expect, lines, sa
 from registry_mlflow import Filled
 from registry_settings import Given
 
-from compatkit.registry.gc.collecting import plan
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.index.search import Found, Query
+from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 
 PAGE = 200

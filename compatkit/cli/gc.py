@@ -13,8 +13,7 @@ from compatkit.cli.output import columns, emit, next_step, paragraph, progress
 from compatkit.cli.roots import store
 
 if TYPE_CHECKING:
-    from compatkit.registry.gc.collecting import Plan
-    from compatkit.registry.gc.sweeping import Collected
+    from compatkit.registry.maintenance.gc import Collected, Plan
 
 _TIME = re.compile(r"([0-9]{1,7})([smhd]?)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -81,7 +80,7 @@ def gc_command(
     machine: bool,
 ) -> None:
     """Collect garbage."""
-    from compatkit.registry.gc.collecting import known, plan
+    from compatkit.registry.maintenance.gc import known, plan
 
     held = store(context)
     with progress("looking") as report:

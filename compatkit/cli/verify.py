@@ -15,10 +15,10 @@ from compatkit.cli.output import clean, emit, fold, next_step, paragraph
 from compatkit.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from compatkit.registry.repair.plans import Outcome, RepairPlan
+    from compatkit.registry.maintenance.check import Soundness
+    from compatkit.registry.maintenance.faults import Fault
+    from compatkit.registry.maintenance.plan import Outcome, RepairPlan
     from compatkit.registry.store import Store
-    from compatkit.registry.verify.faults import Fault
-    from compatkit.registry.verify.soundness import Soundness
 
 COLOURS = {"error": "red", "warning": "yellow"}
 NAMED = 5
@@ -53,7 +53,7 @@ def verify_command(
     machine: bool,
 ) -> None:
     """Examine a registry, and repair it if that is asked for."""
-    from compatkit.registry.repair.plans import plan
+    from compatkit.registry.maintenance.repair import plan
     from compatkit.registry.store import Store
 
     held = _open(context)
@@ -74,14 +74,14 @@ def verify_command(
 
 def _open(context: click.Context) -> Store:
     from compatkit.registry.layout import locate
-    from compatkit.registry.verify.soundness import open_damaged
+    from compatkit.registry.maintenance.check import open_damaged
 
     root = given(context).registry
     return open_damaged(locate(None) if root is None else Path(root).expanduser())
 
 
 def _examine(held: Store, patterns: tuple[str, ...], quick: bool) -> Soundness:
-    from compatkit.registry.verify.soundness import examine
+    from compatkit.registry.maintenance.check import examine
 
     with _reading() as progress:
         return examine(held, patterns=patterns, deep=not quick, progress=progress)

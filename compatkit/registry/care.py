@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 from compatkit.registry.copy.importing import Imported, import_components
-from compatkit.registry.gc.collecting import GRACE, Plan, Progress, known, plan
 from compatkit.registry.history import Entry, log
-from compatkit.registry.repair.plans import RepairPlan
-from compatkit.registry.repair.plans import plan as plan_repair
+from compatkit.registry.maintenance.check import Soundness, examine
+from compatkit.registry.maintenance.gc import GRACE, Plan, Progress, known, plan
+from compatkit.registry.maintenance.plan import RepairPlan
+from compatkit.registry.maintenance.repair import plan as plan_repair
 from compatkit.registry.usage import Usage, usage
-from compatkit.registry.verify.soundness import Soundness, examine
 
 if TYPE_CHECKING:
     from compatkit.registry.copy.admission import Deciding

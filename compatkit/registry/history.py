@@ -12,12 +12,9 @@ import attrs
 
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, NotFound
+from compatkit.registry.maintenance.smallfiles import read_json, read_move, small_file
+from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Bump, Version, check_name
-from compatkit.registry.verify.aliaslogs import read_move
-from compatkit.registry.verify.faults import Findings
-from compatkit.registry.verify.pointers import read_json, small_file
-from compatkit.registry.verify.survey import Survey
-from compatkit.registry.verify.surveying import survey_references
 from compatkit.registry.versions.differences import diff
 
 if TYPE_CHECKING:
@@ -68,9 +65,9 @@ def log(store: Store, name: str) -> list[Entry]:
         InvalidName: Not a component name.
     """
     check_name(name)
-    survey = Survey(store.root, Findings())
-    survey_references(survey, lambda one: one == name)
-    if name not in survey.names():
+    survey = Survey(store.root)
+    survey.look(f"refs/{name}", names=name.__eq__)
+    if name not in survey.names:
         store.versions(name)  # says which names are near
         raise NotFound(f"no component is named {name!r}.", subject=name)
     found = [*_published(store, survey, name), *_withdrawn(survey, name), *_moved(survey, name)]
@@ -85,7 +82,7 @@ Dated = tuple[float, Entry, int]
 
 def _published(store: Store, survey: Survey, name: str) -> Iterator[Dated]:
     before: tuple[Version, Manifest] | None = None
-    for number, version in enumerate(survey.versions.get(name, ())):
+    for number, version in enumerate(sorted(survey.names[name].versions)):
         written = _written(survey.root / f"refs/{name}/@versions/{version}")
         try:
             digest = store.references.digest(name, version)
@@ -117,28 +114,26 @@ def _step(version: Version, old: Manifest, new: Manifest) -> tuple[Bump, str]:
 
 
 def _withdrawn(survey: Survey, name: str) -> Iterator[Dated]:
-    for number, version in enumerate(sorted(survey.tombstones.get(name, ()))):
-        path = f"refs/{name}/@tombstones/{version}"
-        value = read_json(small_file(survey, path) or b"")
+    for number, (version, place) in enumerate(sorted(survey.names[name].tombstones.items())):
+        value = read_json(small_file(survey, place) or b"")
         if isinstance(value, dict) and isinstance(value.get("reason"), str):
             when = str(value.get("time", ""))
             entry = Entry(when, "withdrawn", str(version), value["reason"])
         else:
-            detail = f"damaged: {path} does not say why"
-            entry = Entry(_iso(_written(survey.root / path)), "withdrawn", str(version), detail, damaged=True)
+            detail = f"damaged: {place.path} does not say why"
+            entry = Entry(
+                _iso(_written(survey.root / place.path)), "withdrawn", str(version), detail, damaged=True
+            )
         yield _seconds(entry.when), entry, number
 
 
 def _moved(survey: Survey, name: str) -> Iterator[Dated]:
-    for alias, numbers in sorted(survey.logs.get(name, {}).items()):
-        for number in numbers:
-            path = f"refs/{name}/@log/{alias}/{number}"
-            move = read_move(small_file(survey, path) or b"", number)
+    for alias, files in sorted(survey.names[name].moves.items()):
+        for number, place in sorted(files.items()):
+            move = read_move(small_file(survey, place) or b"", number)
             if move is None:
-                when, detail = (
-                    _iso(_written(survey.root / path)),
-                    f"damaged: {path} does not say where :{alias} went",
-                )
+                when = _iso(_written(survey.root / place.path))
+                detail = f"damaged: {place.path} does not say where :{alias} went"
                 yield _seconds(when), Entry(when, "alias", "", detail, damaged=True), number
                 continue
             detail = f":{alias} {move.before or 'nothing'} -> {move.after or 'nothing'}"

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES, is_digest, loads
+from compatkit.contracts.canonical import MAX_BYTES, loads
 from compatkit.contracts.canonical import digest as digest_of
-from compatkit.contracts.manifest import Manifest, edges, sized_edges
+from compatkit.contracts.manifest import Manifest, sized_edges
 from compatkit.errors import IntegrityError
 from compatkit.registry.blobs import Objects
+from compatkit.registry.reach import edges, walk
 
 
 @attrs.frozen
@@ -62,27 +63,26 @@ class Holding:
                 raise IntegrityError(
                     f"{self.name}: the manifest gives {edge} {size} bytes, the blob has {held}.", subject=edge
                 )
-        for digest in self._kin({edge for edge, _ in self._needed}):
-            self.objects.hold(
-                digest
-            )  # what a parent refers to may be gone for good reasons; what is there stays
+        for digest in sorted(self._kin() - {edge for edge, _ in self._needed}):
+            self.objects.hold(digest)  # may be gone for good reasons; what is there stays
 
-    def _kin(self, known: set[str]) -> Iterator[str]:
-        """Yield every digest that the manifests of the parents, and of theirs, refer to and that is not ``known``."""
-        ahead = {parent.component for parent in self.manifest.parents}
-        walked: set[str] = set()
-        while ahead:
-            component = ahead.pop()
-            walked.add(component)
+    def _kin(self) -> set[str]:
+        """Return everything that the manifests of the parents, and of theirs, refer to."""
+        found: set[str] = set()
+
+        def parents(component: str) -> Iterator[str]:
             if self.objects.size(component) is None:
-                continue
-            value = loads(self.objects.read(component, most=MAX_BYTES), what=f"parent {component}")
-            further = set(edges(value)) - known
-            yield from further
-            known = known | further
-            parents = value.get("parents") if isinstance(value, dict) else None
-            listed = [one for one in parents if isinstance(one, dict)] if isinstance(parents, list) else []
-            ahead |= {one["component"] for one in listed if is_digest(one.get("component"))} - walked
+                return
+            for edge in edges(
+                loads(self.objects.read(component, most=MAX_BYTES), what=f"parent {component}")
+            ):
+                found.add(edge.digest)
+                if edge.key == "component":
+                    yield edge.digest
+
+        for _ in walk([parent.component for parent in self.manifest.parents], parents):
+            pass
+        return found
 
     def check_payload(self) -> None:
         """See that the weights are those that the manifest promises."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
-import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,8 @@ from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.os_errors import environment
-
-_HEXADECIMAL = re.compile("[0-9a-f]{64}")
-_SEVERAL = ""
-"""Stands for more than one name."""
+from compatkit.registry.reach import walk
+from compatkit.registry.scan import ASIDE, Aside, Blob, Obstacle, ResultPointer, scan
 
 
 @attrs.frozen
@@ -91,105 +87,59 @@ def usage(index: Index, objects: Objects, pattern: str | None = None) -> Usage:
     """
     root = objects.root
     with environment("read", root):
-        sizes = {digest: state.st_size for digest, state in objects.each()}
+        found = _scanned(root)
         edges: dict[str, list[str]] = {}
         for source, target in index.edges():
             edges.setdefault(source, []).append(target)
         roots: dict[str, list[str]] = {}
         for name, digest in index.roots():
             roots.setdefault(name, []).append(digest)
-        owners = _owners(roots, edges)
-        pointers = dict(_pointers(root))
-        results = _reached(pointers, edges)
+
+        def named(digest: str) -> list[str]:
+            return edges.get(digest, [])
+
+        kept = {name: set(walk(digests, named)) for name, digests in roots.items()}
+        owners = Counter(digest for digests in kept.values() for digest in digests)
+        results = set(walk(found.pointers, named))
+        sizes = found.blobs
+
+        def amount(name: str, *, shared: bool) -> Amount:
+            return Amount.of(sizes[one] for one in kept[name] & sizes.keys() if (owners[one] > 1) == shared)
+
         asked = sorted(name for name in roots if pattern is None or fnmatchcase(name, pattern))
-        own = _own(owners, sizes)
         return Usage(
-            tuple(
-                NameUsage(name, own.get(name, Amount()), _shared(roots[name], edges, owners, sizes))
-                for name in asked
-            ),
+            tuple(NameUsage(one, amount(one, shared=False), amount(one, shared=True)) for one in asked),
             Amount.of(sizes.values()),
-            Amount.of(
-                size for digest, size in sizes.items() if digest not in owners and digest not in results
-            ),
-            Amount.of([*pointers.values(), *(sizes[digest] for digest in results if digest in sizes)]),
-            *(Amount.of(_files(root, folder)) for folder in ("trash", "quarantine", "tmp")),
+            Amount.of(sizes[one] for one in sizes.keys() - owners.keys() - results),
+            Amount.of([*found.pointers.values(), *(sizes[one] for one in results & sizes.keys())]),
+            *(Amount.of(found.aside[folder]) for folder in ("trash", "quarantine", "tmp")),
         )
 
 
-def _owners(roots: Mapping[str, list[str]], edges: Mapping[str, list[str]]) -> dict[str, str]:
-    """Return the only name that leads to each digest, ``_SEVERAL`` where there are more.
+@attrs.define
+class _Scanned:
+    """Sizes of files: of blobs by digest, of pointers by the digest of their result, of what lies aside by folder."""
 
-    A digest is passed on at most twice: for the first name, and when it turns out that there are several.
-    """
-    owners: dict[str, str] = {}
-    for name, digests in roots.items():
-        left = [(digest, name) for digest in digests]
-        while left:
-            digest, owner = left.pop()
-            before = owners.get(digest)
-            if before in (owner, _SEVERAL):
-                continue
-            owners[digest] = owner if before is None else _SEVERAL
-            left += [(one, owners[digest]) for one in edges.get(digest, ())]
-    return owners
+    blobs: dict[str, int] = attrs.field(factory=dict)
+    pointers: dict[str, int] = attrs.field(factory=dict)
+    aside: dict[str, list[int]] = attrs.field(factory=lambda: defaultdict(list))
 
 
-def _own(owners: Mapping[str, str], sizes: Mapping[str, int]) -> dict[str, Amount]:
-    found: dict[str, list[int]] = {}
-    for digest, name in owners.items():
-        if name != _SEVERAL and digest in sizes:
-            found.setdefault(name, []).append(sizes[digest])
-    return {name: Amount.of(each) for name, each in found.items()}
-
-
-def _shared(
-    roots: list[str], edges: Mapping[str, list[str]], owners: Mapping[str, str], sizes: Mapping[str, int]
-) -> Amount:
-    return Amount.of(
-        sizes[digest]
-        for digest in _reached(roots, edges)
-        if owners.get(digest) == _SEVERAL and digest in sizes
-    )
-
-
-def _reached(roots: Iterable[str], edges: Mapping[str, list[str]]) -> set[str]:
-    found, left = set[str](), list(roots)
-    while left:
-        digest = left.pop()
-        if digest not in found:
-            found.add(digest)
-            left += edges.get(digest, ())
+def _scanned(root: Path) -> _Scanned:
+    found = _Scanned()
+    for one in scan(root, "evidence", "blobs", *ASIDE):
+        if isinstance(one, Obstacle):
+            durable.check_folders(root / one.path, root)  # refuses a link
+        if one.entry is None or not one.entry.is_file(follow_symlinks=False):
+            continue
+        try:
+            size = one.entry.stat(follow_symlinks=False).st_size
+        except FileNotFoundError:
+            continue  # taken out or finished at this moment
+        if isinstance(one, Blob):
+            found.blobs[one.digest] = size
+        elif isinstance(one, ResultPointer):
+            found.pointers[f"sha256:{one.result}"] = size
+        elif isinstance(one, Aside):
+            found.aside[one.folder].append(size)
     return found
-
-
-def _pointers(root: Path) -> Iterator[tuple[str, int]]:
-    """Yield the digest of every result with the size of the file that points at it."""
-    folder = root / "evidence"
-    durable.check_folders(folder, root)
-    left = [(str(folder), 0)]
-    while left:
-        path, depth = left.pop()
-        for entry in _entries(path):
-            if not _HEXADECIMAL.fullmatch(entry.name):
-                continue
-            if depth < 3 and entry.is_dir(follow_symlinks=False):
-                left.append((entry.path, depth + 1))
-            elif depth == 3 and entry.is_file(follow_symlinks=False):
-                yield f"sha256:{entry.name}", entry.stat(follow_symlinks=False).st_size
-
-
-def _files(root: Path, name: str) -> Iterator[int]:
-    durable.check_folders(root / name, root)
-    for entry in _entries(str(root / name)):
-        state = entry.stat(follow_symlinks=False)
-        if stat.S_ISREG(state.st_mode):
-            yield state.st_size
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            return list(found)
-    except FileNotFoundError:
-        return []

@@ -32,7 +32,7 @@ from compatkit.errors import (
     VersionExists,
     VersionTooSmall,
 )
-from compatkit.registry.gc.collecting import plan
+from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.weights.tensorfile import state_digest
 
 LEFT, RIGHT, NARROW = "digits/left.extractor", "digits/right.head", "other/left.extractor"

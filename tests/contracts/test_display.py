@@ -15,9 +15,9 @@ from small import data_set, quick
 import compatkit as ck
 from compatkit.contracts.display import LINES, WIDTH, Shown, screenful
 from compatkit.contracts.manifest import About
+from compatkit.registry.maintenance.check import Soundness
+from compatkit.registry.maintenance.faults import Fault
 from compatkit.registry.names import Reference
-from compatkit.registry.verify.faults import Fault
-from compatkit.registry.verify.soundness import Soundness
 
 HOSTILE = "<script>\x1b[31m\u202e&\"'</script>"
 
@@ -144,7 +144,7 @@ def test_a_registry_that_is_gone_still_has_a_repr(registry: ck.Registry) -> None
 def test_every_public_report_is_shown() -> None:
     from compatkit.components.domains import Adapted
     from compatkit.registry.copy.moved import Moved
-    from compatkit.registry.gc.collecting import Plan
+    from compatkit.registry.maintenance.gc import Plan
 
     public = (ck.Fit, ck.Matrix, ck.Report, ck.Verdicts, ck.Difference, ck.Outcome, ck.Bridge, ck.Measurement)
     for kind in (*public, ck.Registry, ck.Component, Adapted, Moved, Plan, Soundness):

@@ -21,12 +21,11 @@ from compatkit.contracts.manifest import Manifest, Parent, edges, to_bytes
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
 from compatkit.registry import disk as durable
 from compatkit.registry.care import Care
-from compatkit.registry.documents import names
-from compatkit.registry.gc import leftovers
-from compatkit.registry.gc.collecting import Plan, known, plan
-from compatkit.registry.gc.sweeping import Collected
 from compatkit.registry.index import scanning
 from compatkit.registry.index.lookup import Index
+from compatkit.registry.maintenance import leftovers
+from compatkit.registry.maintenance.gc import Collected, Plan, known, plan
+from compatkit.registry.reach import names
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]
@@ -956,7 +955,7 @@ def test_what_is_missing_for_a_moment_only_is_waited_for(
         if len(waited) == 2:
             blob.write_bytes(data)
 
-    monkeypatch.setattr("compatkit.registry.gc.marking.time.sleep", come_back)
+    monkeypatch.setattr("compatkit.registry.maintenance.marks.time.sleep", come_back)
     assert plan(store, grace=timedelta(0), alone=True).blobs == ()
     assert waited == [0.05, 0.05]
     blob.unlink()

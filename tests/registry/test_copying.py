@@ -24,7 +24,7 @@ from compatkit.errors import (
 )
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.importing import Imported, import_components
-from compatkit.registry.gc.collecting import plan
+from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
 

@@ -18,7 +18,7 @@ import pytest
 from compatkit.errors import EnvironmentFailure
 from compatkit.registry import disk as durable
 from compatkit.registry.disk import replace_file
-from compatkit.registry.gc.collecting import plan
+from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compatkit.registry.verify.faults import CODES
+from compatkit.registry.maintenance.faults import CODES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 

@@ -409,7 +409,7 @@ def test_a_name_or_version_that_is_none_is_refused(hand: Hand) -> None:
 
 @pytest.mark.usefixtures("exact")
 def test_referenced_are_all_digests_that_a_version_leads_to(hand: Hand) -> None:
-    from compatkit.registry.gc.collecting import plan
+    from compatkit.registry.maintenance.gc import plan
 
     weights, inner = hand.put(b"weights"), hand.put(b"inner")
     record = hand.put(f'{{"kept":{{"blob":"{inner}"}}}}\n'.encode())

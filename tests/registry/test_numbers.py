@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 from compatkit.contracts.contract import Label
 from compatkit.contracts.manifest import About, Manifest, Payload, to_bytes
 from compatkit.errors import VersionUntrue
+from compatkit.registry.maintenance.check import examine
+from compatkit.registry.maintenance.smallfiles import Published, check_numbers
+from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
+from compatkit.registry.scan import VersionFile
 from compatkit.registry.steps import check_number
 from compatkit.registry.store import Store
-from compatkit.registry.verify.soundness import examine
 
 NAME = "digits/eye"
 
@@ -118,3 +122,17 @@ def test_it_is_found_out_once(store: Store, lines: Any, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Store, "manifest", read)
     load(store, "1.1.0")
+
+
+def test_the_time_grows_with_the_versions_and_not_with_their_square(store: Store) -> None:
+    def seconds(count: int) -> float:
+        survey = Survey(store.root)
+        numbers = [Version(1, 0, one) for one in range(count)]
+        survey.names[NAME].versions.update({one: VersionFile("", NAME, one) for one in numbers})
+        published = [Published(NAME, one, "sha256:" + "0" * 64) for one in numbers]
+        began = time.process_time()
+        check_numbers(survey, published, lambda digest: None)
+        return time.process_time() - began
+
+    few, many = (min(seconds(count) for _ in range(3)) for count in (1_000, 8_000))
+    assert many < 24 * few  # 8 times as many; by the square it would be 64 times as long

@@ -31,11 +31,11 @@ from compatkit.errors import (
     VersionExists,
 )
 from compatkit.registry import disk as durable
+from compatkit.registry.maintenance.check import examine
 from compatkit.registry.oci.exporting import export
 from compatkit.registry.oci.importing import import_layout
 from compatkit.registry.remotes.transferring import Choice
 from compatkit.registry.store import Store
-from compatkit.registry.verify.soundness import examine
 
 Publish = Callable[..., Any]
 REF_NAME = "org.opencontainers.image.ref.name"

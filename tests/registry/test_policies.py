@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from compatkit.errors import FormatError, IntegrityError, InvalidName, PolicyMoved, UsageError
 from compatkit.registry import disk as durable
-from compatkit.registry.gc.collecting import plan
+from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.policies import (
     MODES,
     Images,
@@ -398,7 +398,7 @@ def test_no_link_is_followed(store: Store, tmp_path: Path, where: str) -> None:
 def test_collecting_and_examining_leave_policies_alone(store: Store, publish: Callable[..., Any]) -> None:
     from datetime import timedelta
 
-    from compatkit.registry.verify.soundness import examine
+    from compatkit.registry.maintenance.check import examine
 
     publish(store, "a/b")
     store.set_policy("a/b", BACKWARD)

@@ -10,10 +10,10 @@ from handmade import HEX, child_of, part
 
 from compatkit.contracts.canonical import digest
 from compatkit.contracts.manifest import Edge, Manifest, Parent, Payload, to_bytes
+from compatkit.registry.maintenance.blobs import missing_code
+from compatkit.registry.maintenance.smallfiles import Published
+from compatkit.registry.maintenance.uses import Uses
 from compatkit.registry.names import Version
-from compatkit.registry.verify.missing import missing_code
-from compatkit.registry.verify.pointers import Published
-from compatkit.registry.verify.reaching import Reach
 
 
 def weights(number: int) -> Any:
@@ -41,10 +41,10 @@ DOCUMENTS = {digest(to_bytes(one)): to_bytes(one) for one in (ORIGIN, MINE, FIRS
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")], ids=["as kin first", "as a part first"])
 def test_weights_of_its_parts_are_needed_in_whatever_order_they_are_reached(names: tuple[str, str]) -> None:
     """The extractor of the pair is also what the other head once came from."""
-    reach = Reach(DOCUMENTS.get)
+    uses = Uses(DOCUMENTS.get)
     versions = sorted([published(names[0], FIRST), published(names[1], PAIR)], key=str)
-    reach.follow_versions(versions, ())
-    codes = {number: missing_code(reach.uses[f"sha256:{HEX[number]}"]) for number in range(2, 7)}
+    uses.follow_versions(versions, ())
+    codes = {number: missing_code(uses.of[f"sha256:{HEX[number]}"]) for number in range(2, 7)}
     assert codes == {
         2: "kin-missing",
         3: "blob-missing",
@@ -52,10 +52,10 @@ def test_weights_of_its_parts_are_needed_in_whatever_order_they_are_reached(name
         5: "blob-missing",
         6: "blob-missing",
     }
-    assert reach.manifests == 5
+    assert uses.manifests == 5
 
 
 def test_without_the_recombination_they_are_kin() -> None:
-    reach = Reach(DOCUMENTS.get)
-    reach.follow_versions([published("a", FIRST)], ())
-    assert missing_code(reach.uses[f"sha256:{HEX[3]}"]) == "kin-missing"
+    uses = Uses(DOCUMENTS.get)
+    uses.follow_versions([published("a", FIRST)], ())
+    assert missing_code(uses.of[f"sha256:{HEX[3]}"]) == "kin-missing"

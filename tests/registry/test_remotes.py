@@ -32,11 +32,11 @@ from compatkit.errors import (
     VersionExists,
 )
 from compatkit.registry import disk as durable
+from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes import ahead, files, upload
 from compatkit.registry.remotes.far import place
 from compatkit.registry.remotes.transferring import Choice, pull, push
 from compatkit.registry.store import Store
-from compatkit.registry.verify.soundness import examine
 from compatkit.registry.weights.tensorfile import tensor_digest
 
 Publish = Callable[..., Any]

@@ -15,6 +15,7 @@ from far import EXTRACTOR, HEAD, Fault, content
 from compatkit.contracts.manifest import Payload
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, VersionExists
 from compatkit.registry.copy.moved import Moved
+from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
 from compatkit.registry.remotes import files
 from compatkit.registry.remotes.far import place
@@ -23,7 +24,6 @@ from compatkit.registry.remotes.transferring import Choice, pull, push
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.vouching import sign
 from compatkit.registry.store import Store
-from compatkit.registry.verify.soundness import examine
 from compatkit.registry.weights.tensorfile import tensor_digest
 
 pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'compatkit[remotes]'")

@@ -36,11 +36,11 @@ from hypothesis import strategies as st
 from compatkit.contracts.canonical import dumps, loads
 from compatkit.errors import LayoutError, UsageError
 from compatkit.registry import disk as durable
+from compatkit.registry.maintenance.check import Soundness, examine, open_damaged
+from compatkit.registry.maintenance.plan import RepairPlan
+from compatkit.registry.maintenance.repair import REASON, plan
 from compatkit.registry.names import Version
-from compatkit.registry.repair.files import REASON
-from compatkit.registry.repair.plans import RepairPlan, plan
 from compatkit.registry.store import Store
-from compatkit.registry.verify.soundness import Soundness, examine, open_damaged
 
 EVERY = table(one="code")
 COPIED = [one for one in EVERY if one.values[0].mended == "copy"]
@@ -243,9 +243,9 @@ def test_a_withdrawn_version_never_comes_back_to_life(parts: Parts, monkeypatch:
 def test_a_version_that_was_cut_off_makes_room_for_the_next(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compatkit.registry.verify import pointers
+    from compatkit.registry.maintenance import smallfiles
 
-    monkeypatch.setattr(pointers, "PATIENCE", 0.0)
+    monkeypatch.setattr(smallfiles, "PATIENCE", 0.0)
     store = parts.store
     for content in (b"", b"sha256:0"):
         path = parts.root / f"refs/{EXTRACTOR}/@versions/3.0.0"
@@ -326,9 +326,9 @@ def test_a_bad_copy_is_not_taken(parts: Parts, folder: str) -> None:
 
 
 def test_large_blobs_are_copied_in_pieces(parts: Parts, copy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compatkit.registry.repair import mending
+    from compatkit.registry.maintenance import changes
 
-    monkeypatch.setattr(mending, "PIECE", 1000)
+    monkeypatch.setattr(changes, "PIECE", 1000)
     (parts.root / parts.path("weights")).unlink()
     written: list[str] = []
     monkeypatch.setattr(durable, "step", lambda operation, path: written.append(operation))

@@ -41,8 +41,9 @@ from compatkit.errors import (
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.importing import import_components
 from compatkit.registry.copy.signatures import SignatureWarning
-from compatkit.registry.gc.collecting import plan
-from compatkit.registry.repair.plans import plan as repair
+from compatkit.registry.maintenance.check import examine
+from compatkit.registry.maintenance.gc import plan
+from compatkit.registry.maintenance.repair import plan as repair
 from compatkit.registry.signing.envelope import Envelope
 from compatkit.registry.signing.signatures import Signatures, file_name
 from compatkit.registry.signing.signer import SigningKey
@@ -50,7 +51,6 @@ from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.verification import SKEW, require
 from compatkit.registry.signing.vouching import Subject, sign, statements, subjects, verify
 from compatkit.registry.store import Store
-from compatkit.registry.verify.soundness import examine
 
 Publish = Callable[..., Any]
 

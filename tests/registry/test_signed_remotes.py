@@ -21,6 +21,7 @@ from compatkit.errors import (
     SignatureError,
     Unsigned,
 )
+from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
 from compatkit.registry.oci.exporting import export
 from compatkit.registry.oci.importing import import_layout
@@ -30,7 +31,6 @@ from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.verification import require
 from compatkit.registry.signing.vouching import sign
 from compatkit.registry.store import Store
-from compatkit.registry.verify.soundness import examine
 
 Publish = Callable[..., Any]
 

@@ -37,9 +37,9 @@ from hypothesis import strategies as st
 from compatkit.contracts.canonical import dumps, loads
 from compatkit.errors import InvalidName, LayoutError, NotFound
 from compatkit.registry import disk as durable
+from compatkit.registry.maintenance.check import Fault, Soundness, examine, open_damaged
+from compatkit.registry.maintenance.faults import CODES
 from compatkit.registry.store import Store
-from compatkit.registry.verify.faults import CODES
-from compatkit.registry.verify.soundness import Fault, Soundness, examine, open_damaged
 
 EVERY = table()
 
@@ -286,7 +286,7 @@ def _element(dtype: str, digits: str) -> bytes:
 def test_memory_does_not_grow_with_the_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tracemalloc
 
-    from compatkit.registry.verify import contents
+    from compatkit.registry.maintenance import contents
 
     monkeypatch.setattr(contents, "PIECE", 2**20)
     store = Store.init(tmp_path / "parts")
@@ -454,30 +454,30 @@ def test_a_publish_that_is_being_written_is_waited_for(parts: Parts, monkeypatch
 def test_a_blob_that_vanishes_while_it_is_read_is_missing(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compatkit.registry.verify import blobchecks
+    from compatkit.registry.maintenance import blobs
 
-    path, real = parts.root / parts.path("run"), blobchecks.read_content
+    path, real = parts.root / parts.path("run"), blobs.read_content
 
     def vanish(place: Path, *rest: Any) -> Any:
         if place == path:
             path.unlink(missing_ok=True)
         return real(place, *rest)
 
-    monkeypatch.setattr(blobchecks, "read_content", vanish)
+    monkeypatch.setattr(blobs, "read_content", vanish)
     assert only(examine(parts.store)).code == "blob-missing"
 
 
 def test_circles_of_parents_end(parts: Parts) -> None:
     """A circle cannot be made, for each would have to hold the other's sha256; a reader that believes is tried here."""
+    from compatkit.registry.maintenance.smallfiles import Published
+    from compatkit.registry.maintenance.uses import Uses
     from compatkit.registry.names import Version
-    from compatkit.registry.verify.pointers import Published
-    from compatkit.registry.verify.reaching import Reach
 
     one, two = ("sha256:" + digit * 64 for digit in "12")
     content = {one: dumps({"parents": [{"component": two}]}), two: dumps({"parents": [{"component": one}]})}
-    reach = Reach(content.get)
-    reach.follow_versions([Published("a", Version(1, 0, 0), one)], ())
-    assert reach.uses.keys() == content.keys()
+    uses = Uses(content.get)
+    uses.follow_versions([Published("a", Version(1, 0, 0), one)], ())
+    assert uses.of.keys() == content.keys()
 
 
 def test_the_table_of_codes_is_complete_and_every_code_is_shown() -> None:
@@ -518,12 +518,12 @@ def test_a_result_that_is_no_object_and_a_parent_that_is_gone(parts: Parts) -> N
 
 
 def test_a_document_that_is_too_large_is_none(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compatkit.registry.verify import blobchecks
+    from compatkit.registry.maintenance import blobs
 
-    monkeypatch.setattr(blobchecks, "MAX_BYTES", 20)
+    monkeypatch.setattr(blobs, "MAX_BYTES", 20)
     found = {one.code: one for one in examine(parts.store).faults}
     assert found.keys() == {"version-target"} and "more than a document has" in found["version-target"].what
-    monkeypatch.setattr(blobchecks, "MAX_BYTES", 10)
+    monkeypatch.setattr(blobs, "MAX_BYTES", 10)
     assert {one.code for one in examine(parts.store).faults} == {"version-target", "result-format"}
 
 

@@ -8,13 +8,11 @@ from typing import Any
 import attrs
 import pytest
 from handmade import HEX, Hand, child_of, part, tagged
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from compatkit.errors import IntegrityError
 from compatkit.registry.blobs import Objects
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.usage import Amount, _owners, _reached, usage
+from compatkit.registry.usage import Amount, usage
 
 
 @pytest.fixture
@@ -102,19 +100,3 @@ def test_links_are_not_followed(hand: Hand, tmp_path: Path) -> None:
     (hand.root / "trash").symlink_to(tmp_path / "outside")
     with pytest.raises(IntegrityError, match="symbolic link"):
         of(hand)
-
-
-digests = st.sampled_from("pqrstuvw")
-graphs = st.dictionaries(digests, st.lists(digests, max_size=3))
-roots = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.lists(digests, min_size=1, max_size=3))
-
-
-@settings(max_examples=200)
-@given(roots, graphs)
-def test_an_owner_is_the_only_name_that_leads_there(
-    names: dict[str, list[str]], edges: dict[str, list[str]]
-) -> None:
-    leading = {name: _reached(ends, edges) for name, ends in names.items()}
-    every = set[str]().union(*leading.values())
-    expected = {one: [name for name, reached in leading.items() if one in reached] for one in every}
-    assert _owners(names, edges) == {one: who[0] if len(who) == 1 else "" for one, who in expected.items()}

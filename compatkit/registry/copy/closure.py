@@ -12,8 +12,8 @@ from compatkit.contracts.manifest import Payload, from_bytes, function_digest, s
 from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.registry.copy.sources import Source
 from compatkit.registry.copy.transfer import Examine, promised
-from compatkit.registry.documents import How, names
 from compatkit.registry.names import Reference
+from compatkit.registry.reach import How, names
 
 
 class Carrier(Protocol):

@@ -15,10 +15,10 @@ from compatkit.contracts.canonical import MAX_BYTES
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
-from compatkit.registry.documents import How
 from compatkit.registry.index.profiles import Profile, linked, profile
 from compatkit.registry.index.scanning import read_plain, settled, stamp
 from compatkit.registry.index.tables import INDEXES, make_indexes
+from compatkit.registry.reach import How
 
 if TYPE_CHECKING:
     import sqlite3

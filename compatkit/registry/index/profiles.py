@@ -18,7 +18,7 @@ from compatkit.contracts.manifest import SCHEMA, Manifest, from_bytes
 from compatkit.contracts.structuring import unstructure
 from compatkit.contracts.values import folded
 from compatkit.errors import FormatError
-from compatkit.registry.documents import How, names
+from compatkit.registry.reach import How, names
 
 KINDS: tuple[str, ...] = get_args(Kind)
 _FIELDS = frozenset(field.name for field in attrs.fields(Manifest))

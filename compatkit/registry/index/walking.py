@@ -11,13 +11,13 @@ from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.registry import resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects
-from compatkit.registry.documents import How
 from compatkit.registry.index.evidence import Files
 from compatkit.registry.index.listed import Listed
 from compatkit.registry.index.profiles import Profile, linked, profile
 from compatkit.registry.index.scanning import Number
 from compatkit.registry.index.search import Found, Query, found
 from compatkit.registry.names import Version
+from compatkit.registry.reach import How
 from compatkit.registry.refs import References
 from compatkit.registry.results import Result
 

@@ -17,9 +17,9 @@ from compatkit.registry import layout as layouts
 from compatkit.registry.blobs import Objects
 from compatkit.registry.copy.sources import Folder, Incoming, Source, by_digest, compare
 from compatkit.registry.copy.targets import Note, Target
-from compatkit.registry.documents import names as named_in
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.names import Reference, Version
+from compatkit.registry.reach import names as named_in
 from compatkit.registry.refs import LIMIT, References
 from compatkit.registry.remotes.ahead import reading
 from compatkit.registry.remotes.files import FEW, Files

@@ -27,8 +27,8 @@ from compatkit.contracts.manifest import Parent
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.importing import import_components
-from compatkit.registry.gc import leftovers
-from compatkit.registry.gc.collecting import plan
+from compatkit.registry.maintenance import leftovers
+from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 
 VALUE = 7

@@ -25,8 +25,8 @@ from compatkit.contracts.canonical import dumps
 from compatkit.contracts.manifest import Parent
 from compatkit.errors import NotFound
 from compatkit.registry.copy.importing import import_components
-from compatkit.registry.gc.collecting import plan
 from compatkit.registry.index.lookup import Index
+from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 
 LIFE = 0.15

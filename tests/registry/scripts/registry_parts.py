@@ -11,7 +11,7 @@ from typing import Any
 from compatkit.contracts.canonical import loads
 from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protocol, Structural
 from compatkit.contracts.manifest import Manifest, Payload, edges
-from compatkit.registry.gc.collecting import plan
+from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
 

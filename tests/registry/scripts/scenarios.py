@@ -17,7 +17,7 @@ from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.importing import import_components
-from compatkit.registry.gc.collecting import plan
+from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.store import Store
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -20,19 +20,15 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.contracts.display import Shown, aligned
-from compatkit.errors import UsageError
+from compatkit.errors import CompatkitError, EnvironmentFailure, UsageError
 from compatkit.registry import disk as durable
-from compatkit.registry.blobs import GRACE_SECONDS, HELD_SECONDS
-from compatkit.registry.gc import leftovers
-from compatkit.registry.gc.leftovers import Ages, Leftover
-from compatkit.registry.gc.marking import Marker, Marks
-from compatkit.registry.gc.peeking import entries
-from compatkit.registry.gc.roots import HEXADECIMAL
+from compatkit.registry.blobs import GRACE_SECONDS, HELD_SECONDS, Objects
+from compatkit.registry.maintenance.leftovers import Ages, Leftover, aside, clock, is_empty, remove_folders
+from compatkit.registry.maintenance.marks import Marker, Marks
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment
 
 if TYPE_CHECKING:
-    from compatkit.registry.gc.sweeping import Collected
     from compatkit.registry.store import Store
 
 Progress = Callable[[int, int, str], None]
@@ -40,6 +36,37 @@ GRACE = timedelta(seconds=GRACE_SECONDS)
 SAFE = timedelta(seconds=HELD_SECONDS, hours=12)
 """A shorter grace is for whoever is alone. What a publisher found there may be ``HELD_SECONDS`` old already, and an
 import copies all bytes, for hours, before it makes the draft of its first version."""
+
+
+KINDS = ("blobs", "withdrawn", "drafts", "trash", "back", "quarantine", "young", "waiting")
+"""The lists of files in a plan."""
+
+
+@attrs.define
+class Collected:
+    """What a collection did.
+
+    Attributes:
+        moved: Digests of blobs that were taken out to ``trash``.
+        moved_bytes: Their bytes, which are not free yet.
+        back: Digests of blobs that came back, because something refers to them.
+        drafts: Number of drafts that were deleted.
+        deleted: Number of blobs in ``trash`` that were deleted.
+        folders: Number of folders that were removed.
+        freed: Bytes that the file system got back: a file with another name elsewhere frees none.
+    """
+
+    moved: list[str] = attrs.field(factory=list)
+    moved_bytes: int = 0
+    back: list[str] = attrs.field(factory=list)
+    drafts: int = 0
+    deleted: int = 0
+    folders: int = 0
+    freed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return attrs.asdict(self)
 
 
 @attrs.frozen(repr=False)
@@ -118,13 +145,7 @@ class Plan(Shown):
             LayoutError: This version may only read the registry.
             EnvironmentFailure: No right to write, device failed; the same call goes on where it stopped.
         """
-        from compatkit.registry.gc.sweeping import Sweep
-
-        return Sweep(self, self.store.root, self.store.objects).run(progress)
-
-
-KINDS = ("blobs", "withdrawn", "drafts", "trash", "back", "quarantine", "young", "waiting")
-"""The lists of files in a plan."""
+        return _Sweep(self, self.store.root, self.store.objects).run(progress)
 
 
 def plan(
@@ -166,19 +187,19 @@ def plan(
         ages.intends, ages.old if withdrawn else None, progress, referenced
     )
     with environment("read", store.root):
-        dead, spared, young = _blobs(store, marks, ages)
-        trash = list(leftovers.trashed(store.root, ages))
+        dead, spared, young = _blobs(store.root, marks, ages)
+        drafts, trash, quarantine = aside(store.root, ages)
         back = _lacking(store, trash, marks)
         rest = [one for one in trash if one not in back]
         return Plan(
             grace,
             dead,
             spared,
-            tuple(leftovers.drafts(store.root, ages)),
+            tuple(drafts),
             tuple(one for one in rest if one.age >= ages.grace),
             back,
-            tuple(leftovers.quarantined(store.root, ages)),
-            tuple(leftovers.folders(store.root, marks.empty, ages)),
+            tuple(quarantine),
+            tuple(one for one in marks.empty if is_empty(store.root / one, ages)),
             young,
             tuple(one for one in rest if one.age < ages.grace),
             len(marks.alive),
@@ -212,34 +233,23 @@ def known(store: Store, progress: Progress | None = None) -> set[str] | None:
 
 
 def _blobs(
-    store: Store, marks: Marks, ages: Ages
+    root: Path, marks: Marks, ages: Ages
 ) -> tuple[tuple[Leftover, ...], tuple[Leftover, ...], tuple[Leftover, ...]]:
     """Return the dead blobs, the weights of withdrawn versions, and the dead that are too young."""
     dead: list[Leftover] = []
     spared: list[Leftover] = []
     young: list[Leftover] = []
-    for path, name in _files(store.root):
-        digest = f"sha256:{name}"
-        if digest in marks.alive:
+    for blob in marks.blobs:
+        if blob.digest in marks.alive:
             continue  # most are; what is kept need not be looked at
         with suppress(FileNotFoundError):  # another collection took it out
-            state = os.lstat(path)
+            state = os.lstat(root / blob.path)
             if stat.S_ISREG(state.st_mode):
-                one = Leftover(f"blobs/sha256/{name[:2]}/{name}", digest, state.st_size, ages.of(state))
-                (young if not ages.old(state) else spared if digest in marks.spared else dead).append(one)
+                one = Leftover(blob.path, blob.digest, state.st_size, ages.of(state))
+                (young if not ages.old(state) else spared if blob.digest in marks.spared else dead).append(
+                    one
+                )
     return tuple(dead), tuple(spared), tuple(young)
-
-
-def _files(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield path and name of everything that has a blob's name in a blob's place, sorted."""
-    above = root / "blobs" / "sha256"
-    durable.check_folders(above, root)
-    for shard in entries(str(above)):
-        if len(shard.name) == 2 and shard.is_dir(follow_symlinks=False):
-            with suppress(FileNotFoundError):  # removed because it was empty
-                for name in sorted(os.listdir(shard.path)):
-                    if name.startswith(shard.name) and HEXADECIMAL.fullmatch(name):
-                        yield f"{shard.path}/{name}", name
 
 
 def _lacking(store: Store, trash: list[Leftover], marks: Marks) -> tuple[Leftover, ...]:
@@ -256,3 +266,121 @@ def _check_grace(grace: timedelta, alone: bool) -> None:
             f"A grace of {grace} is below {SAFE}: what somebody is about to publish could be taken away from them. "
             f"Take {SAFE} or more; or, if nobody else is writing to this registry, say so (alone=True, --alone)."
         )
+
+
+@attrs.define(eq=False)
+class _Sweep:
+    """One collection; see ``Plan.apply``."""
+
+    plan: Plan
+    root: Path
+    objects: Objects
+    done: Collected = attrs.field(factory=Collected)
+    _taken: set[str] = attrs.field(factory=set)
+
+    def run(self, progress: Progress | None) -> Collected:
+        """Delete drafts and what was out for long enough, take out what is dead, look again, bring back what is not."""
+        self.plan.store.layout.check_writer(self.root)
+        with environment("collect garbage in", self.root):
+            ages = self._now()
+            marker = Marker(self.root, self.plan.lost)
+            self._delete_drafts(ages)  # first, so that what nobody will finish keeps nothing
+            # listed before the look: what that finds dead may be deleted
+            listed = aside(self.root, ages)[1]
+            marks = self._look(marker, ages, progress)
+            # before others go there, so that a full disk has room for their names
+            self._empty_trash(listed, marks, progress)
+            self._take_out(marks, ages, progress)
+            if self._taken:
+                listed = aside(self.root, ages)[1]
+                try:
+                    marks = self._look(marker, ages, progress)
+                except CompatkitError:
+                    self._undo()
+                    raise
+                self._empty_trash(listed, marks, progress)
+            self._remove_folders()
+        return self.done
+
+    def _look(self, marker: Marker, ages: Ages, progress: Progress | None) -> Marks:
+        return marker.mark(ages.intends, ages.old if self.plan.spares else None, progress)
+
+    def _delete_drafts(self, ages: Ages) -> None:
+        for one in self.plan.drafts:
+            path = self.root / one.path
+            with suppress(FileNotFoundError):  # its process finished it, or another collection was faster
+                if ages.given_up(path.name, os.lstat(path)):
+                    self._delete(path)
+                    self.done.drafts += 1
+
+    def _take_out(self, marks: Marks, ages: Ages, progress: Progress | None) -> None:
+        """Move to ``trash`` what is in the plan, still dead and still old."""
+        planned = [*self.plan.blobs, *self.plan.withdrawn]
+        if planned:
+            durable.make_folder(self.root / "trash", self.root)
+        for count, one in enumerate(planned):
+            if progress is not None:
+                progress(count, len(planned), "taking out")
+            if one.digest is not None and one.digest not in marks.alive:
+                with suppress(FileNotFoundError):  # another collection was faster
+                    self._take(one.digest, ages)
+
+    def _take(self, digest: str, ages: Ages) -> None:
+        path = self.objects.path(digest)
+        durable.check_folders(path.parent, self.root)
+        before = os.lstat(path)
+        if not stat.S_ISREG(before.st_mode) or not ages.old(before):
+            return
+        away = self.root / "trash" / f"{path.name}-{durable.temporary(path).name}"
+        durable.move(path, away)
+        self._taken.add(f"trash/{away.name}")
+        if not ages.old(os.lstat(away)):  # touched at this moment: somebody is about to refer to it
+            self.objects.hold(digest)
+            return
+        with suppress(PermissionError):  # another user's; that its state changed now says when it was moved
+            durable.touch(away)
+        self.done.moved.append(digest)
+        self.done.moved_bytes += before.st_size
+
+    def _empty_trash(self, listed: list[Leftover], marks: Marks, progress: Progress | None) -> None:
+        """Bring back what is referred to and lies only in ``trash``, whoever took it out; delete what is old."""
+        for digest in sorted({one.digest for one in listed if one.digest is not None} & marks.alive):
+            if self.objects.size(digest) is None and self.objects.hold(digest):
+                self.done.back.append(digest)
+            if digest in self.done.moved:
+                self.done.moved.remove(digest)
+                self.done.moved_bytes -= next(one.bytes for one in listed if one.digest == digest)
+        planned = {one.path for one in self.plan.trash} | self._taken
+        ages = self._now()
+        for count, one in enumerate(listed):
+            if progress is not None:
+                progress(count, len(listed), "deleting")
+            if one.path not in planned or one.digest is None:
+                continue
+            if one.digest in marks.alive and self.objects.size(one.digest) is None:
+                continue  # it could not be brought back; this is the only copy
+            path = self.root / one.path
+            with suppress(FileNotFoundError):  # brought back, or another collection was faster
+                if ages.long_out(os.lstat(path)):
+                    self._delete(path)
+                    self.done.deleted += 1
+
+    def _remove_folders(self) -> None:
+        emptied = {f"blobs/sha256/{digest[7:9]}" for digest in self.done.moved}
+        self.done.folders = remove_folders(self.root, {*self.plan.folders, *emptied}, self._now())
+
+    def _now(self) -> Ages:
+        return Ages(clock(self.root), self.plan.grace.total_seconds())
+
+    def _delete(self, path: Path) -> None:
+        state = os.lstat(path)
+        durable.step("unlink", path)
+        os.unlink(path)
+        if state.st_nlink == 1:
+            self.done.freed += state.st_size
+
+    def _undo(self) -> None:
+        """Bring back what was taken out: what it may be referred to by could not be read."""
+        for digest in self.done.moved:
+            with suppress(EnvironmentFailure):  # stays in trash, from where reading brings it back
+                self.objects.hold(digest)

@@ -7,32 +7,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compatkit.contracts.display import Shown
-from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
+from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError, InvalidName, NotFound
 from compatkit.registry import disk as durable
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, inspect
-from compatkit.registry.refs import LIMIT
-from compatkit.registry.verify.aliaslogs import check_aliases
-from compatkit.registry.verify.blobchecks import BlobChecks
-from compatkit.registry.verify.faults import CODES, Fault, Findings, answer
-from compatkit.registry.verify.numbers import check_numbers
-from compatkit.registry.verify.pointers import check_results, check_tombstones, read_json, read_versions
-from compatkit.registry.verify.policies import check_policies
-from compatkit.registry.verify.selection import Wanted, Withdrawn
-from compatkit.registry.verify.signatures import check_signatures, survey_signatures, survey_signed
-from compatkit.registry.verify.survey import Survey
-from compatkit.registry.verify.surveying import (
-    survey_aside,
-    survey_blobs,
-    survey_evidence,
-    survey_references,
-    survey_top,
+from compatkit.registry.maintenance.blobs import BlobChecks
+from compatkit.registry.maintenance.faults import CODES, Fault, Findings, answer
+from compatkit.registry.maintenance.smallfiles import (
+    check_aliases,
+    check_numbers,
+    check_policies,
+    check_results,
+    check_signatures,
+    check_tombstones,
+    read_json,
+    read_versions,
 )
+from compatkit.registry.maintenance.survey import Survey
+from compatkit.registry.names import Version
+from compatkit.registry.refs import LIMIT
+from compatkit.registry.scan import ASIDE
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
@@ -128,27 +128,36 @@ def examine(
         NotFound: A pattern matches nothing.
         InvalidName: A pattern names an alias or a range.
     """
-    wanted, survey = Wanted(tuple(patterns or ())), Survey(store.root, Findings())
+    wanted, survey = Wanted(tuple(patterns or ())), Survey(store.root)
     _check_marker(survey.findings, store.root)
-    _look_around(survey, wanted)
+    survey.look(*ASIDE)
+    survey.look(
+        "refs", names=wanted.name
+    )  # before blobs, for whoever publishes makes them in the other order
+    wanted.check(survey)
+    if not wanted.patterns:
+        survey.look("policies", "evidence", "signatures", "blobs", "keys", "locks", "")
+        survey.tell_folders()
+        check_policies(survey)
     meter = _Meter(progress, sum(state.st_size for state in survey.blobs.values()))
     blobs = BlobChecks(survey, deep, meter.tick)
-    reach = blobs.reach
-    reach.naming = bool(survey.results or wanted.patterns)
+    uses = blobs.uses
+    uses.naming = bool(survey.results or wanted.patterns)
     versions = read_versions(survey, wanted.version)
-    reach.follow_versions(versions, Withdrawn(survey))
+    uses.follow_versions(
+        versions, {one for one in versions if one.version in survey.names[one.name].tombstones}
+    )
     check_numbers(survey, versions, blobs.again)
     check_tombstones(survey, wanted.version)
     check_aliases(survey, wanted.whole_name)
     if wanted.patterns:
-        survey_evidence(survey, frozenset(reach.functions))
-    results = check_results(survey, reach.label)
-    reach.follow_results(results)
-    if wanted.patterns:
-        for one in dict.fromkeys(version.digest for version in versions):
-            survey_signed(survey, one.removeprefix("sha256:"))
-    check_signatures(survey, reach, None if wanted.patterns else survey.blobs)
-    blobs.check_all({*reach.uses, *survey.blobs, *survey.odd})
+        known, signed = uses.functions, {one.digest[7:] for one in versions}
+        survey.look("evidence", pairs=lambda extractor, head: extractor in known or head in known)
+        survey.look("signatures", signed=signed.__contains__)
+    results = check_results(survey, uses.label)
+    uses.follow_results(results)
+    check_signatures(survey, uses.users, None if wanted.patterns else survey.blobs)
+    blobs.check_all({*uses.of, *survey.blobs, *survey.odd})
     survey.tell_rights()
     _tell_leftovers(survey)
     return Soundness(
@@ -157,26 +166,51 @@ def examine(
         wanted.patterns,
         deep,
         len(versions),
-        reach.manifests,
+        uses.manifests,
         len(results),
         len(survey.blobs),
         blobs.amount,
     )
 
 
-def _look_around(survey: Survey, wanted: Wanted) -> None:
-    """See what is there; references before blobs, for whoever publishes makes them in the other order."""
-    survey.take_rights()
-    if not wanted.patterns:
-        survey_top(survey)
-    survey_aside(survey)
-    survey_references(survey, wanted.name)
-    wanted.check(survey, survey.root)
-    if not wanted.patterns:
-        check_policies(survey)
-        survey_evidence(survey)
-        survey_signatures(survey)
-        survey_blobs(survey)
+@attrs.frozen
+class Wanted:
+    """What is looked at: everything, or the names and versions that patterns match."""
+
+    patterns: tuple[str, ...]
+
+    def __attrs_post_init__(self) -> None:
+        for one in self.patterns:
+            if ":" in one or "@^" in one:
+                raise InvalidName(
+                    f"{one!r:.100}: verify takes names or NAME@VERSION, in which *, ? and [...] are allowed; no alias, "
+                    "digest or range.",
+                    subject=one,
+                )
+
+    def name(self, name: str) -> bool:
+        """Tell whether any version of a name is looked at."""
+        return not self.patterns or any(fnmatchcase(name, one.partition("@")[0]) for one in self.patterns)
+
+    def whole_name(self, name: str) -> bool:
+        """Tell whether all versions of a name are looked at, and so its aliases."""
+        return not self.patterns or any(fnmatchcase(name, one) for one in self.patterns if "@" not in one)
+
+    def version(self, name: str, version: Version) -> bool:
+        """Tell whether a version is looked at."""
+        return self.whole_name(name) or any(fnmatchcase(f"{name}@{version}", one) for one in self.patterns)
+
+    def check(self, survey: Survey) -> None:
+        """Refuse a pattern that matches nothing."""
+        for one in self.patterns:
+            name, at, version = one.partition("@")
+            found = [held for each, held in survey.names.items() if fnmatchcase(each, name)]
+            if not found or (
+                at and not any(fnmatchcase(str(each), version) for held in found for each in held.versions)
+            ):
+                raise NotFound(
+                    f"{one!r:.100} matches no component of {survey.root}; see `compatkit ls`.", subject=one
+                )
 
 
 def open_damaged(root: str | os.PathLike[str]) -> Store:

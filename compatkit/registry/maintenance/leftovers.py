@@ -7,14 +7,14 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import attrs
 
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import GRACE_SECONDS
-from compatkit.registry.gc.peeking import entries
+from compatkit.registry.scan import Aside, scan
 
 _DRAFT = re.compile(r"([1-9][0-9]{0,9})-[0-9a-f]{16}")
 _TRASHED = re.compile(r"([0-9a-f]{64})-[1-9][0-9]{0,9}-[0-9a-f]{16}")
@@ -97,39 +97,37 @@ def clock(root: Path) -> float:
     return min(time.time(), os.lstat(folder).st_mtime)
 
 
-def drafts(root: Path, ages: Ages) -> Iterator[Leftover]:
-    """Yield the drafts in ``tmp`` that will not be finished; other files there are left alone."""
-    for entry, state in _files(root, "tmp"):
-        if ages.given_up(entry.name, state):
-            yield Leftover(f"tmp/{entry.name}", None, state.st_size, ages.of(state))
-
-
-def trashed(root: Path, ages: Ages) -> Iterator[Leftover]:
-    """Yield the blobs in ``trash``, old and young."""
-    for entry, state in _files(root, "trash"):
-        match = _TRASHED.fullmatch(entry.name)
-        if match is not None:
-            yield Leftover(f"trash/{entry.name}", f"sha256:{match[1]}", state.st_size, ages.out(state))
-
-
-def quarantined(root: Path, ages: Ages) -> Iterator[Leftover]:
-    """Yield what is in ``quarantine``."""
-    for entry, state in _files(root, "quarantine"):
-        yield Leftover(f"quarantine/{entry.name}", None, state.st_size, ages.of(state))
-
-
-def folders(root: Path, empty: Iterable[Path], ages: Ages) -> Iterator[str]:
-    """Yield, of the folders that were empty and of the empty ones for blobs, those that are old."""
-    above = root / "blobs" / "sha256"
-    durable.check_folders(above, root)
-    shards = (Path(entry.path) for entry in entries(str(above)) if re.fullmatch("[0-9a-f]{2}", entry.name))
-    for folder in (*shards, *empty):
+def aside(root: Path, ages: Ages) -> tuple[list[Leftover], list[Leftover], list[Leftover]]:
+    """Return the drafts that will not be finished, the blobs in ``trash``, old and young, and what is damaged."""
+    drafts: list[Leftover] = []
+    trash: list[Leftover] = []
+    quarantine: list[Leftover] = []
+    for one in scan(root, "tmp", "trash", "quarantine"):
+        if not isinstance(one, Aside):
+            durable.check_folders(root / one.path, root)
+            continue
         try:
-            state = os.lstat(folder)
-            if stat.S_ISDIR(state.st_mode) and ages.old(state) and not os.listdir(folder):
-                yield folder.relative_to(root).as_posix()
+            state = os.lstat(root / one.path)
         except FileNotFoundError:
             continue
+        if not stat.S_ISREG(state.st_mode):
+            continue
+        if one.folder == "quarantine":
+            quarantine.append(Leftover(one.path, None, state.st_size, ages.of(state)))
+        elif one.folder == "trash" and (match := _TRASHED.fullmatch(one.file)):
+            trash.append(Leftover(one.path, f"sha256:{match[1]}", state.st_size, ages.out(state)))
+        elif one.folder == "tmp" and ages.given_up(one.file, state):
+            drafts.append(Leftover(one.path, None, state.st_size, ages.of(state)))
+    return drafts, trash, quarantine
+
+
+def is_empty(folder: Path, ages: Ages) -> bool:
+    """Tell whether a folder is old and holds nothing."""
+    try:
+        state = os.lstat(folder)
+        return stat.S_ISDIR(state.st_mode) and ages.old(state) and not os.listdir(folder)
+    except FileNotFoundError:
+        return False
 
 
 def remove_folders(root: Path, empty: Iterable[str], ages: Ages) -> int:
@@ -161,17 +159,6 @@ def _is_old(folder: Path, ages: Ages) -> bool:
         return ages.old(os.lstat(folder))
     except FileNotFoundError:
         return False
-
-
-def _files(root: Path, name: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-    durable.check_folders(root / name, root)
-    for entry in entries(str(root / name)):
-        try:
-            state = entry.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        if stat.S_ISREG(state.st_mode):
-            yield entry, state
 
 
 def _runs(process: int) -> bool:

@@ -1,18 +1,19 @@
-"""What the references reach: manifests, what they keep, their parents, and results; and who uses each blob."""
+"""Who uses each blob: versions with their manifests, what these keep and came from, and measured results."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Literal
 
 import attrs
 
-from compatkit.contracts.canonical import dumps, is_digest, loads
+from compatkit.contracts.canonical import dumps, loads
 from compatkit.contracts.manifest import SCHEMA, Manifest, Payload, from_bytes, function_digest
 from compatkit.errors import FormatError
-from compatkit.registry.verify.pointers import Published
+from compatkit.registry.maintenance.smallfiles import Published
+from compatkit.registry.reach import edges, walk
 
 Role = Literal["version", "parent", "payload", "kept", "result"]
 """What a blob is to those who use it."""
@@ -53,12 +54,12 @@ class _Named:
 
 
 @attrs.define
-class Reach:
-    """Everything that references reach.
+class Uses:
+    """Everything that references lead to, and who uses it.
 
     Attributes:
         read: Returns the bytes of a document; None where it is missing, damaged or too large.
-        uses: Uses of each blob, by digest, in the order in which they were found.
+        of: Uses of each blob, by digest, in the order in which they were found.
         functions: References by the hex digits of their function digest.
         manifests: Number of manifests that were read.
         naming: Whether function digests are wanted; finding them out takes a third of the time.
@@ -66,15 +67,16 @@ class Reach:
     """
 
     read: Callable[[str], bytes | None]
-    uses: dict[str, list[Use]] = attrs.field(factory=lambda: defaultdict(list))
+    of: dict[str, list[Use]] = attrs.field(factory=lambda: defaultdict(list))
     functions: dict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
     manifests: int = 0
     naming: bool = True
     faults: list[tuple[str, str, str]] = attrs.field(factory=list)
+    _entered: set[str] = attrs.field(factory=set)
 
     def users(self, digest: str) -> tuple[str, ...]:
         """Return who uses a blob."""
-        return tuple(dict.fromkeys(use.whose for use in self.uses.get(digest, ())))
+        return tuple(dict.fromkeys(use.whose for use in self.of.get(digest, ())))
 
     def label(self, extractor: str, head: str) -> str:
         """Return in words which pair two function digests (hex) are."""
@@ -91,52 +93,45 @@ class Reach:
         named: dict[str, list[Published]] = defaultdict(list)
         for one in versions:
             named[one.digest].append(one)
-            self.uses[one.digest].append(Use("version", str(one), one not in withdrawn))
-        both = (
+            self.of[one.digest].append(Use("version", str(one), one not in withdrawn))
+        starts = [
             _Named(digest, tuple(map(str, those)), any(one not in withdrawn for one in those))
             for digest, those in named.items()
-        )
-        ahead = deque(sorted(both, key=lambda one: not one.living))
-        walked: dict[str, bool] = {}  # whether only as kin
-        while ahead:
-            one = ahead.popleft()
-            again = one.digest in walked
-            if again and (one.kin or not walked[one.digest]):
-                continue
-            walked[one.digest] = one.kin
-            label = f"an ancestor of {one.labels[0].removeprefix('an ancestor of ')}"
-            for parent, needed in self._follow(one, again):
-                kin = one.kin or not needed
-                if parent in walked and (kin or not walked[parent]):
-                    continue
-                if parent not in named:
-                    ahead.appendleft(_Named(parent, (label,), one.living, kin=kin))
-                elif one.living:
-                    ahead.appendleft(_Named(parent, tuple(map(str, named[parent])), True))
+        ]
+        starts.sort(key=lambda one: not one.living)
 
-    def _follow(self, one: _Named, again: bool) -> Iterator[tuple[str, bool]]:
+        def parents(one: _Named) -> Iterator[_Named]:
+            label = f"an ancestor of {one.labels[0].removeprefix('an ancestor of ')}"
+            for parent, needed in self._follow(one):
+                if parent not in named:
+                    yield _Named(parent, (label,), one.living, one.kin or not needed)
+                elif one.living:
+                    yield _Named(parent, tuple(map(str, named[parent])), True)
+
+        for _ in walk(starts, parents, key=lambda one: one.digest, rank=lambda one: not one.kin):
+            pass
+
+    def _follow(self, one: _Named) -> Iterator[tuple[str, bool]]:
         """Note what a manifest keeps; yield the digests of its parents, and whether it is nothing without them."""
         data = self.read(one.digest)
         if data is None:
             return
         value = self._document(one.digest, data)
         manifest = self._manifest(one.digest, data, value) if value is not None else None
-        whole = manifest is not None and manifest.kind == "recombination"
-        parts = (
-            {parent.component for parent in manifest.parents}
-            if manifest is not None and whole
-            else set[str]()
-        )
+        parts = set[str]()
+        if manifest is not None and manifest.kind == "recombination":
+            parts = {parent.component for parent in manifest.parents}
         for key, edge, size in edges(value):
             payload = (
                 manifest.payload if manifest is not None and edge == manifest.payload.file.blob else None
             )
             role: Role = "parent" if key == "component" else "payload" if payload is not None else "kept"
             for label in one.labels:
-                self.uses[edge].append(Use(role, label, one.living, one.kin, size, payload))
+                self.of[edge].append(Use(role, label, one.living, one.kin, size, payload))
             if role == "parent":
                 yield edge, edge in parts
-        if manifest is not None and not again:
+        if manifest is not None and one.digest not in self._entered:
+            self._entered.add(one.digest)
             self.manifests += 1
             if self.naming:
                 self.functions[function_digest(manifest).rpartition(":")[2]].extend(one.labels)
@@ -171,7 +166,7 @@ class Reach:
         """Follow pointers to results, given as label and digest, and note what the results keep."""
         read: set[str] = set()
         for label, digest in pointers:
-            self.uses[digest].append(Use("result", label))
+            self.of[digest].append(Use("result", label))
             if digest in read:
                 continue
             read.add(digest)
@@ -186,28 +181,7 @@ class Reach:
             if not isinstance(value, dict):
                 self.faults.append(("result-format", digest, what))
             for _, edge, size in edges(value):
-                self.uses[edge].append(Use("kept", label, size=size))
-
-
-def edges(value: Any) -> Iterator[tuple[str, str, int | None]]:
-    """Yield key (``blob`` or ``component``), digest and stated size of every edge in JSON values.
-
-    Unlike ``manifest.edges`` it passes over what is malformed, so that a document that is refused, or that a newer
-    program wrote, still shows what it keeps.
-    """
-    ahead: list[Any] = [value]
-    while ahead:
-        one = ahead.pop()
-        if isinstance(one, dict):
-            for key in ("blob", "component"):
-                edge = one.get(key)
-                if isinstance(edge, str) and is_digest(edge):
-                    size = one.get("bytes") if key == "blob" else None
-                    yield key, edge, size if type(size) is int else None
-            one = one.values()
-        elif not isinstance(one, list):
-            continue
-        ahead += [each for each in one if type(each) in (dict, list)]
+                self.of[edge].append(Use("kept", label, size=size))
 
 
 def _is_canonical(value: Any, data: bytes) -> bool:

@@ -1,13 +1,13 @@
-"""What a document names: a document is a blob that names others, such as a manifest, a result, or the record of a run.
+"""The graph of a registry: what a document names, and one way to walk from roots to everything that they lead to.
 
-One that is written as this program writes them is searched for digests, which finds at least its edges in a tenth of
-the time; any other is read strictly.
+A document is a blob that names others, such as a manifest, a result, or the record of a run.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from compatkit.contracts.canonical import is_digest, loads
 from compatkit.errors import FormatError
@@ -15,6 +15,22 @@ from compatkit.errors import FormatError
 How = Literal["payload", "blob", "component", "named"]
 """How a digest is named: as weights, which are never looked into; as other bytes; as a component; in passing."""
 Found = tuple[str, How]
+T = TypeVar("T")
+
+
+class Edge(NamedTuple):
+    """What a document says of bytes that belong to it.
+
+    Attributes:
+        key: ``blob`` or ``component``.
+        digest: Of the bytes.
+        size: Number of bytes, if the document states it.
+    """
+
+    key: str
+    digest: str
+    size: int | None
+
 
 _NAMED = re.compile(rb'"(sha256:[0-9a-f]{64})"')
 _WEIGHTS = re.compile(rb'"payload":\{"count":\d+,"file":\{"blob":')
@@ -23,6 +39,9 @@ _ORDER: tuple[How, ...] = ("named", "payload", "blob", "component")
 
 def names(data: bytes, digest: str, *, component: bool) -> tuple[Found, ...]:
     """Return what a document names, each digest once with the strongest way of naming it; nothing if it is none.
+
+    One that is written as this program writes them is searched for digests, which finds at least its edges in a tenth
+    of the time; any other is read strictly.
 
     Args:
         data: A blob's bytes.
@@ -86,3 +105,53 @@ def _keep(found: dict[str, How], digest: str, how: How) -> None:
     before = found.setdefault(digest, how)
     if before != how and _ORDER.index(how) > _ORDER.index(before):
         found[digest] = how
+
+
+def edges(value: Any) -> Iterator[Edge]:
+    """Yield every edge in JSON values.
+
+    Unlike ``manifest.edges`` it passes over what is malformed, so that a document that is refused, or that a newer
+    program wrote, still shows what it keeps.
+    """
+    ahead: list[Any] = [value]
+    while ahead:
+        one = ahead.pop()
+        if isinstance(one, dict):
+            for key in ("blob", "component"):
+                edge = one.get(key)
+                if isinstance(edge, str) and is_digest(edge):
+                    size = one.get("bytes") if key == "blob" else None
+                    yield Edge(key, edge, size if type(size) is int else None)
+            one = one.values()
+        elif not isinstance(one, list):
+            continue
+        ahead += [each for each in one if type(each) in (dict, list)]
+
+
+def walk(
+    starts: Iterable[T],
+    further: Callable[[T], Iterable[T]],
+    *,
+    key: Callable[[T], Hashable] = lambda one: one,
+    rank: Callable[[T], Any] = lambda one: 0,
+) -> Iterator[T]:
+    """Yield everything that can be reached: each node once, and again whenever it is reached at a higher rank.
+
+    Goes into depth: all that one start leads to comes before the next start.
+
+    Args:
+        starts: Steps to the roots.
+        further: Returns the steps from the node that a step leads to; asked after the step was yielded.
+        key: Which node a step leads to; without one, the step is the node.
+        rank: How strongly a step reaches its node: living before withdrawn, needed before mentioned.
+    """
+    best: dict[Hashable, Any] = {}
+    for start in starts:
+        ahead = [start]
+        while ahead:
+            step = ahead.pop()
+            node, strength = key(step), rank(step)
+            if node not in best or best[node] < strength:
+                best[node] = strength
+                yield step
+                ahead.extend(further(step))

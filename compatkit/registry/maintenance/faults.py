@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import attrs
 
+from compatkit.registry.scan import Place
+
 Severity = Literal["error", "warning", "info"]
 
 
@@ -149,6 +151,7 @@ class Fault:
         what: What was expected and what came.
         whose: References that are affected, ``name@version``; empty where nothing uses it.
         remedy: What to do.
+        place: What is at the path, or should be, if that is known.
     """
 
     code: str
@@ -157,10 +160,11 @@ class Fault:
     what: str
     whose: tuple[str, ...] = ()
     remedy: str = ""
+    place: Place | None = attrs.field(default=None, eq=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        return attrs.asdict(self)
+        return attrs.asdict(self, filter=lambda field, _: field.name != "place")
 
 
 @attrs.define
@@ -170,18 +174,13 @@ class Findings:
     faults: list[Fault] = attrs.field(factory=list)
 
     def add(
-        self, code: str, path: str, what: str, whose: Iterable[str] = (), remedy: str | None = None
+        self, code: str, at: str | Place, what: str, whose: Iterable[str] = (), remedy: str | None = None
     ) -> None:
         """Keep a fault; severity and, if none is given, the remedy are those of its code."""
         kind = CODES[code]
-        users = tuple(dict.fromkeys(whose))
-        self.faults.append(
-            Fault(code, kind.severity, path, what, users, kind.remedy if remedy is None else remedy)
-        )
-
-    def unreadable(self, path: str, error: Exception, whose: Iterable[str] = ()) -> None:
-        """Keep what the system answered in place of a file or folder."""
-        self.add("unreadable", path, answer(error), whose)
+        path, place = (at, None) if isinstance(at, str) else (at.path, at)
+        told = kind.remedy if remedy is None else remedy
+        self.faults.append(Fault(code, kind.severity, path, what, tuple(dict.fromkeys(whose)), told, place))
 
     def sorted(self) -> tuple[Fault, ...]:
         """Return the faults, errors first, then by path."""

@@ -9,16 +9,15 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import overload
 
 import attrs
 
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
+from compatkit.registry.maintenance.contents import PIECE, read_content
 from compatkit.registry.os_errors import environment
-from compatkit.registry.verify.contents import PIECE, read_content
 
 Doubt = Callable[[Path], bool]
 """Whether what is at a path is still damaged."""
@@ -108,8 +107,8 @@ class Mender:
             if os.path.lexists(full):
                 return False
             draft = durable.temporary(self.root / "tmp")
-            with _Pieces.of(source, root) as pieces:
-                (actual,) = durable.write(draft, pieces, root=self.root, meanwhile=[lambda: _digest(draft)])
+            pieces = _pieces(source, root)
+            (actual,) = durable.write(draft, pieces, root=self.root, meanwhile=[lambda: _digest(draft)])
             try:
                 if actual != digest:
                     raise _other_bytes(source, digest, actual)
@@ -169,43 +168,14 @@ class Mender:
         durable.sync_folder(away.parent)
 
 
-@attrs.define
-class _Pieces(Sequence[bytes]):
-    """A file as a sequence of pieces that are read when they are asked for."""
-
-    descriptor: int
-    total: int
-
-    @classmethod
-    def of(cls, path: Path, root: Path) -> _Pieces:
-        descriptor = durable.open_plain(path, root)
-        if descriptor is None:
-            raise FileNotFoundError(2, os.strerror(2), str(path))
-        return cls(descriptor, -(-os.fstat(descriptor).st_size // PIECE))
-
-    def __enter__(self) -> _Pieces:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        os.close(self.descriptor)
-
-    def __len__(self) -> int:
-        return self.total
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
-        if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(self.total))]
-        if not 0 <= index < self.total:
-            raise IndexError(index)
-        os.lseek(self.descriptor, index * PIECE, os.SEEK_SET)
-        piece = b""
-        while len(piece) < PIECE and (more := os.read(self.descriptor, PIECE - len(piece))):
-            piece += more
-        return piece
+def _pieces(path: Path, root: Path) -> Iterator[bytes]:
+    """Yield the content of a file of a registry; it is read as it is asked for."""
+    descriptor = durable.open_plain(path, root)
+    if descriptor is None:
+        raise FileNotFoundError(2, os.strerror(2), str(path))
+    with os.fdopen(descriptor, "rb") as file:
+        while piece := file.read(PIECE):
+            yield piece
 
 
 def _digest(path: Path) -> str:

@@ -1,1 +1,0 @@
-"""Collecting garbage: what is kept, what may go, and taking it out beside writers."""

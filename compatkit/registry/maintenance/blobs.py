@@ -1,0 +1,293 @@
+"""Blobs against their names and those who use them; where the bytes of missing ones are, and how bad it is."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+
+from compatkit.contracts.canonical import MAX_BYTES
+from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.manifest import Payload
+from compatkit.errors import EnvironmentFailure, IntegrityError
+from compatkit.registry import disk as durable
+from compatkit.registry.maintenance.contents import Content, checked_header, read_content
+from compatkit.registry.maintenance.faults import answer
+from compatkit.registry.maintenance.survey import Survey, odd_kind
+from compatkit.registry.maintenance.uses import Use, Uses
+from compatkit.registry.names import Version
+from compatkit.registry.scan import ASIDE, Blob
+from compatkit.registry.weights.header import Header
+
+DOCUMENTS = {"version", "parent", "result"}
+"""Roles of blobs that are read as JSON."""
+
+
+@attrs.define
+class BlobChecks:
+    """Looks at blobs one by one.
+
+    Attributes:
+        deep: Whether contents are compared with their names; what is read as JSON always is.
+        tick: Told how many bytes more were looked at, and of what.
+        uses: Who uses what.
+        amount: Number of bytes that were read.
+    """
+
+    survey: Survey
+    deep: bool
+    tick: Callable[[int, str], None]
+    uses: Uses = attrs.field(init=False)
+    amount: int = 0
+    _seen: dict[str, str] = attrs.field(factory=dict)
+    _failed: dict[str, str] = attrs.field(factory=dict)
+    _behind: dict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
+
+    def __attrs_post_init__(self) -> None:
+        self.uses = Uses(self.document)
+
+    def document(self, digest: str) -> bytes | None:
+        """Return the bytes of a blob that should be JSON; None where that is not possible, which is told later."""
+        state = self._state(digest)
+        if state is None or state.st_size > MAX_BYTES:
+            return None
+        try:
+            found = durable.read(self.survey.root / blob(digest).path, self.survey.root)
+        except (EnvironmentFailure, IntegrityError) as error:
+            self._failed[digest] = answer(error)
+            return None
+        if found is None:
+            return None
+        self._count(len(found[0]), digest)
+        self._seen[digest] = digest_of(found[0])
+        return found[0] if self._seen[digest] == digest else None
+
+    def again(self, digest: str) -> bytes | None:
+        """Return the bytes of a document once more, or of one that nothing follows; None unless they are right."""
+        if self._seen.get(digest, digest) != digest:
+            return None
+        try:
+            found = durable.read(self.survey.root / blob(digest).path, self.survey.root, limit=MAX_BYTES + 1)
+        except (EnvironmentFailure, IntegrityError):
+            return None  # told where it is needed
+        right = found is not None and (digest in self._seen or digest_of(found[0]) == digest)
+        return found[0] if found is not None and right else None
+
+    def check_all(self, digests: Iterable[str]) -> None:
+        """Look at blobs, then tell of documents, of files in wrong places, and of what could not be looked into."""
+        for digest in sorted(digests):
+            self._check(digest)
+        for code, digest, what in self.uses.faults:
+            self._tell_document(code, digest, what)
+        for one in sorted(one for those in self.survey.misplaced.values() for one in those):
+            what = "named by a digest, and not where blobs are looked for"
+            remedy = "--repair moves it to its place if its bytes fit; else remove it"
+            self.survey.findings.add("misnamed", one, what, remedy=remedy)
+        for path, (code, what) in sorted(self.survey.blocked.items()):
+            name = path.removeprefix("refs/").partition("/@")[0] if path.startswith("refs/") else ""
+            self.survey.findings.add(code, path, what, self._behind[path] or ([name] if name else []))
+
+    def _tell_document(self, code: str, digest: str, what: str) -> None:
+        roles = {"result"} if code == "result-format" else {"version", "parent"}
+        uses = [use for use in self.uses.of[digest] if use.role in roles]
+        version = next((use.whose for use in uses if use.role == "version"), None)
+        place = blob(digest)
+        if code == "version-target" and version is not None:
+            name, _, number = version.partition("@")
+            place = self.survey.names[name].versions[Version.parse(number)]
+            what = f"it points at {digest}: {what}"
+        self.survey.findings.add(code, place, what, [use.whose for use in uses])
+
+    def _state(self, digest: str) -> os.stat_result | None:
+        known = self.survey.blobs.get(digest)
+        if known is not None or digest in self.survey.odd:
+            return known
+        path = self.survey.root / blob(digest).path
+        try:
+            durable.check_folders(path.parent, self.survey.root)
+            state = os.lstat(path)
+        except (OSError, IntegrityError):  # a walk that could not come here has said so
+            return None
+        if odd := odd_kind(path, state.st_mode, "file"):
+            self.survey.odd[digest] = odd
+            return None
+        self.survey.blobs[digest] = state
+        return state
+
+    def _check(self, digest: str) -> None:
+        place, users, findings = blob(digest), self.uses.users(digest), self.survey.findings
+        state = self._state(digest)
+        if digest in self.survey.odd:
+            code, what = self.survey.odd[digest]
+            findings.add(code, place, what, users)
+            return
+        if state is None:
+            if not self._tell_missing(place, users) and self._state(digest) is not None:
+                self._check(digest)  # gc had taken it out and put it back
+            return
+        self._check_rights(place, state, users)
+        if digest in self._failed:
+            findings.add("unreadable", place, self._failed[digest], users)
+            return
+        try:
+            self._check_content(place, state)
+        except FileNotFoundError:
+            del self.survey.blobs[digest]
+            if self._state(digest) is None:
+                self._tell_missing(place, users)
+        except (OSError, EnvironmentFailure, IntegrityError) as error:
+            findings.add("unreadable", place, answer(error), users)
+
+    def _check_content(self, place: Blob, state: os.stat_result) -> None:
+        digest, full = place.digest, self.survey.root / place.path
+        uses = self.uses.of.get(digest, [])
+        wrong = {use.size for use in uses if use.size not in (None, state.st_size)}
+        promises = {use.payload: None for use in uses if use.payload is not None}
+        header = checked_header(full) if promises and (self.deep or not wrong) else None
+        content = None
+        if digest in self._seen:
+            actual = self._seen[digest]
+        elif self.deep:
+            where = header if isinstance(header, Header) else None
+            content = read_content(full, self.survey.root, lambda size: self._count(size, digest), where)
+            actual = content.digest
+        else:
+            actual = digest
+            self.tick(state.st_size, digest)
+        findings, users = self.survey.findings, self.uses.users(digest)
+        if actual != digest:
+            what = f"expected {digest}, got {actual} ({state.st_size:,} bytes)"
+            findings.add("blob-digest", place, what, users)
+        elif wrong:
+            whose = [use.whose for use in uses if use.size in wrong]
+            stated = ", ".join(f"{size:,}" for size in sorted(size for size in wrong if size is not None))
+            findings.add("blob-size", place, f"expected {stated} bytes, got {state.st_size:,}", whose)
+        elif isinstance(header, str):
+            findings.add("payload-header", place, header, users)
+        elif header is not None:
+            self._check_payload(place, uses, promises, header, content)
+        roles = DOCUMENTS & {use.role for use in uses}
+        if actual == digest and roles and state.st_size > MAX_BYTES:
+            code = "result-format" if roles == {"result"} else "version-target"
+            self.uses.faults.append((code, digest, f"{state.st_size:,} bytes are more than a document has"))
+
+    def _check_payload(
+        self,
+        place: Blob,
+        uses: list[Use],
+        promises: Iterable[Payload],
+        header: Header,
+        content: Content | None,
+    ) -> None:
+        findings = self.survey.findings
+        for promise in promises:
+            whose = [use.whose for use in uses if use.payload == promise]
+            tensors = content.tensors if content is not None else promise.tensors
+            if (promise.count, promise.tensors) != (len(header.tensors), tensors):
+                what = f"expected {promise.count} tensors {promise.tensors}, got {len(header.tensors)}, {tensors}"
+                findings.add("payload-tensors", place, what, whose)
+        if content is not None and content.not_finite:
+            names = ", ".join(map(repr, content.not_finite))
+            findings.add(
+                "payload-not-finite", place, f"NaN or infinity in {names}", [use.whose for use in uses]
+            )
+
+    def _check_rights(self, place: Blob, state: os.stat_result, users: tuple[str, ...]) -> None:
+        if os.name == "nt":
+            return
+        if state.st_mode & 0o222:
+            what = f"mode {state.st_mode & 0o7777:o}; blobs are written once and read-only"
+            self.survey.findings.add("blob-writable", place, what, users)
+        if state.st_nlink > 1 and (names := self._other_names(place.path, state)):
+            plural = "" if names == 1 else "s"
+            what = f"{names} more name{plural} of the same file, not in tmp/, trash/ or quarantine/"
+            self.survey.findings.add("blob-linked", place, what, users)
+
+    def _other_names(self, path: str, state: os.stat_result) -> int:
+        """Return how many names a file has that are not this registry's own drafts; looked up anew, for these pass."""
+        aside = (one for folder in ASIDE for one in self.survey.look_aside(folder).values())
+        own = Counter((one.st_dev, one.st_ino) for one in aside)
+        with suppress(OSError):
+            return os.lstat(self.survey.root / path).st_nlink - 1 - own[state.st_dev, state.st_ino]
+        return 0
+
+    def _tell_missing(self, place: Blob, users: tuple[str, ...]) -> bool:
+        """Report a blob that is not in its place; False if it is there again."""
+        digest, findings = place.digest, self.survey.findings
+        if not users:
+            return True  # gc took it out at this moment
+        blocked = next(
+            (str(one) for one in Path(place.path).parents if str(one) in self.survey.blocked), None
+        )
+        if blocked is not None:
+            self._behind[blocked].extend(users)
+            return True
+        elsewhere = self.survey.misplaced.get(digest, [])
+        for one in elsewhere:
+            if self._is_good(one.path, digest):
+                elsewhere.remove(one)
+                findings.add("blob-place", one, f"its place is {place.path}", users)
+                return True
+        for folder in ("trash", "quarantine"):
+            self.survey.aside[folder] = self.survey.look_aside(folder)
+        trash, quarantine = (self._copies(folder, digest) for folder in ("trash", "quarantine"))
+        out, damaged = (
+            next((one for one in those if self._is_good(one, digest)), "") for those in (trash, quarantine)
+        )
+        if os.path.lexists(self.survey.root / place.path):
+            return False
+        code = missing_code(self.uses.of[digest])
+        if out:
+            findings.add("blob-in-trash", place, f"it is in {out}", users)
+            return True
+        if code == "blob-collected" and quarantine:
+            code = "blob-missing"  # it was damaged, and not taken out
+        if damaged:
+            remedy = "--repair puts that copy back in its place"
+            findings.add(code, place, f"a good copy is in {damaged}", users, remedy)
+        else:
+            what = "not there, and no good copy of it in trash/ or quarantine/"
+            findings.add(code, place, what, users)
+        return True
+
+    def _copies(self, folder: str, digest: str) -> list[str]:
+        """Return the files in ``trash`` or ``quarantine`` that a blob was moved to, by their names."""
+        return [f"{folder}/{name}" for name in self.survey.aside[folder] if name.startswith(digest[7:])]
+
+    def _is_good(self, path: str, digest: str) -> bool:
+        try:
+            if not self.deep:
+                sizes = {use.size for use in self.uses.of.get(digest, []) if use.size is not None}
+                return sizes <= {os.lstat(self.survey.root / path).st_size}
+            content = read_content(self.survey.root / path, self.survey.root, lambda size: None)
+            return content.digest == digest
+        except (OSError, IntegrityError):
+            return False
+
+    def _count(self, size: int, digest: str) -> None:
+        self.amount += size
+        self.tick(size, digest)
+
+
+def blob(digest: str) -> Blob:
+    """Return where a blob belongs."""
+    return Blob(f"blobs/sha256/{digest[7:9]}/{digest[7:]}", digest)
+
+
+def missing_code(uses: Iterable[Use]) -> str:
+    """Return the code of a blob that is not there, by what it is needed for."""
+    roles = {use.role for use in uses}
+    if "version" in roles:
+        return "manifest-missing"
+    if "parent" in roles:
+        return "parent-missing"
+    if roles == {"result"}:
+        return "result-missing"
+    living = [use for use in uses if use.living]
+    if not living and roles == {"payload"}:
+        return "blob-collected"
+    return "kin-missing" if all(use.kin for use in living or uses) else "blob-missing"

@@ -1,1 +1,0 @@
-"""Plans that mend what was found; nothing is ever deleted."""
