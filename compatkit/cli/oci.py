@@ -75,8 +75,8 @@ def import_command(
     **_: object,
 ) -> None:
     """Read an image layout."""
+    from compatkit.registry.copy.choice import Choice
     from compatkit.registry.oci.importing import import_layout
-    from compatkit.registry.remotes.transferring import Choice
 
     root = destination(context)
     with progress("reading") as report, target_at(root, dry_run) as target:

@@ -16,8 +16,8 @@ from compatkit.cli.output import clean, columns, emit, fold, news, next_step, pa
 from compatkit.cli.roots import demanded, destination, make, store
 
 if TYPE_CHECKING:
+    from compatkit.registry.copy.choice import Choice
     from compatkit.registry.copy.moved import Moved, Progress
-    from compatkit.registry.remotes.transferring import Choice
     from compatkit.registry.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -138,7 +138,7 @@ def clone_command(context: click.Context, remote: str, folder: str, machine: boo
 
 
 def _choice(context: click.Context, report: Progress) -> Choice:
-    from compatkit.registry.remotes.transferring import Choice
+    from compatkit.registry.copy.choice import Choice
 
     chosen = context.params
     return Choice(

@@ -31,9 +31,9 @@ from compatkit.errors import (
     VersionExists,
 )
 from compatkit.registry import disk as durable
+from compatkit.registry.copy.choice import Choice
 from compatkit.registry.oci.exporting import export
 from compatkit.registry.oci.importing import import_layout
-from compatkit.registry.remotes.transferring import Choice
 from compatkit.registry.store import Store
 from compatkit.registry.verify.soundness import examine
 

@@ -32,9 +32,10 @@ from compatkit.errors import (
     VersionExists,
 )
 from compatkit.registry import disk as durable
+from compatkit.registry.copy.choice import Choice
 from compatkit.registry.remotes import ahead, files, upload
 from compatkit.registry.remotes.far import place
-from compatkit.registry.remotes.transferring import Choice, pull, push
+from compatkit.registry.remotes.transferring import pull, push
 from compatkit.registry.store import Store
 from compatkit.registry.verify.soundness import examine
 from compatkit.registry.weights.tensorfile import tensor_digest

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit.errors import CompatkitError
+from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.moved import Moved, Refusal
+from compatkit.registry.copy.moving import Move
 from compatkit.registry.copy.targets import IntoFolder
 from compatkit.registry.oci.imagelayout import ImageLayout
-from compatkit.registry.remotes.transferring import Choice, asked
+from compatkit.registry.remotes.transferring import asked
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
@@ -51,7 +53,7 @@ def import_layout(
         wanted = asked(layout, patterns)
         target = IntoFolder(store() if callable(store) else store)
         chosen = attrs.evolve(choice or Choice(), evidence=False, aliases=False)
-        moved = chosen.move(layout, target, wanted)
+        moved = Move(layout, target, chosen).run(wanted)
         moved.refused[:0] = refused
         return moved
     finally:
