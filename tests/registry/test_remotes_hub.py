@@ -15,7 +15,7 @@ from far import EXTRACTOR, HEAD, Fault, content
 from hub import Repository, hub
 
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, UsageError, VersionExists
-from compatkit.registry.remotes.far import place
+from compatkit.registry.copy.places import place
 from compatkit.registry.remotes.hub import Hub
 from compatkit.registry.remotes.locations import locate
 from compatkit.registry.remotes.transferring import pull, push

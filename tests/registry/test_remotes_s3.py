@@ -16,9 +16,9 @@ from compatkit.contracts.manifest import Payload
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, VersionExists
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.moved import Moved
+from compatkit.registry.copy.places import place
 from compatkit.registry.names import Version
 from compatkit.registry.remotes import files
-from compatkit.registry.remotes.far import place
 from compatkit.registry.remotes.locations import locate
 from compatkit.registry.remotes.transferring import pull, push
 from compatkit.registry.signing.signer import SigningKey

@@ -13,8 +13,7 @@ from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.closure import Closure
 from compatkit.registry.copy.moved import Item
-from compatkit.registry.copy.sources import Source
-from compatkit.registry.copy.targets import Target
+from compatkit.registry.copy.places import Source, Target
 
 
 class Stopped(Exception):

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import attrs
 
 from compatkit.contracts.canonical import MAX_BYTES, loads
 from compatkit.contracts.manifest import Payload, from_bytes, function_digest, sized_edges
 from compatkit.errors import CompatkitError, EnvironmentFailure
-from compatkit.registry.copy.sources import Source
-from compatkit.registry.copy.transfer import Examine, promised
+from compatkit.registry.copy.places import Carrier, Source
+from compatkit.registry.copy.transfer import promised
 from compatkit.registry.documents import How, names
 from compatkit.registry.names import Reference
-
-
-class Carrier(Protocol):
-    """Takes blobs from the source to where they shall be too."""
-
-    def holds(self, digest: str) -> bool:
-        """Tell whether a blob is there, and see to it that it stays."""
-        ...
-
-    def bring(self, digest: str, size: int | None, whose: str, examine: Examine | None = None) -> bool:
-        """See to it that a blob is there and good; True if it was copied."""
-        ...
 
 
 @attrs.frozen

@@ -14,8 +14,7 @@ import attrs
 from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.copy.moved import Moved, Refusal
-from compatkit.registry.copy.sources import Source
-from compatkit.registry.copy.targets import Note, Target
+from compatkit.registry.copy.places import Note, Source, Target
 from compatkit.registry.names import Version
 from compatkit.registry.store import Store
 

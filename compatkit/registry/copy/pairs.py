@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.registry.copy.bringing import Bringing
 from compatkit.registry.copy.closure import Part
-from compatkit.registry.copy.sources import Source
-from compatkit.registry.copy.targets import Note
+from compatkit.registry.copy.places import Note, Source
 from compatkit.registry.evidence import FOLDER
 
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")

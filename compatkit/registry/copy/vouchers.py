@@ -12,8 +12,7 @@ import attrs
 
 from compatkit.errors import IntegrityError, MalformedSignature, SignatureError
 from compatkit.registry.copy.moved import Refusal
-from compatkit.registry.copy.sources import Source
-from compatkit.registry.copy.targets import Note, Target
+from compatkit.registry.copy.places import Note, Source, Target
 from compatkit.registry.signing.signatures import FILE, FOLDER, MOST, file_name
 
 

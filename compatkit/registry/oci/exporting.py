@@ -17,9 +17,9 @@ from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.copy import selection
 from compatkit.registry.copy.closure import Closure
+from compatkit.registry.copy.folders import Folder
 from compatkit.registry.copy.moved import Item, Moved, Progress, Refusal
 from compatkit.registry.copy.selection import Versions
-from compatkit.registry.copy.sources import Folder
 from compatkit.registry.copy.vouchers import FOLDER, Vouchers
 from compatkit.registry.names import Reference
 from compatkit.registry.oci import descriptors as oci

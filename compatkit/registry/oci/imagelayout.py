@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +14,7 @@ import attrs
 from compatkit.contracts.canonical import MAX_BYTES, is_digest, loads
 from compatkit.errors import CompatkitError, FormatError, IntegrityError, LayoutError
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.sources import Incoming, Source, by_digest
+from compatkit.registry.copy.places import Incoming, Source, by_digest, opened_file
 from compatkit.registry.copy.vouchers import FOLDER as SIGNATURES
 from compatkit.registry.names import Reference
 from compatkit.registry.oci.descriptors import (
@@ -89,9 +89,10 @@ class ImageLayout(Source):
         """Names and versions."""
         return References(Path(self._folder.name))
 
-    def retold(self, error: Any) -> Any:
-        """Return an error about ``references`` that names the folder."""
-        return type(error)(str(error).replace(self._folder.name, self.where), subject=error.subject)
+    @property
+    def scratch(self) -> str:
+        """The folder of this machine in which names and versions are."""
+        return self._folder.name
 
     def size(self, digest: str) -> int | None:
         """Return the number of bytes that it has for a digest; None if it has none."""
@@ -100,24 +101,14 @@ class ImageLayout(Source):
         except FileNotFoundError:
             return None
 
-    @contextmanager
-    def opened(self, digest: str, whose: str, start: int = 0) -> Iterator[Incoming]:
+    def opened(self, digest: str, whose: str) -> AbstractContextManager[Incoming]:
         """Open a blob."""
         path = self._place(digest)
         with environment("read", path):
             descriptor = durable.open_plain(path, self.root)
         if descriptor is None:
             raise IntegrityError(f"{whose}: {self.root} lacks {digest}. {self.advice}", subject=digest)
-
-        def read(count: int) -> bytes:
-            with environment("read", path):
-                return os.read(descriptor, count)
-
-        try:
-            os.lseek(descriptor, start, os.SEEK_SET)
-            yield Incoming(str(path), os.fstat(descriptor).st_size, read)
-        finally:
-            os.close(descriptor)
+        return opened_file(descriptor, path)
 
     def notes(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all signatures below folders; a layout holds no other small files."""

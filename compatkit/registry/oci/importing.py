@@ -10,9 +10,9 @@ import attrs
 
 from compatkit.errors import CompatkitError
 from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.folders import IntoFolder
 from compatkit.registry.copy.moved import Moved, Refusal
 from compatkit.registry.copy.moving import Move
-from compatkit.registry.copy.targets import IntoFolder
 from compatkit.registry.oci.imagelayout import ImageLayout
 from compatkit.registry.remotes.transferring import asked
 

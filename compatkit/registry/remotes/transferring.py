@@ -13,11 +13,11 @@ import attrs
 from compatkit.errors import CompatkitError, LayoutError, UsageError
 from compatkit.registry import resolving
 from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.folders import Folder, IntoFolder
 from compatkit.registry.copy.moved import Moved
 from compatkit.registry.copy.moving import Move
+from compatkit.registry.copy.places import Source, Target
 from compatkit.registry.copy.selection import names
-from compatkit.registry.copy.sources import Folder, Source
-from compatkit.registry.copy.targets import IntoFolder, Target
 from compatkit.registry.layout import FOLDERS, MARKER
 from compatkit.registry.remotes.far import Far, IntoFar
 from compatkit.registry.remotes.files import Files

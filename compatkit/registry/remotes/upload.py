@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import attrs
 
-from compatkit.errors import EnvironmentFailure, IntegrityError
+from compatkit.errors import EnvironmentFailure
 from compatkit.registry.blobs import Objects
-from compatkit.registry.copy.transfer import Examine
+from compatkit.registry.copy.places import Examine, check_size, place
 from compatkit.registry.remotes.files import Files
 
 LARGE = 2**23
@@ -43,15 +43,10 @@ class Upload:
             EnvironmentFailure: It cannot be read or written.
         """
         data = memoryview(self.source.view(digest))
-        if size is not None and len(data) != size:
-            raise IntegrityError(
-                f"{whose}: its manifest gives {digest} {size} bytes, the blob has {len(data)}.",
-                subject=digest,
-            )
+        check_size(digest, size, len(data), whose)
         if self.there.get(digest) == len(data):
             return False
-        name = digest.removeprefix("sha256:")
-        path = f"blobs/sha256/{name[:2]}/{name}"
+        path = place(digest)
         if len(data) <= LARGE:
             self.files.put(path, bytes(data))
             self.arrived(len(data))
