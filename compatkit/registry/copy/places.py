@@ -13,7 +13,7 @@ import attrs
 
 from compatkit.contracts.canonical import MAX_BYTES
 from compatkit.contracts.canonical import digest as digest_of
-from compatkit.errors import CompatkitError, IntegrityError
+from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import References
@@ -121,8 +121,8 @@ class Source(ABC):
         """See that ``references`` knows the versions, tombstones and aliases of some names."""
 
     def retold(self, error: Refused) -> Refused:
-        """Return an error about ``references`` that names the place that people know."""
-        if not self.scratch or self.scratch not in str(error):
+        """Return an error about ``references`` that names the place that people know, unless this machine failed."""
+        if not self.scratch or isinstance(error, EnvironmentFailure):
             return error
         return type(error)(str(error).replace(self.scratch, self.where), subject=error.subject)
 
@@ -132,8 +132,7 @@ class Source(ABC):
         try:
             yield
         except CompatkitError as error:
-            told = self.retold(error)
-            if told is error:
+            if (told := self.retold(error)) is error:
                 raise
             raise told from None
 

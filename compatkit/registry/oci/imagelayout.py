@@ -6,13 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import attrs
 
 from compatkit.contracts.canonical import MAX_BYTES, is_digest, loads
-from compatkit.errors import CompatkitError, FormatError, IntegrityError, LayoutError
+from compatkit.errors import CompatkitError, EnvironmentFailure, FormatError, IntegrityError, LayoutError
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.places import Incoming, Source, by_digest, opened_file
 from compatkit.registry.copy.vouchers import FOLDER as SIGNATURES
@@ -29,7 +28,7 @@ from compatkit.registry.oci.descriptors import (
 )
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LIMIT, References
-from compatkit.registry.remotes.mirror import scratch
+from compatkit.registry.remotes.mirror import mirrored
 
 MARKER, INDEX = "oci-layout", "index.json"
 MOST = 4 * 2**20
@@ -42,15 +41,16 @@ class ImageLayout(Source):
 
     Attributes:
         root: The folder.
+        mirror: An empty folder, for names and versions.
         refuse: Is told of an entry that cannot be read, and why; the others can be.
         images: What was read of each version, by ``name@version``.
     """
 
     root: Path
+    mirror: Path
     refuse: Callable[[str, CompatkitError], None]
     images: dict[str, Image] = attrs.field(init=False, factory=dict)
     _signatures: dict[str, str] = attrs.field(init=False, factory=dict)
-    _folder: TemporaryDirectory[str] = attrs.field(init=False)
     _by_digest: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -59,20 +59,19 @@ class ImageLayout(Source):
         Raises:
             LayoutError: The folder is no image layout.
             FormatError: The index is not strict.
+            IntegrityError: A link or file stands where it keeps its blobs.
         """
         listed = entries(self.root)
-        self._folder = scratch()
+        durable.check_folders(self.root / "blobs" / "sha256", self.root)
         for place, one in enumerate(listed):
             what = f"{self.root / INDEX}: manifests[{place}]"
             try:
                 self._enter(one, what)
+            except EnvironmentFailure:
+                raise
             except CompatkitError as error:
                 self.refuse(what, error)
         self._by_digest.update(by_digest(self.references))
-
-    def close(self) -> None:
-        """Remove what was mirrored."""
-        self._folder.cleanup()
 
     @property
     def where(self) -> str:
@@ -87,12 +86,12 @@ class ImageLayout(Source):
     @property
     def references(self) -> References:
         """Names and versions."""
-        return References(Path(self._folder.name))
+        return References(self.mirror)
 
     @property
     def scratch(self) -> str:
         """The folder of this machine in which names and versions are."""
-        return self._folder.name
+        return str(self.mirror)
 
     def size(self, digest: str) -> int | None:
         """Return the number of bytes that it has for a digest; None if it has none."""
@@ -131,15 +130,16 @@ class ImageLayout(Source):
 
     def _enter(self, entry: Any, what: str) -> None:
         """Take in one entry of the index, if it is a component's."""
-        digest, size = descriptor(entry, what)
-        if entry["mediaType"] != IMAGE:
+        image = descriptor(entry, what)
+        if image.kind != IMAGE:
             return
-        if size > MOST or self.size(digest) != size:
+        if image.size > MOST or self.size(image.digest) != image.size:
             raise IntegrityError(
-                f"{what}: {digest} should have {size} bytes, at most {MOST}; it has {self.size(digest)}.",
-                subject=digest,
+                f"{what}: {image.digest} should have {image.size} bytes, at most {MOST}; it has "
+                f"{self.size(image.digest)}.",
+                subject=image.digest,
             )
-        found = parse(loads(self.document(digest, what), what=what), what)
+        found = parse(loads(self.document(image.digest, what), what=what), what)
         if found is None:
             return
         for one in found.layers:
@@ -159,11 +159,10 @@ class ImageLayout(Source):
                 f"{what}: {reference} is {known.component} in one entry and {found.component} in another.",
                 subject=reference,
             )
-        path = Path(self._folder.name) / "refs" / found.name / "@versions" / str(found.version)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{found.component}\n")
+        path = f"refs/{found.name}/@versions/{found.version}"
+        mirrored(self.mirror, path, f"{found.component}\n".encode())
         for one in found.layers:
-            notes = dict(one.notes)
+            notes = one.notes
             if one.kind == SIGNATURE and is_digest(notes.get(SIGNS)) and "/" not in notes.get(TITLE, "/"):
                 signed = notes[SIGNS].removeprefix("sha256:")
                 self._signatures[f"{SIGNATURES}/{signed}/{notes[TITLE]}"] = one.digest

@@ -14,6 +14,7 @@ from compatkit.registry.copy.folders import IntoFolder
 from compatkit.registry.copy.moved import Moved, Refusal
 from compatkit.registry.copy.moving import Move
 from compatkit.registry.oci.imagelayout import ImageLayout
+from compatkit.registry.remotes.mirror import scratch
 from compatkit.registry.remotes.transferring import asked
 
 if TYPE_CHECKING:
@@ -43,18 +44,18 @@ def import_layout(
         LayoutError: The folder is no image layout.
         EnvironmentFailure: Disk full, no right to write; the same call goes on where it stopped.
     """
+    chosen = attrs.evolve(choice or Choice(), evidence=False, aliases=False)
     refused: list[Refusal] = []
 
     def refuse(what: str, error: CompatkitError) -> None:
+        if chosen.strict:
+            raise error
         refused.append(Refusal(what, error))
 
-    layout = ImageLayout(folder.expanduser().absolute(), refuse)
-    try:
+    with scratch() as mirror:
+        layout = ImageLayout(folder.expanduser().absolute(), Path(mirror), refuse)
         wanted = asked(layout, patterns)
         target = IntoFolder(store() if callable(store) else store)
-        chosen = attrs.evolve(choice or Choice(), evidence=False, aliases=False)
         moved = Move(layout, target, chosen).run(wanted)
-        moved.refused[:0] = refused
-        return moved
-    finally:
-        layout.close()
+    moved.refused[:0] = refused
+    return moved
