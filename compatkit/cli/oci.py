@@ -76,7 +76,7 @@ def import_command(
 ) -> None:
     """Read an image layout."""
     from compatkit.registry.copy.choice import Choice
-    from compatkit.registry.oci.importing import import_layout
+    from compatkit.registry.oci.imagelayout import import_layout
 
     root = destination(context)
     with progress("reading") as report, target_at(root, dry_run) as target:

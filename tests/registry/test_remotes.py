@@ -34,7 +34,7 @@ from compatkit.errors import (
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.places import place
-from compatkit.registry.remotes import ahead, files, upload
+from compatkit.registry.remotes import ahead, far, files
 from compatkit.registry.remotes.transferring import pull, push
 from compatkit.registry.store import Store
 from compatkit.registry.verify.soundness import examine
@@ -492,7 +492,7 @@ def large(store: Store, manifest_of: Callable[..., Any], make_file: Callable[...
 def pieces(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let blobs come in small pieces, and be uploaded from their files."""
     monkeypatch.setattr(durable, "CHUNK", 2**16)
-    monkeypatch.setattr(upload, "LARGE", 2**16)
+    monkeypatch.setattr(far, "LARGE", 2**16)
     return 2**16
 
 

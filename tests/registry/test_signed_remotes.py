@@ -24,7 +24,7 @@ from compatkit.errors import (
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.names import Version
 from compatkit.registry.oci.exporting import export
-from compatkit.registry.oci.importing import import_layout
+from compatkit.registry.oci.imagelayout import import_layout
 from compatkit.registry.remotes.transferring import clone, pull, push
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.trust import Trusted

@@ -1,9 +1,9 @@
-"""A folder that is an OCI image layout, as a source of components: read as strictly as any remote."""
+"""Reading components from an OCI image layout: verified as strictly as from any remote, and named last."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,10 @@ import attrs
 from compatkit.contracts.canonical import MAX_BYTES, is_digest, loads
 from compatkit.errors import CompatkitError, EnvironmentFailure, FormatError, IntegrityError, LayoutError
 from compatkit.registry import disk as durable
+from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.folders import IntoFolder
+from compatkit.registry.copy.moved import Moved, Refusal
+from compatkit.registry.copy.moving import Move
 from compatkit.registry.copy.places import Incoming, Source, by_digest, opened_file
 from compatkit.registry.copy.vouchers import FOLDER as SIGNATURES
 from compatkit.registry.names import Reference
@@ -28,7 +32,9 @@ from compatkit.registry.oci.descriptors import (
 )
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LIMIT, References
-from compatkit.registry.remotes.mirror import mirrored
+from compatkit.registry.remotes.mirror import mirrored, scratch
+from compatkit.registry.remotes.transferring import asked
+from compatkit.registry.store import Store
 
 MARKER, INDEX = "oci-layout", "index.json"
 MOST = 4 * 2**20
@@ -166,6 +172,46 @@ class ImageLayout(Source):
             if one.kind == SIGNATURE and is_digest(notes.get(SIGNS)) and "/" not in notes.get(TITLE, "/"):
                 signed = notes[SIGNS].removeprefix("sha256:")
                 self._signatures[f"{SIGNATURES}/{signed}/{notes[TITLE]}"] = one.digest
+
+
+def import_layout(
+    store: Store | Callable[[], Store],
+    folder: Path,
+    patterns: Iterable[str] | None = None,
+    *,
+    choice: Choice | None = None,
+) -> Moved:
+    """Copy components of an image layout to a registry.
+
+    Args:
+        store: Where they shall be too; or what makes it, called once the layout is known to hold what is asked for.
+        folder: The layout; only read.
+        patterns: Names, globs, or references for one version of each; None takes all there is.
+        choice: What is moved, and how; a layout holds no results or aliases.
+
+    Returns:
+        What came here, and what was refused; its ``check`` raises where something was.
+
+    Raises:
+        NotFound: A pattern matches nothing.
+        LayoutError: The folder is no image layout.
+        EnvironmentFailure: Disk full, no right to write; the same call goes on where it stopped.
+    """
+    chosen = attrs.evolve(choice or Choice(), evidence=False, aliases=False)
+    refused: list[Refusal] = []
+
+    def refuse(what: str, error: CompatkitError) -> None:
+        if chosen.strict:
+            raise error
+        refused.append(Refusal(what, error))
+
+    with scratch() as mirror:
+        layout = ImageLayout(folder.expanduser().absolute(), Path(mirror), refuse)
+        wanted = asked(layout, patterns)
+        target = IntoFolder(store() if callable(store) else store)
+        moved = Move(layout, target, chosen).run(wanted)
+    moved.refused[:0] = refused
+    return moved
 
 
 def entries(root: Path) -> list[Any]:

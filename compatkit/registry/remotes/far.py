@@ -1,8 +1,7 @@
-"""A registry that is far, as a source and as a target of components."""
+"""A registry that is far, as a source and as a target of components; what is uploaded is verified before it leaves."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -10,25 +9,34 @@ import attrs
 
 from compatkit.contracts.canonical import digest as digest_of
 from compatkit.contracts.canonical import dumps
-from compatkit.errors import IntegrityError, LayoutError, UsageError
-from compatkit.registry import disk as durable
+from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, UsageError
 from compatkit.registry import layout as layouts
 from compatkit.registry.blobs import Objects
 from compatkit.registry.copy.folders import Folder
-from compatkit.registry.copy.places import Incoming, Note, Source, Target, by_digest, compare, place
+from compatkit.registry.copy.places import (
+    Examine,
+    Incoming,
+    Note,
+    Source,
+    Target,
+    by_digest,
+    check_size,
+    compare,
+    place,
+)
 from compatkit.registry.documents import names as named_in
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.refs import LIMIT, References
 from compatkit.registry.remotes.ahead import reading
 from compatkit.registry.remotes.files import FEW, Files
-from compatkit.registry.remotes.mirror import Mirror
-from compatkit.registry.remotes.upload import Upload
+from compatkit.registry.remotes.mirror import Mirror, mirrored
 
+LARGE = 2**23
+"""Bytes; larger blobs are uploaded from their file, in parts where the back end takes parts."""
 KEPT = 2**20
 """Bytes; longer documents are not kept in memory between being read and being copied."""
 KEPT_IN_ALL = 2**28
-_LINE = re.compile(rb"sha256:[0-9a-f]{64}\n")
 
 
 @attrs.define(eq=False)
@@ -265,13 +273,60 @@ class IntoFar(Far, Target):
     def digest_now(self, name: str, version: Version) -> str | None:
         """Return the manifest digest that a version points at, as of now."""
         path = f"refs/{name}/@versions/{version}"
-        data = self.files.read(path, 0, 2 * durable.CHUNK)
+        data = self.files.read(path, 0, LIMIT + 1)
         if not data:
             return None
-        if not _LINE.fullmatch(data):
-            raise IntegrityError(
-                f"{name}@{version} is damaged: {self.where}/{path} should hold one line 'sha256:' and 64 hex digits, "
-                f"got {data[:80]!r}.",
+        mirrored(self._mirror.root, path, data)
+        with self.speaking():
+            return self.references.digest(name, version)
+
+
+@attrs.frozen(eq=False)
+class Upload:
+    """Copies blobs to a remote.
+
+    Attributes:
+        source: Blobs of this machine's registry.
+        files: Of the remote.
+        there: Bytes that the remote has for digests, as far as that is known; kept up to date.
+        arrived: Told how many bytes have left; may raise to stop.
+    """
+
+    source: Objects
+    files: Files
+    there: dict[str, int | None]
+    arrived: Callable[[int], None]
+
+    def holds(self, digest: str) -> bool:
+        """Tell whether the remote has a blob."""
+        return self.there.get(digest) is not None
+
+    def bring(self, digest: str, size: int | None, whose: str, examine: Examine | None = None) -> bool:
+        """See to it that the remote has a blob; True if it was copied.
+
+        Raises:
+            IntegrityError: It is missing or damaged here, or of another size than its manifest says.
+            EnvironmentFailure: It cannot be read or written.
+        """
+        data = memoryview(self.source.view(digest))
+        check_size(digest, size, len(data), whose)
+        if self.there.get(digest) == len(data):
+            return False
+        path = place(digest)
+        if len(data) <= LARGE:
+            self.files.put(path, bytes(data))
+            self.arrived(len(data))
+        else:
+            self._upload(path, digest, len(data))
+        self.there[digest] = len(data)
+        return True
+
+    def _upload(self, path: str, digest: str, size: int) -> None:
+        self.files.upload(path, self.source.path(digest), self.arrived)
+        came = self.files.size(path)
+        if came != size:
+            raise EnvironmentFailure(
+                f"{self.files.url}/{path} should have {size} bytes after it was written, it has {came}. "
+                "The same command goes on where it was.",
                 subject=path,
             )
-        return data.decode().strip()

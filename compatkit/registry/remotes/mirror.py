@@ -93,11 +93,9 @@ class Mirror:
 
     def names(self) -> list[str]:
         """Return all names that have a version, sorted."""
-        kinds = {
-            name: {path.split("/@", 1)[1].partition("/")[0] for path in paths}
-            for name, paths in self.listed.items()
-        }
-        return sorted(name for name, found in kinds.items() if "versions" in found)
+        return sorted(
+            name for name, paths in self.listed.items() if any("/@versions/" in path for path in paths)
+        )
 
     def fetch(self, names: Iterable[str]) -> None:
         """Fetch the files of names that are listed, many at once."""
