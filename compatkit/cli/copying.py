@@ -15,7 +15,7 @@ from compatkit.cli.output import columns, emit, news, next_step, paragraph, prog
 from compatkit.cli.roots import demanded, destination, make
 
 if TYPE_CHECKING:
-    from compatkit.registry.copy.moved import Moved
+    from compatkit.registry.copy.report import Moved
 
 
 TOLD = ("made", "there", "unnamed", "blobs", "bytes", "results", "signatures", "aliases")
@@ -50,7 +50,7 @@ def import_command(
     """Copy components from another registry."""
     from compatkit.registry.copy.choice import Choice
     from compatkit.registry.copy.selection import chosen
-    from compatkit.registry.remotes.transferring import import_components
+    from compatkit.registry.remotes.pushpull import import_components
     from compatkit.registry.store import Store
 
     other, wanted = Store.open(Path(source).expanduser()), patterns or ("*",)

@@ -37,7 +37,7 @@ def export_command(
 ) -> None:
     """Write an image layout."""
     from compatkit.registry.oci.descriptors import ref
-    from compatkit.registry.oci.exporting import export
+    from compatkit.registry.oci.write import export
 
     held, versions = store(context), "latest" if latest else "all"
     with progress("writing") as report:
@@ -76,7 +76,7 @@ def import_command(
 ) -> None:
     """Read an image layout."""
     from compatkit.registry.copy.choice import Choice
-    from compatkit.registry.oci.imagelayout import import_layout
+    from compatkit.registry.oci.read import import_layout
 
     root = destination(context)
     with progress("reading") as report, target_at(root, dry_run) as target:

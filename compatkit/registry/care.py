@@ -18,7 +18,7 @@ from compatkit.registry.verify.soundness import Soundness, examine
 if TYPE_CHECKING:
     from compatkit.registry.copy.admission import Deciding
     from compatkit.registry.copy.choice import Accept
-    from compatkit.registry.copy.moved import Moved
+    from compatkit.registry.copy.report import Moved
     from compatkit.registry.copy.selection import Versions
     from compatkit.registry.store import Store
 
@@ -101,7 +101,7 @@ class Care:
             What was copied. Raises as ``import_components`` does.
         """
         from compatkit.registry.copy.choice import Choice
-        from compatkit.registry.remotes.transferring import import_components
+        from compatkit.registry.remotes.pushpull import import_components
 
         choice = Choice(
             versions=versions,

@@ -12,11 +12,11 @@ import pytest
 from compatkit.contracts.manifest import Manifest, Parent, Payload
 from compatkit.errors import FormatError, Incomplete, PolicyBroken, PolicyUndecided, VersionUntrue
 from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.moved import Moved
+from compatkit.registry.copy.report import Moved
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.questions import Question
-from compatkit.registry.remotes.transferring import import_components, pull, push
+from compatkit.registry.remotes.pushpull import import_components, pull, push
 from compatkit.registry.store import Store
 
 E, H = "digits/eye", "digits/hand"

@@ -23,7 +23,7 @@ from compatkit.contracts.manifest import Manifest
 from compatkit.errors import AliasMoved, VersionExists
 from compatkit.registry import disk as durable
 from compatkit.registry.gc.collecting import plan
-from compatkit.registry.remotes.transferring import import_components
+from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
 PROCESSES = 4

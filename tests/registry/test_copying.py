@@ -24,9 +24,9 @@ from compatkit.errors import (
 )
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.moved import Moved
+from compatkit.registry.copy.report import Moved
 from compatkit.registry.gc.collecting import plan
-from compatkit.registry.remotes.transferring import import_components, pull
+from compatkit.registry.remotes.pushpull import import_components, pull
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
 

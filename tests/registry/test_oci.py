@@ -33,9 +33,9 @@ from compatkit.errors import (
 )
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
-from compatkit.registry.oci.exporting import export
-from compatkit.registry.oci.imagelayout import import_layout
-from compatkit.registry.remotes.transferring import import_components, pull, push
+from compatkit.registry.oci.read import import_layout
+from compatkit.registry.oci.write import export
+from compatkit.registry.remotes.pushpull import import_components, pull, push
 from compatkit.registry.store import Store
 from compatkit.registry.verify.soundness import examine
 

@@ -34,8 +34,9 @@ from compatkit.errors import (
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.places import place
-from compatkit.registry.remotes import ahead, far, files
-from compatkit.registry.remotes.transferring import pull, push
+from compatkit.registry.remotes import files, readahead
+from compatkit.registry.remotes import remote as far_side
+from compatkit.registry.remotes.pushpull import pull, push
 from compatkit.registry.store import Store
 from compatkit.registry.verify.soundness import examine
 from compatkit.registry.weights.tensorfile import tensor_digest
@@ -492,7 +493,7 @@ def large(store: Store, manifest_of: Callable[..., Any], make_file: Callable[...
 def pieces(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let blobs come in small pieces, and be uploaded from their files."""
     monkeypatch.setattr(durable, "CHUNK", 2**16)
-    monkeypatch.setattr(far, "LARGE", 2**16)
+    monkeypatch.setattr(far_side, "LARGE", 2**16)
     return 2**16
 
 
@@ -829,7 +830,7 @@ def test_ranges_come_in_order_whatever_is_asked_for_at_once(
         asked.append((at, many))
         return data[at : at + many]
 
-    with ahead.reading(ask, size) as read:
+    with readahead.reading(ask, size) as read:
         pieces = list(iter(lambda: read(count), b""))
     assert b"".join(pieces) == data and all(len(one) <= count for one in pieces)
     assert all(many <= max(count, 10) and at + many <= size for at, many in asked)
@@ -843,6 +844,6 @@ def test_a_range_that_fails_is_told_in_its_turn(monkeypatch: pytest.MonkeyPatch)
             raise EnvironmentFailure("gone")
         return b"x" * many
 
-    with pytest.raises(EnvironmentFailure, match="gone"), ahead.reading(ask, 100) as read:
+    with pytest.raises(EnvironmentFailure, match="gone"), readahead.reading(ask, 100) as read:
         assert read(10) == read(10) == b"x" * 10
         read(10)

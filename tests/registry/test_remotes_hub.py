@@ -16,9 +16,9 @@ from hub import Repository, hub
 
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, UsageError, VersionExists
 from compatkit.registry.copy.places import place
+from compatkit.registry.remotes.address import locate
 from compatkit.registry.remotes.hub import Hub
-from compatkit.registry.remotes.locations import locate
-from compatkit.registry.remotes.transferring import pull, push
+from compatkit.registry.remotes.pushpull import pull, push
 from compatkit.registry.store import Store
 from compatkit.registry.verify.soundness import examine
 

@@ -40,9 +40,9 @@ from compatkit.errors import (
 )
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.moved import SignatureWarning
+from compatkit.registry.copy.report import SignatureWarning
 from compatkit.registry.gc.collecting import plan
-from compatkit.registry.remotes.transferring import import_components
+from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.repair.plans import plan as repair
 from compatkit.registry.signing.envelope import Envelope
 from compatkit.registry.signing.signatures import Signatures, file_name

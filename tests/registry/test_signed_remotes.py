@@ -23,9 +23,9 @@ from compatkit.errors import (
 )
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.names import Version
-from compatkit.registry.oci.exporting import export
-from compatkit.registry.oci.imagelayout import import_layout
-from compatkit.registry.remotes.transferring import clone, pull, push
+from compatkit.registry.oci.read import import_layout
+from compatkit.registry.oci.write import export
+from compatkit.registry.remotes.pushpull import clone, pull, push
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.verification import require

@@ -11,7 +11,7 @@ from compatkit.registry.store import Store
 if TYPE_CHECKING:
     from compatkit.components.promises import Given
     from compatkit.registry.care import Care
-    from compatkit.registry.copy.moved import Moved
+    from compatkit.registry.copy.report import Moved
 
 
 class Copying:
@@ -62,7 +62,7 @@ class Copying:
         """
         from compatkit.components.admitting import deciding
         from compatkit.registry.copy.choice import Choice
-        from compatkit.registry.remotes.transferring import push
+        from compatkit.registry.remotes.pushpull import push
 
         chosen = Choice.of({"deciding": deciding(measure=measure, data=data), "create": create, **choice})
         return push(self.store, remote, patterns, options=options, choice=chosen).check()
@@ -101,7 +101,7 @@ class Copying:
         """
         from compatkit.components.admitting import deciding
         from compatkit.registry.copy.choice import Choice
-        from compatkit.registry.remotes.transferring import pull
+        from compatkit.registry.remotes.pushpull import pull
 
         chosen = Choice.of({"deciding": deciding(measure=measure, data=data), **choice})
         chosen = chosen.requiring(require_signature)

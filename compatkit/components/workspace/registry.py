@@ -98,7 +98,7 @@ class Registry(Containing, Extending, Bridging, Adapting, Copying, Signing, Poli
             EnvironmentFailure: No right, no network, disk full; ``pull`` goes on where it stopped.
         """
         from compatkit.registry.copy.choice import Choice
-        from compatkit.registry.remotes.transferring import clone
+        from compatkit.registry.remotes.pushpull import clone
 
         chosen = Choice.of(choice).requiring(require_signature)
         store, moved = clone(remote, Path(root), options=options, choice=chosen)

@@ -12,8 +12,8 @@ import attrs
 from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.closure import Closure
-from compatkit.registry.copy.moved import Item
 from compatkit.registry.copy.places import Source, Target
+from compatkit.registry.copy.report import Item
 
 
 class Stopped(Exception):

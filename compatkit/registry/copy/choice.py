@@ -9,7 +9,7 @@ import attrs
 
 from compatkit.errors import UsageError
 from compatkit.registry.copy.admission import Deciding
-from compatkit.registry.copy.moved import Progress
+from compatkit.registry.copy.report import Progress
 from compatkit.registry.copy.selection import Versions
 
 if TYPE_CHECKING:

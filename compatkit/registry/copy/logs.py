@@ -13,8 +13,8 @@ import attrs
 
 from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.registry.aliases import Aliases
-from compatkit.registry.copy.moved import Moved, Refusal
 from compatkit.registry.copy.places import Note, Source, Target
+from compatkit.registry.copy.report import Moved, Refusal
 from compatkit.registry.names import Version
 from compatkit.registry.store import Store
 

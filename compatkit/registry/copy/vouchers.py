@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from compatkit.errors import IntegrityError, MalformedSignature, SignatureError
-from compatkit.registry.copy.moved import Refusal
 from compatkit.registry.copy.places import Note, Source, Target
+from compatkit.registry.copy.report import Refusal
 from compatkit.registry.signing.signatures import FILE, FOLDER, MOST, file_name
 
 

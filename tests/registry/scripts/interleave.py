@@ -29,7 +29,7 @@ from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.gc import leftovers
 from compatkit.registry.gc.collecting import plan
-from compatkit.registry.remotes.transferring import import_components
+from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
 VALUE = 7

@@ -26,7 +26,7 @@ from compatkit.contracts.manifest import Parent
 from compatkit.errors import NotFound
 from compatkit.registry.gc.collecting import plan
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.remotes.transferring import import_components
+from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
 LIFE = 0.15

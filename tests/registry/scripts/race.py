@@ -27,7 +27,7 @@ from compatkit.registry import disk as durable
 from compatkit.registry.gc import leftovers
 from compatkit.registry.gc.collecting import plan
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.remotes.transferring import import_components
+from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
 SOURCE = "source"

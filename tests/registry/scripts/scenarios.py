@@ -19,7 +19,7 @@ from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.gc.collecting import plan
 from compatkit.registry.policies import Images, Policy
-from compatkit.registry.remotes.transferring import import_components
+from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
 FIRST, SECOND, UNUSED, GONE = 0, 1, 2, 3

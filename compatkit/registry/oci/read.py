@@ -15,9 +15,9 @@ from compatkit.errors import CompatkitError, EnvironmentFailure, FormatError, In
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.folders import IntoFolder
-from compatkit.registry.copy.moved import Moved, Refusal
-from compatkit.registry.copy.moving import Move
+from compatkit.registry.copy.move import Move
 from compatkit.registry.copy.places import Incoming, Source, by_digest, opened_file
+from compatkit.registry.copy.report import Moved, Refusal
 from compatkit.registry.copy.vouchers import FOLDER as SIGNATURES
 from compatkit.registry.names import Reference
 from compatkit.registry.oci.descriptors import (
@@ -33,7 +33,7 @@ from compatkit.registry.oci.descriptors import (
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LIMIT, References
 from compatkit.registry.remotes.mirror import mirrored, scratch
-from compatkit.registry.remotes.transferring import asked
+from compatkit.registry.remotes.pushpull import asked
 from compatkit.registry.store import Store
 
 MARKER, INDEX = "oci-layout", "index.json"

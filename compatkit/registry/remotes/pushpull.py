@@ -14,15 +14,15 @@ from compatkit.errors import CompatkitError, LayoutError, UsageError
 from compatkit.registry import resolving
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.folders import Folder, IntoFolder
-from compatkit.registry.copy.moved import Moved
-from compatkit.registry.copy.moving import Move
+from compatkit.registry.copy.move import Move
 from compatkit.registry.copy.places import Source, Target
+from compatkit.registry.copy.report import Moved
 from compatkit.registry.copy.selection import names
 from compatkit.registry.layout import FOLDERS, MARKER
-from compatkit.registry.remotes.far import Far, IntoFar
+from compatkit.registry.remotes.address import locate
 from compatkit.registry.remotes.files import Files
-from compatkit.registry.remotes.locations import locate
 from compatkit.registry.remotes.mirror import scratch
+from compatkit.registry.remotes.remote import IntoRemote, Remote
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
@@ -95,7 +95,7 @@ def push(
     there = locate(remote, options)
     if not choice.create:
         _check_there(there)
-    with _folder(there, choice) if isinstance(there, Path) else _far(IntoFar(there)) as target:
+    with _folder(there, choice) if isinstance(there, Path) else _far(IntoRemote(there)) as target:
         _check_other(store, target)
         return Move(source, target, choice).run(wanted)
 
@@ -131,7 +131,7 @@ def pull(
         wanted = asked(source, patterns)
         target = store() if callable(store) else store
         _check_other(target, source)
-        if isinstance(source, Far):
+        if isinstance(source, Remote):
             source.here = target.objects
         return Move(source, IntoFolder(target), choice or Choice()).run(wanted)
 
@@ -190,7 +190,7 @@ def source_of(remote: str, options: Mapping[str, Any] | None = None) -> Iterator
     if isinstance(there, Path):
         yield Folder(Store.open(there))
         return
-    far = Far(there)
+    far = Remote(there)
     try:
         far.check()
         yield far
@@ -234,7 +234,7 @@ def asked(source: Source, patterns: Iterable[str] | None) -> list[str]:
 
 
 @contextmanager
-def _far(target: IntoFar) -> Iterator[Target]:
+def _far(target: IntoRemote) -> Iterator[Target]:
     try:
         yield target
     finally:

@@ -28,9 +28,9 @@ from compatkit.registry.documents import names as named_in
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.refs import LIMIT, References
-from compatkit.registry.remotes.ahead import reading
 from compatkit.registry.remotes.files import FEW, Files
 from compatkit.registry.remotes.mirror import Mirror, mirrored
+from compatkit.registry.remotes.readahead import reading
 
 LARGE = 2**23
 """Bytes; larger blobs are uploaded from their file, in parts where the back end takes parts."""
@@ -40,7 +40,7 @@ KEPT_IN_ALL = 2**28
 
 
 @attrs.define(eq=False)
-class Far(Source):
+class Remote(Source):
     """A registry that is far; only read.
 
     Attributes:
@@ -231,7 +231,7 @@ class Far(Source):
 
 
 @attrs.define(eq=False)
-class IntoFar(Far, Target):
+class IntoRemote(Remote, Target):
     """A registry that is far, into which components come."""
 
     def begin(self) -> None:

@@ -21,8 +21,8 @@ from compatkit.registry.copy.bringing import Bringing
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.closure import Closure
 from compatkit.registry.copy.folders import IntoFolder
-from compatkit.registry.copy.moved import SHOWN, Moved, Refusal, SignatureWarning, Withdrawal
 from compatkit.registry.copy.places import Note, Source, Target
+from compatkit.registry.copy.report import SHOWN, Moved, Refusal, SignatureWarning, Withdrawal
 from compatkit.registry.copy.vouchers import Vouchers
 from compatkit.registry.names import Reference
 from compatkit.registry.refs import Tombstone

@@ -19,12 +19,12 @@ from compatkit.registry.blobs import Objects
 from compatkit.registry.copy import selection
 from compatkit.registry.copy.closure import Closure
 from compatkit.registry.copy.folders import Folder
-from compatkit.registry.copy.moved import Item, Moved, Progress, Refusal
+from compatkit.registry.copy.report import Item, Moved, Progress, Refusal
 from compatkit.registry.copy.selection import Versions
 from compatkit.registry.copy.vouchers import FOLDER, Vouchers
 from compatkit.registry.names import Reference
 from compatkit.registry.oci import descriptors as oci
-from compatkit.registry.oci.imagelayout import INDEX, MARKER, entries
+from compatkit.registry.oci.read import INDEX, MARKER, entries
 from compatkit.registry.os_errors import environment
 
 if TYPE_CHECKING:
