@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDERS = {"compatkit": "compatkit", "compatkit_plugins": "plugins", "compatkit_studies": "studies"}
 ONLY_IN = {
     "cryptography": ("compatkit.registry.signing.ed25519",),
-    "fsspec": ("compatkit.registry.remotes.files", "compatkit.registry.remotes.locations"),
+    "fsspec": ("compatkit.registry.remotes.files", "compatkit.registry.remotes.address"),
     "huggingface_hub": ("compatkit.registry.remotes.hub",),
     "ray": ("compatkit.experiments.sweeps.cluster",),
     "safetensors": ("compatkit.registry.weights.tensorfile",),

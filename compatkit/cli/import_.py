@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import click
 
 from compatkit.cli.gc import counted, size
@@ -14,7 +15,11 @@ from compatkit.cli.output import columns, emit, news, next_step, paragraph, prog
 from compatkit.cli.roots import demanded, destination, make
 
 if TYPE_CHECKING:
-    from compatkit.registry.copy.importing import Imported
+    from compatkit.registry.copy.report import Moved
+
+
+TOLD = ("made", "there", "unnamed", "blobs", "bytes", "results", "signatures", "aliases")
+"""What ``--json`` tells: an import that ends refused nothing."""
 
 
 @click.command(
@@ -43,42 +48,38 @@ def import_command(
     **_: object,
 ) -> None:
     """Copy components from another registry."""
-    from compatkit.registry.copy.importing import chosen, import_components
-    from compatkit.registry.signing.verification import require
+    from compatkit.registry.copy.choice import Choice
+    from compatkit.registry.copy.selection import chosen
+    from compatkit.registry.remotes.pushpull import import_components
     from compatkit.registry.store import Store
 
-    other, versions = Store.open(Path(source).expanduser()), "latest" if latest else "all"
+    other, wanted = Store.open(Path(source).expanduser()), patterns or ("*",)
+    choice = Choice(
+        versions="latest" if latest else "all",
+        aliases=aliases,
+        evidence=not no_results,
+        unmeasured=context.params["unmeasured"],
+    ).requiring(demanded(context))
     # what matches nothing, or is refused, leaves no new registry behind
-    wanted = chosen(other, patterns or ("*",), versions)
-    accept = None if (trusted := demanded(context)) is None else require(trusted)
-    if accept is not None:
-        for one in wanted:
-            accept(str(one.digest), other.signatures.of(str(one.digest)), str(one))
+    for one in chosen(other.references, wanted, choice.versions):
+        if choice.accept is not None:
+            choice.accept(str(one.digest), other.signatures.of(str(one.digest)), str(one))
     target, fresh = make(destination(context))
     if fresh:
         news(f"made the registry {target.root}")
     with progress("importing") as report:
-        done = import_components(
-            other,
-            target,
-            patterns or ("*",),
-            versions=versions,
-            aliases=aliases,
-            evidence=not no_results,
-            accept=accept,
-            deciding=deciding_on(context.params, report),
-            unmeasured=context.params["unmeasured"],
-            progress=report,
-        )
+        choice = attrs.evolve(choice, deciding=deciding_on(context.params, report), progress=report)
+        done = import_components(other, target, wanted, choice=choice)
     if machine:
-        emit(done.to_json())
+        told = done.to_json()
+        emit({key: told[key] for key in TOLD})
         return
     _show(done)
     if done.made:
         next_step("compatkit", *given(context).words, "show", str(done.made[-1]))
 
 
-def _show(done: Imported) -> None:
+def _show(done: Moved) -> None:
     rows = [(str(one), "new") for one in done.made]
     rows += [(str(one), "here already") for one in done.there]
     rows += [(str(one.digest), f"a parent; {one} is another one here, or not signed") for one in done.unnamed]

@@ -37,7 +37,7 @@ def export_command(
 ) -> None:
     """Write an image layout."""
     from compatkit.registry.oci.descriptors import ref
-    from compatkit.registry.oci.exporting import export
+    from compatkit.registry.oci.write import export
 
     held, versions = store(context), "latest" if latest else "all"
     with progress("writing") as report:
@@ -75,8 +75,8 @@ def import_command(
     **_: object,
 ) -> None:
     """Read an image layout."""
-    from compatkit.registry.oci.importing import import_layout
-    from compatkit.registry.remotes.transferring import Choice
+    from compatkit.registry.copy.choice import Choice
+    from compatkit.registry.oci.read import import_layout
 
     root = destination(context)
     with progress("reading") as report, target_at(root, dry_run) as target:

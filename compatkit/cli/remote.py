@@ -16,8 +16,8 @@ from compatkit.cli.output import clean, columns, emit, fold, news, next_step, pa
 from compatkit.cli.roots import demanded, destination, make, store
 
 if TYPE_CHECKING:
-    from compatkit.registry.copy.moved import Moved, Progress
-    from compatkit.registry.remotes.transferring import Choice
+    from compatkit.registry.copy.choice import Choice
+    from compatkit.registry.copy.report import Moved, Progress
     from compatkit.registry.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -73,8 +73,8 @@ def push_command(
     context: click.Context, remote: str, patterns: tuple[str, ...], machine: bool, **_: object
 ) -> None:
     """Copy components to a remote."""
-    from compatkit.registry.remotes.locations import options_of
-    from compatkit.registry.remotes.transferring import push
+    from compatkit.registry.remotes.address import options_of
+    from compatkit.registry.remotes.pushpull import push
 
     held = store(context)
     with progress("pushing") as report:
@@ -100,8 +100,8 @@ def pull_command(
     context: click.Context, remote: str, patterns: tuple[str, ...], machine: bool, **_: object
 ) -> None:
     """Copy components of a remote."""
-    from compatkit.registry.remotes.locations import options_of
-    from compatkit.registry.remotes.transferring import pull
+    from compatkit.registry.remotes.address import options_of
+    from compatkit.registry.remotes.pushpull import pull
 
     root, planned = destination(context), bool(context.params["dry_run"])
     with progress("pulling") as report, target_at(root, planned) as target:
@@ -124,8 +124,8 @@ def pull_command(
 @click.pass_context
 def clone_command(context: click.Context, remote: str, folder: str, machine: bool, **_: object) -> None:
     """Make a new registry with all that a remote holds."""
-    from compatkit.registry.remotes.locations import options_of
-    from compatkit.registry.remotes.transferring import clone
+    from compatkit.registry.remotes.address import options_of
+    from compatkit.registry.remotes.pushpull import clone
 
     with progress("cloning") as report:
         options = options_of(context.params["options"])
@@ -138,7 +138,7 @@ def clone_command(context: click.Context, remote: str, folder: str, machine: boo
 
 
 def _choice(context: click.Context, report: Progress) -> Choice:
-    from compatkit.registry.remotes.transferring import Choice
+    from compatkit.registry.copy.choice import Choice
 
     chosen = context.params
     return Choice(

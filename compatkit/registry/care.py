@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.registry.copy.importing import Imported, import_components
 from compatkit.registry.history import Entry, log
 from compatkit.registry.maintenance.check import Soundness, examine
 from compatkit.registry.maintenance.gc import GRACE, Plan, Progress, known, plan
@@ -18,7 +17,9 @@ from compatkit.registry.usage import Usage, usage
 
 if TYPE_CHECKING:
     from compatkit.registry.copy.admission import Deciding
-    from compatkit.registry.signing.verification import Accept
+    from compatkit.registry.copy.choice import Accept
+    from compatkit.registry.copy.report import Moved
+    from compatkit.registry.copy.selection import Versions
     from compatkit.registry.store import Store
 
 
@@ -75,19 +76,34 @@ class Care:
         source: Store,
         patterns: Iterable[str] = ("*",),
         *,
-        versions: Literal["all", "latest"] = "all",
+        versions: Versions = "all",
         aliases: bool = False,
         evidence: bool = True,
         accept: Accept | None = None,
         deciding: Deciding | None = None,
         unmeasured: bool = False,
         progress: Progress | None = None,
-    ) -> Imported:
-        """Copy components of another registry into this one. See ``copying.import_components``."""
-        return import_components(
-            source,
-            self.store,
-            patterns,
+    ) -> Moved:
+        """Copy components of another registry, all or none; whose signature the store asks for, they must have.
+
+        Args:
+            source: Where they are; only read.
+            patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"``.
+            versions: ``"all"`` or ``"latest"``, one of each name.
+            aliases: Whether aliases of the names are set here as they are there.
+            evidence: Whether measured results of pairs come along, where both parts do.
+            accept: Refuses a version before anything comes; see ``copy.choice``.
+            deciding: Makes what answers the questions of policies here.
+            unmeasured: Let in what nobody measured as a policy asks; the log of the policy tells.
+            progress: Called with done, total and what is being done.
+
+        Returns:
+            What was copied. Raises as ``import_components`` does.
+        """
+        from compatkit.registry.copy.choice import Choice
+        from compatkit.registry.remotes.pushpull import import_components
+
+        choice = Choice(
             versions=versions,
             aliases=aliases,
             evidence=evidence,
@@ -96,3 +112,4 @@ class Care:
             unmeasured=unmeasured,
             progress=progress,
         )
+        return import_components(source, self.store, patterns, choice=choice)

@@ -163,28 +163,6 @@ def write(
         raise
 
 
-def extend(path: Path, pieces: Iterable[Buffer], *, root: Path) -> None:
-    """Append to a temporary file of this process alone, made if need be, and make it durable.
-
-    What was written stays where that fails; the caller decides whether it is of use.
-
-    Args:
-        path: In ``tmp`` of the registry.
-        pieces: The bytes that follow.
-        root: Of the registry, whose readers may read the file in the end.
-    """
-    step("create", path)
-    mode = _rights(root, 0o444)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NO_FOLLOW, 0o600)
-    try:
-        for piece in pieces:
-            _fill(descriptor, piece, path)
-        _give_rights(descriptor, mode)
-        _sync(descriptor, path)
-    finally:
-        os.close(descriptor)
-
-
 def _fill(descriptor: int, data: Buffer, path: Path) -> None:
     view = memoryview(data)
     while view:

@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from compatkit.registry.copy.moving import Move
+from compatkit.registry.copy.move import Move
 from compatkit.registry.store import Store
 
 HEAD, EXTRACTOR = "digits/left.head", "digits/left.extractor"

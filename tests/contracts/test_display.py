@@ -143,7 +143,7 @@ def test_a_registry_that_is_gone_still_has_a_repr(registry: ck.Registry) -> None
 
 def test_every_public_report_is_shown() -> None:
     from compatkit.components.domains import Adapted
-    from compatkit.registry.copy.moved import Moved
+    from compatkit.registry.copy.report import Moved
     from compatkit.registry.maintenance.gc import Plan
 
     public = (ck.Fit, ck.Matrix, ck.Report, ck.Verdicts, ck.Difference, ck.Outcome, ck.Bridge, ck.Measurement)
@@ -152,6 +152,6 @@ def test_every_public_report_is_shown() -> None:
 
 
 def test_a_moved_report_names_what_is_new() -> None:
-    from compatkit.registry.copy.moved import Moved
+    from compatkit.registry.copy.report import Moved
 
     assert "new      a/b@1.0.0" in check_shown(Moved(made=[Reference.parse("a/b@1.0.0")]))

@@ -11,17 +11,17 @@ import pytest
 
 from compatkit.contracts.manifest import Manifest, Parent, Payload
 from compatkit.errors import FormatError, Incomplete, PolicyBroken, PolicyUndecided, VersionUntrue
-from compatkit.registry.copy.importing import Imported, import_components
-from compatkit.registry.copy.moved import Moved
+from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.report import Moved
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.questions import Question
-from compatkit.registry.remotes.transferring import Choice, pull, push
+from compatkit.registry.remotes.pushpull import import_components, pull, push
 from compatkit.registry.store import Store
 
 E, H = "digits/eye", "digits/hand"
 DATA = Images("mnist/test", "data:sha256:" + "a" * 64)
-Bring = Callable[..., Imported | Moved]
+Bring = Callable[..., Moved]
 
 
 @attrs.frozen
@@ -66,8 +66,8 @@ def both(tmp_path: Path, store: Store, put: Any, manifest_of: Any) -> Both:
     return made
 
 
-def imported(both: Both, *patterns: str, **more: Any) -> Imported:
-    return import_components(both.there, both.here, patterns or ("*",), **more)
+def imported(both: Both, *patterns: str, **more: Any) -> Moved:
+    return import_components(both.there, both.here, patterns or ("*",), choice=Choice(aliases=False, **more))
 
 
 def pulled(both: Both, *patterns: str, **more: Any) -> Moved:

@@ -22,8 +22,8 @@ import compatkit.registry
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import AliasMoved, VersionExists
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.importing import import_components
 from compatkit.registry.maintenance.gc import plan
+from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
 PROCESSES = 4

@@ -23,8 +23,11 @@ from compatkit.errors import (
     VersionExists,
 )
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.importing import Imported, import_components
+from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.report import Moved
 from compatkit.registry.maintenance.gc import plan
+from compatkit.registry.remotes.pushpull import import_components
+from compatkit.registry.remotes.pushpull import pull
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
 
@@ -50,8 +53,9 @@ def family(source: Store, publish: Publish) -> Store:
     return source
 
 
-def bring(source: Store, target: Store, *patterns: str, **options: Any) -> Imported:
-    return import_components(source, target, patterns or ("*",), **options)
+def bring(source: Store, target: Store, *patterns: str, **options: Any) -> Moved:
+    choice = Choice(**{"aliases": False, **options})
+    return import_components(source, target, patterns or ("*",), choice=choice)
 
 
 def weights(store: Store, manifest: Manifest) -> bytes:
@@ -212,6 +216,18 @@ def test_a_number_that_belongs_to_other_bytes_is_refused_before_anything_is_link
         bring(source, store)
     assert tree(store.root) == before
     assert len(bring(source, store, "a", "c").made) == 2
+
+
+def test_nothing_is_named_where_the_first_of_two_is_damaged(store: Store, source: Store, publish: Publish):
+    for value, name in enumerate(("a", "b")):
+        publish(source, name, value)
+    payload_file(source, "a").unlink()
+    with pytest.raises(IntegrityError) as error:
+        bring(source, store)
+    assert error.value.subject == source.manifest("a").payload.file.blob
+    assert store.names() == []
+    moved = pull(store, str(source.root))
+    assert ([one.what for one in moved.refused], store.names()) == (["a@1.0.0"], ["b"])
 
 
 def test_many_clashes_are_told_shortly(store: Store, source: Store, publish: Publish):
@@ -606,7 +622,7 @@ def test_an_import_that_was_cut_off_goes_on_where_it_was(
 
     monkeypatch.setattr(durable, "step", step)
     with pytest.raises(EnvironmentFailure, match="the disk is full"):
-        bring(source, store)
+        bring(source, store, jobs=1)
     copied = len(list(store.objects.each()))
     assert 0 < copied < 10 and store.names() == []
     assert bring(source, store).blobs == 10 - copied
@@ -616,8 +632,9 @@ def test_an_import_that_was_cut_off_goes_on_where_it_was(
 def test_progress_is_reported(store: Store, family: Store):
     said: list[tuple[int, int, str]] = []
     bring(family, store, progress=lambda *one: said.append(one))
-    assert all(0 <= done < total for done, total, _ in said)
-    assert {what.split()[0] for _, _, what in said} == {"reading", "copying", "asking", "naming"}
+    assert all(0 <= done <= total for done, total, _ in said)
+    assert {"reading manifests", "naming"} <= {what for _, _, what in said}
+    assert any(what.endswith(" MB") for _, _, what in said)
 
 
 def test_weights_without_tensors_are_copied(

@@ -12,9 +12,10 @@ from far import content, fill
 from fsspec.registry import _registry as known
 
 from compatkit.errors import MissingDependency
-from compatkit.registry.oci.exporting import export
-from compatkit.registry.oci.importing import import_layout
-from compatkit.registry.remotes.transferring import Choice, clone, pull, push
+from compatkit.registry.copy.choice import Choice
+from compatkit.registry.oci.read import import_layout
+from compatkit.registry.oci.write import export
+from compatkit.registry.remotes.pushpull import clone, pull, push
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.store import Store
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,13 @@ from compatkit.errors import (
     VersionExists,
 )
 from compatkit.registry import disk as durable
+from compatkit.registry.copy.choice import Choice
 from compatkit.registry.maintenance.check import examine
-from compatkit.registry.oci.exporting import export
-from compatkit.registry.oci.importing import import_layout
-from compatkit.registry.remotes.transferring import Choice
+from compatkit.registry.oci.read import import_layout
+from compatkit.registry.oci.write import export
+from compatkit.registry.remotes.pushpull import import_components
+from compatkit.registry.remotes.pushpull import pull
+from compatkit.registry.remotes.pushpull import push
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]
@@ -398,6 +402,75 @@ def test_an_entry_that_is_no_descriptor_is_refused(store: Store, layout: Path, e
     (layout / "index.json").write_bytes(dumps({**value, "manifests": [entry, *value["manifests"]]}))
     came = import_layout(store, layout)
     assert [type(one.error) for one in came.refused] == [FormatError] and len(came.made) == 2
+
+
+ODD: list[Any] = [None, True, -1, 2**70, "x", "", [], {}, [{}], {"a": 1}]
+
+
+def nodes(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every place in JSON values, as what holds it and its key there."""
+    for key in list(value if isinstance(value, dict) else range(len(value))):
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from nodes(value[key])
+
+
+@pytest.mark.parametrize("file", ["oci-layout", "index.json", "image"])
+def test_whatever_stands_in_a_layout_is_read_or_refused(store: Store, source: Store, layout: Path, file: str):
+    def value() -> Any:
+        return image(layout, IMAGE) if file == "image" else json.loads((layout / file).read_bytes())
+
+    sound, places = value(), len(list(nodes(value())))
+    index = (layout / "index.json").read_bytes()
+    for place in range(places):
+        for odd in ODD[::2] if file == "image" else ODD:
+            changed_value = json.loads(json.dumps(sound))
+            holder, key = list(nodes(changed_value))[place]
+            holder[key] = odd
+            if file == "image":
+                (layout / "index.json").write_bytes(index)
+                lie = changed(IMAGE, lambda found, now=changed_value: (found.clear(), found.update(now)))
+                lie(layout, source)
+            else:
+                (layout / file).write_bytes(dumps(changed_value))
+            with suppress(CompatkitError):
+                import_layout(store, layout, choice=Choice(dry_run=True))
+            if file == "index.json":
+                with suppress(CompatkitError):
+                    export(source, layout, [EXTRACTOR])
+    assert store.names() == []
+
+
+def test_a_file_where_the_blobs_are_kept_is_told(store: Store, source: Store, layout: Path):
+    shutil.rmtree(layout / "blobs" / "sha256")
+    (layout / "blobs" / "sha256").touch()
+    for act in (lambda: import_layout(store, layout), lambda: export(source, layout)):
+        with pytest.raises(IntegrityError) as error:
+            act()
+        assert (error.value.code, error.value.subject) == ("integrity", layout / "blobs" / "sha256")
+
+
+@pytest.mark.parametrize("way", ["export", "layout", "import", "pull", "push"])
+def test_a_limit_on_the_size_of_files_is_told(
+    tmp_path: Path, store: Store, source: Store, layout: Path, memory: str, way: str
+):
+    resource = pytest.importorskip("resource")
+    push(source, memory).check()
+    act = {
+        "export": lambda: export(source, tmp_path / "new"),
+        "layout": lambda: import_layout(store, layout),
+        "import": lambda: import_components(source, store),
+        "pull": lambda: pull(store, memory),
+        "push": lambda: push(source, str(tmp_path / "there")),
+    }[way]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(EnvironmentFailure) as error:
+            act()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert error.value.code == "environment" and store.names() == []
 
 
 def test_images_of_something_else_are_left_alone(tmp_path: Path, store: Store, source: Store, layout: Path):

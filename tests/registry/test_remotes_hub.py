@@ -15,11 +15,11 @@ from far import EXTRACTOR, HEAD, Fault, content
 from hub import Repository, hub
 
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, UsageError, VersionExists
+from compatkit.registry.copy.places import place
 from compatkit.registry.maintenance.check import examine
-from compatkit.registry.remotes.far import place
+from compatkit.registry.remotes.address import locate
 from compatkit.registry.remotes.hub import Hub
-from compatkit.registry.remotes.locations import locate
-from compatkit.registry.remotes.transferring import pull, push
+from compatkit.registry.remotes.pushpull import pull, push
 from compatkit.registry.store import Store
 
 pytestmark = pytest.mark.timeout(120)  # a server that hangs must not hang the tests

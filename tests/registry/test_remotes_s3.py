@@ -14,13 +14,14 @@ from far import EXTRACTOR, HEAD, Fault, content
 
 from compatkit.contracts.manifest import Payload
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, VersionExists
-from compatkit.registry.copy.moved import Moved
+from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.places import place
+from compatkit.registry.copy.report import Moved
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
 from compatkit.registry.remotes import files
-from compatkit.registry.remotes.far import place
-from compatkit.registry.remotes.locations import locate
-from compatkit.registry.remotes.transferring import Choice, pull, push
+from compatkit.registry.remotes.address import locate
+from compatkit.registry.remotes.pushpull import pull, push
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.vouching import sign
 from compatkit.registry.store import Store

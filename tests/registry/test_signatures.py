@@ -39,11 +39,12 @@ from compatkit.errors import (
     UsageError,
 )
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.importing import import_components
-from compatkit.registry.copy.signatures import SignatureWarning
+from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.report import SignatureWarning
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.maintenance.repair import plan as repair
+from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.signing.envelope import Envelope
 from compatkit.registry.signing.signatures import Signatures, file_name
 from compatkit.registry.signing.signer import SigningKey
@@ -354,7 +355,7 @@ def test_an_import_leaves_damaged_signatures_behind_and_says_so(
     folder = store.signatures.folder(head.digest)
     (folder / f"{'0' * 16}-{'0' * 64}.json").write_bytes(b"{}")
     target = Store.init(tmp_path / "target")
-    with pytest.warns(SignatureWarning, match="was left behind"):
+    with pytest.warns(SignatureWarning, match="stays behind"):
         assert import_components(store, target).signatures == 1
     assert verify(target, HEAD, trusted, now=NOW) and examine(target).sound
 
@@ -367,16 +368,16 @@ def test_an_import_that_requires_signatures_brings_nothing_else(
     target, accept = Store.init(tmp_path / "target"), require(trusted, now=lambda: NOW)
     before = sorted(target.root.rglob("*"))
     with pytest.raises(Unsigned, match=r"digits/mnist.head@1\.0\.0"):
-        import_components(store, target, [HEAD], accept=accept)
+        import_components(store, target, [HEAD], choice=Choice(accept=accept))
     assert sorted(target.root.rglob("*")) == before
     sign(store, HEAD, key, now=NOW)
-    done = import_components(store, target, [HEAD], accept=accept)
+    done = import_components(store, target, [HEAD], choice=Choice(accept=accept))
     # the parent's bytes are vouched for, for its digest stands in what is signed; its name and number are not
     assert [str(one) for one in done.made] == [f"{HEAD}@1.0.0"] and target.names() == [HEAD]
     assert [one.digest for one in done.unnamed] == [extractor.digest]
     assert target.manifest(extractor.digest) and target.resolve(HEAD).digest == head.digest
     sign(store, "digits/mnist.extractor", key, now=NOW)
-    again = import_components(store, target, [HEAD], accept=accept)
+    again = import_components(store, target, [HEAD], choice=Choice(accept=accept))
     assert [str(one) for one in again.made] == ["digits/mnist.extractor@1.0.0"] and not again.unnamed
 
 

@@ -21,11 +21,12 @@ from compatkit.errors import (
     SignatureError,
     Unsigned,
 )
+from compatkit.registry.copy.choice import Choice
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
-from compatkit.registry.oci.exporting import export
-from compatkit.registry.oci.importing import import_layout
-from compatkit.registry.remotes.transferring import Choice, clone, pull, push
+from compatkit.registry.oci.read import import_layout
+from compatkit.registry.oci.write import export
+from compatkit.registry.remotes.pushpull import clone, pull, push
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.verification import require
@@ -172,6 +173,23 @@ def test_the_registry_asks_as_it_was_opened_and_as_it_is_told(tmp_path: Path, so
     with pytest.raises(KeyFileError, match="nowhere"):
         Registry.clone(str(source.root), tmp_path / "none", require_signature="nowhere")
     assert not (tmp_path / "none").exists()
+
+
+def test_whatever_brings_components_asks_for_the_signatures_that_the_store_asks_for(
+    tmp_path: Path, source: Store, key: SigningKey, trusted: Trusted
+):
+    export(source, tmp_path / "layout").check()
+    sign(source, HEAD, key)
+    strict = Store.open(Store.init(tmp_path / "here").root, trusted)
+    with pytest.raises(Unsigned) as error:
+        Registry(strict).care.import_from(source, [EXTRACTOR])
+    assert error.value.subject == source.resolve(EXTRACTOR).digest
+    for came in (pull(strict, str(source.root), [EXTRACTOR]), import_layout(strict, tmp_path / "layout")):
+        assert came.refused and all(isinstance(one.error, SignatureError) for one in came.refused)
+    assert not named(strict) and not list(strict.objects.each())
+    done = Registry(strict).care.import_from(source, [HEAD], versions="latest")
+    assert [str(one) for one in done.made] == [f"{HEAD}@2.0.0"]
+    assert [str(one) for one in done.unnamed] == [f"{EXTRACTOR}@1.0.0"]
 
 
 def test_who_accepts_may_ask_for_more_than_a_signature(

@@ -11,7 +11,7 @@ from compatkit.registry.store import Store
 if TYPE_CHECKING:
     from compatkit.components.promises import Given
     from compatkit.registry.care import Care
-    from compatkit.registry.copy.moved import Moved
+    from compatkit.registry.copy.report import Moved
 
 
 class Copying:
@@ -52,7 +52,7 @@ class Copying:
             measure: Where the remote is a folder with policies: measure what they ask and no evidence tells.
             data: Images at hand for that.
             choice: ``versions`` (``"all"``, ``"latest"``), ``aliases``, ``evidence``, ``unmeasured``, ``jobs``,
-                ``dry_run``, ``progress``: see ``compatkit.registry.remotes.transferring.Choice``.
+                ``dry_run``, ``progress``: see ``compatkit.registry.copy.choice.Choice``.
 
         Raises:
             Incomplete: Something was refused, such as a number that belongs to other bytes there; the rest moved.
@@ -61,7 +61,8 @@ class Copying:
             EnvironmentFailure: No right, no network; the same call goes on where it stopped.
         """
         from compatkit.components.admitting import deciding
-        from compatkit.registry.remotes.transferring import Choice, push
+        from compatkit.registry.copy.choice import Choice
+        from compatkit.registry.remotes.pushpull import push
 
         chosen = Choice.of({"deciding": deciding(measure=measure, data=data), "create": create, **choice})
         return push(self.store, remote, patterns, options=options, choice=chosen).check()
@@ -99,11 +100,9 @@ class Copying:
             EnvironmentFailure: No right, no network, disk full; the same call goes on where it stopped.
         """
         from compatkit.components.admitting import deciding
-        from compatkit.registry.remotes.transferring import Choice, pull
+        from compatkit.registry.copy.choice import Choice
+        from compatkit.registry.remotes.pushpull import pull
 
-        chosen = (
-            Choice.of({"deciding": deciding(measure=measure, data=data), **choice})
-            .requiring(self.store.trusted)
-            .requiring(require_signature)
-        )
+        chosen = Choice.of({"deciding": deciding(measure=measure, data=data), **choice})
+        chosen = chosen.requiring(require_signature)
         return pull(self.store, remote, patterns, options=options, choice=chosen).check()

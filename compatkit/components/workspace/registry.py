@@ -97,7 +97,8 @@ class Registry(Containing, Extending, Bridging, Adapting, Copying, Signing, Poli
             LayoutError: The folder is a registry or holds other files; the remote is no registry.
             EnvironmentFailure: No right, no network, disk full; ``pull`` goes on where it stopped.
         """
-        from compatkit.registry.remotes.transferring import Choice, clone
+        from compatkit.registry.copy.choice import Choice
+        from compatkit.registry.remotes.pushpull import clone
 
         chosen = Choice.of(choice).requiring(require_signature)
         store, moved = clone(remote, Path(root), options=options, choice=chosen)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 
 import attrs
 
-from compatkit.errors import CompatkitError, EnvironmentFailure, UsageError
+from compatkit.errors import CompatkitError, EnvironmentFailure
+from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.closure import Closure
-from compatkit.registry.copy.moved import Item, Progress
-from compatkit.registry.copy.sources import Source
-from compatkit.registry.copy.targets import Target
-
-JOBS = 8
-"""Blobs that move at once."""
+from compatkit.registry.copy.places import Source, Target
+from compatkit.registry.copy.report import Item
 
 
 class Stopped(Exception):
@@ -29,16 +27,14 @@ class Bringing:
     Attributes:
         source: Where they are.
         target: Where they shall be too.
-        jobs: Blobs that move at once.
-        progress: Told of blobs, and in words of bytes.
+        choice: How many move at once, and who is told of it.
         items: Blobs that were moved.
         closure: What belongs to what.
     """
 
     source: Source
     target: Target
-    jobs: int
-    progress: Progress
+    choice: Choice
     items: list[Item]
     closure: Closure = attrs.field(init=False)
     _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
@@ -49,8 +45,6 @@ class Bringing:
 
     def __attrs_post_init__(self) -> None:
         """Join both sides."""
-        if self.jobs < 1:
-            raise UsageError(f"jobs is the number of blobs that move at once, from 1; got {self.jobs}.")
         self.closure = Closure(self.source, self.target.carrier(self.source, self._count))
 
     def lacking(self, digests: Iterable[str]) -> list[str]:
@@ -69,29 +63,42 @@ class Bringing:
         Raises:
             EnvironmentFailure: The surroundings failed; the others were stopped.
         """
-        items = {one: self.item(one) for one in self.lacking(digests)}
-        self._arrived, self._total = 0, sum(one.bytes for one in items.values())
+        self._arrived, self._total = 0, sum(self.item(one).bytes for one in self.lacking(digests))
         failed: dict[str, CompatkitError] = {}
-        with ThreadPoolExecutor(self.jobs) as pool:
-            running = {pool.submit(self.closure.bring, one): one for one in digests}
+        with closing(self._each(digests)) as each:
+            for place, (digest, came) in enumerate(each):
+                if isinstance(came, CompatkitError):
+                    failed[digest] = came
+                elif came:
+                    self.items.append(self.item(digest))
+                self._done = place, len(digests)
+                self._tell()
+        self.target.settle()
+        return failed
+
+    def _each(self, digests: Sequence[str]) -> Generator[tuple[str, bool | CompatkitError]]:
+        """Yield each blob with whether it was copied, or why it was refused, in the order in which they end."""
+        if self.choice.jobs == 1:
+            yield from map(self._one, digests)
+            return
+        with ThreadPoolExecutor(self.choice.jobs) as pool:
+            running = [pool.submit(self._one, one) for one in digests]
             try:
-                for place, one in enumerate(as_completed(running)):
-                    digest, error = running[one], one.exception()
-                    if isinstance(error, CompatkitError) and not isinstance(error, EnvironmentFailure):
-                        failed[digest] = error
-                    elif error is not None:
-                        raise error
-                    elif digest in items:
-                        self.items.append(items[digest])
-                    self._done = place, len(digests)
-                    self._tell()
+                for one in as_completed(running):
+                    yield one.result()
             except BaseException:
                 self._stop.set()
                 for other in running:
                     other.cancel()
                 raise
-        self.target.settle()
-        return failed
+
+    def _one(self, digest: str) -> tuple[str, bool | CompatkitError]:
+        try:
+            return digest, self.closure.bring(digest)
+        except CompatkitError as error:
+            if self.choice.strict or isinstance(error, EnvironmentFailure):
+                raise
+            return digest, error
 
     def _count(self, arrived: int) -> None:
         if self._stop.is_set():
@@ -101,4 +108,4 @@ class Bringing:
         self._tell()
 
     def _tell(self) -> None:
-        self.progress(*self._done, f"{self._arrived / 1e6:.1f} of {self._total / 1e6:.1f} MB")
+        self.choice.progress(*self._done, f"{self._arrived / 1e6:.1f} of {self._total / 1e6:.1f} MB")

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import attrs
 
 from compatkit.contracts.canonical import MAX_BYTES, loads
 from compatkit.contracts.manifest import Payload, from_bytes, function_digest, sized_edges
 from compatkit.errors import CompatkitError, EnvironmentFailure
-from compatkit.registry.copy.sources import Source
-from compatkit.registry.copy.transfer import Examine, promised
+from compatkit.registry.copy.places import Carrier
+from compatkit.registry.copy.places import Source
+from compatkit.registry.copy.transfer import promised
 from compatkit.registry.names import Reference
 from compatkit.registry.reach import How, names
-
-
-class Carrier(Protocol):
-    """Takes blobs from the source to where they shall be too."""
-
-    def holds(self, digest: str) -> bool:
-        """Tell whether a blob is there, and see to it that it stays."""
-        ...
-
-    def bring(self, digest: str, size: int | None, whose: str, examine: Examine | None = None) -> bool:
-        """See to it that a blob is there and good; True if it was copied."""
-        ...
 
 
 @attrs.frozen
@@ -67,24 +55,6 @@ class Closure:
     _asked: set[str] = attrs.field(factory=set)
     _here: set[str] = attrs.field(factory=set)
 
-    def document(self, digest: str, whose: str) -> list[str]:
-        """Take in a blob that is no component, and return it with all that belongs to it.
-
-        Raises:
-            IntegrityError: A document is missing, damaged or not strict.
-        """
-        self.take([(digest, Part("blob", None, whose))])
-        return self.of(digest)
-
-    def add(self, reference: Reference) -> None:
-        """Take in a component and what belongs to it.
-
-        Raises:
-            IntegrityError: A document is missing, damaged or not strict.
-        """
-        self.enter([reference])
-        self.of(str(reference.digest))
-
     def enter(self, references: Iterable[Reference]) -> None:
         """Take in components; documents that cannot be read are remembered, and ``of`` tells."""
         wanted = list(references)
@@ -120,9 +90,9 @@ class Closure:
         lacking = {digest for digest, part in self.parts.items() if part.how == "component"} - self._asked
         return [one for digest in sorted(lacking) for one in self.source.named(digest)]
 
-    def leaves_first(self) -> list[str]:
-        """Return all digests, manifests last."""
-        return sorted(self.parts, key=lambda digest: self.parts[digest].how == "component")
+    def leaves_first(self, digests: Iterable[str]) -> list[str]:
+        """Return digests in their order, manifests last."""
+        return sorted(digests, key=lambda one: self.parts[one].how == "component")
 
     def of(self, digest: str) -> list[str]:
         """Return a component's own digest and all that belongs to it, manifests last.
@@ -139,21 +109,25 @@ class Closure:
             if one not in seen:
                 seen[one] = None
                 ahead.extend(self.parts[one].further)
-        return sorted(seen, key=lambda one: self.parts[one].how == "component")
+        return self.leaves_first(seen)
 
-    def functions(self, among: Iterable[str] | None = None) -> list[str]:
-        """Return the function digests of all components, or of some, sorted."""
-        parts = self.parts.values() if among is None else [self.parts[one] for one in among]
-        return sorted({part.function for part in parts if part.function is not None})
+    def functions(self, components: Iterable[str]) -> list[str]:
+        """Return the function digests of components, sorted."""
+        return sorted({str(self.parts[one].function) for one in components})
 
-    def bring(self, digest: str) -> None:
-        """Copy one blob, unless it is here; weights are compared with what their manifest promises, once."""
+    def bring(self, digest: str) -> bool:
+        """Copy one blob, unless it is there; weights are compared with what their manifest promises, once.
+
+        Returns:
+            Whether it was copied.
+        """
         if digest in self._here and self.carrier.holds(digest):
-            return
+            return False
         part = self.parts[digest]
         examine = None if part.payload is None else promised(part.payload, part.whose)
-        self.carrier.bring(digest, part.size, part.whose, examine)
+        copied = self.carrier.bring(digest, part.size, part.whose, examine)
         self._here.add(digest)
+        return copied
 
     def _entered(self, digest: str, part: Part) -> tuple[Part, list[tuple[str, Part]]]:
         if part.how == "payload":

@@ -13,10 +13,10 @@ import attrs
 
 from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.registry.aliases import Aliases
-from compatkit.registry.copy.moved import Moved, Refusal
-from compatkit.registry.copy.sources import Source
-from compatkit.registry.copy.targets import Note, Target
+from compatkit.registry.copy.places import Note, Source, Target
+from compatkit.registry.copy.report import Moved, Refusal
 from compatkit.registry.names import Version
+from compatkit.registry.store import Store
 
 _NUMBER = re.compile("[1-9][0-9]{0,8}")
 
@@ -142,3 +142,15 @@ def follow_all(source: Source, target: Target, names: list[str], done: Moved) ->
             done.apart.append(apart)
         elif log.new:
             done.aliases.append(what)
+
+
+def set_all(source: Source, store: Store, names: list[str]) -> list[str]:
+    """Set the aliases of some names as they are in the source, wherever they point here; return those that moved."""
+    moved: list[str] = []
+    for name in names:
+        alive, here = {str(version) for version in store.versions(name)}, store.aliases(name)
+        for alias, version in Aliases(source.references.folder(name), source.references.root).all().items():
+            if version in alive and here.get(alias) != version:
+                store.set_alias(name, alias, version)
+                moved.append(f"{name}:{alias}")
+    return moved

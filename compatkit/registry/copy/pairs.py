@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from compatkit.errors import CompatkitError, IntegrityError
-from compatkit.registry import disk as durable
 from compatkit.registry.copy.bringing import Bringing
-from compatkit.registry.copy.closure import Closure, Part
-from compatkit.registry.copy.sources import Source
-from compatkit.registry.copy.targets import Note
+from compatkit.registry.copy.closure import Part
+from compatkit.registry.copy.places import Note, Source
 from compatkit.registry.evidence import FOLDER
-from compatkit.registry.os_errors import environment
-
-if TYPE_CHECKING:
-    from compatkit.registry.store import Store
 
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
 
@@ -48,43 +41,12 @@ def pointed(source: Source, path: str, content: bytes | None) -> str:
     return digest
 
 
-def copy_results(
-    source: Source,
-    target: Store,
-    closure: Closure,
-    functions: Iterable[str],
-    progress: Callable[[int, int, str], None],
-) -> int:
-    """Copy the results of every pair of parts; return how many are new.
-
-    Args:
-        source: Where they are.
-        target: Where they shall be too.
-        closure: Takes in what the results refer to.
-        functions: Function digests of the parts.
-        progress: Told what is being done.
-
-    Raises:
-        IntegrityError: A pointer or result is damaged.
-        EnvironmentFailure: Disk full, no right to write.
-    """
-    found, made = pointers(source, functions), 0
-    for place, path in enumerate(found):
-        progress(place, len(found), "copying results")
-        digest = pointed(source, path, source.note(path))
-        parts = closure.document(digest, f"the result {path}")
-        with environment("write", target.root / path):
-            made += durable.create_once(
-                target.root / path,
-                f"{digest}\n".encode(),
-                target.root,
-                lambda parts=parts: [closure.bring(part) for part in parts],
-            )
-    return made
-
-
 def move_results(
-    bringing: Bringing, functions: Iterable[str], refuse: Callable[[str, CompatkitError], None]
+    bringing: Bringing,
+    functions: Iterable[str],
+    refuse: Callable[[str, CompatkitError], None],
+    *,
+    anew: bool,
 ) -> int:
     """Move the results of every pair of parts, several at once; return how many are new there.
 
@@ -92,13 +54,14 @@ def move_results(
         bringing: The move.
         functions: Function digests of the parts.
         refuse: Is told the path of a result that is damaged, and why; the others move.
+        anew: See that what results refer to is there and good, also where the target has the result already.
 
     Raises:
         EnvironmentFailure: The surroundings failed.
     """
     source, target, closure = bringing.source, bringing.target, bringing.closure
     functions = list(functions)
-    there = set(pointers(target, functions))
+    there = set() if anew else set(pointers(target, functions))
     digests: dict[str, str] = {}
     for path, content in source.read_notes([one for one in pointers(source, functions) if one not in there]):
         try:
@@ -112,7 +75,8 @@ def move_results(
             held[path] = closure.of(digest)
         except CompatkitError as error:
             refuse(path, error)
-    failed = bringing.bring(bringing.lacking(dict.fromkeys(part for one in held.values() for part in one)))
+    needed = dict.fromkeys(part for one in held.values() for part in one)
+    failed = bringing.bring(list(needed) if anew else bringing.lacking(needed))
     notes: list[Note] = []
     for path, needs in held.items():
         wrong = next((failed[one] for one in needs if one in failed), None)

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import mmap
 import os
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,35 +15,25 @@ from compatkit.contracts.manifest import Payload
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
-from compatkit.registry.copy.begun import Begun, Hash
-from compatkit.registry.copy.sources import Source, compare
+from compatkit.registry.copy.places import Examine, Source, check_size, compare
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.header import check_header
 from compatkit.registry.weights.tensorfile import tensor_digest
 
-Examine = Callable[[memoryview], None]
 
-
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class Transfer:
     """Copies blobs; the source is only read, and nothing in it is believed.
 
     Attributes:
         source: Where they are.
         target: Blobs of this registry.
-        resumes: Whether what has come of a large blob is kept where the source fails, for the next call to go on.
         arrived: Told how many bytes have come, piece by piece; may raise to stop.
-        copied: Number of blobs that were copied.
-        bytes: Their bytes.
     """
 
     source: Source
     target: Objects
-    resumes: bool = False
-    arrived: Callable[[int], None] | None = None
-    copied: int = 0
-    bytes: int = 0
-    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
+    arrived: Callable[[int], None]
 
     def holds(self, digest: str) -> bool:
         """Tell whether a blob is here, and see to it that it stays."""
@@ -67,7 +56,7 @@ class Transfer:
         if data is None:
             self._copy(digest, size, whose, examine)
             return True
-        _check_size(digest, size, len(data), whose)
+        check_size(digest, size, len(data), whose)
         if examine is not None:
             examine(data)
         return False
@@ -87,7 +76,7 @@ class Transfer:
                 durable.make_folder(scratch, self.target.root)
                 draft = durable.temporary(scratch)
                 try:
-                    written = self._write(draft, digest, size, whose)
+                    self._write(draft, digest, size, whose)
                     if examine is not None:
                         _on_file(draft, examine)
                     self.target.place(draft, digest)
@@ -95,28 +84,15 @@ class Transfer:
                     continue  # the draft, or a folder that was still empty, was cleaned away
                 finally:
                     durable.discard(draft)
-                with self._lock:
-                    self.copied, self.bytes = self.copied + 1, self.bytes + written
                 return
             raise FileNotFoundError(errno.ENOENT, "temporary files vanish; give up", str(scratch))
 
-    def _write(self, draft: Path, digest: str, size: int | None, whose: str) -> int:
-        """Write a draft with the bytes of a blob, comparing size and digest as they come; return their number."""
-        begun = Begun(self.target.root, draft, digest) if self.resumes else None
-        if begun is not None and (start := begun.take(size)):
-            try:
-                return self._receive(draft, digest, size, whose, start, begun)
-            except IntegrityError:
-                begun.forget()  # what was kept may be what is wrong: once more, from the first byte
-        return self._receive(draft, digest, size, whose, hashlib.sha256(), begun)
-
-    def _receive(
-        self, draft: Path, digest: str, size: int | None, whose: str, hashed: Hash, begun: Begun | None
-    ) -> int:
-        count = 0 if begun is None else begun.count
-        with self.source.opened(digest, whose, count) as incoming:
-            if size is not None and incoming.size is not None:
-                _check_size(digest, size, incoming.size, whose)
+    def _write(self, draft: Path, digest: str, size: int | None, whose: str) -> None:
+        """Write a draft with the bytes of a blob, comparing size and digest as they come."""
+        hashed, count = hashlib.sha256(), 0
+        with self.source.opened(digest, whose) as incoming:
+            if incoming.size is not None:
+                check_size(digest, size, incoming.size, whose)
 
             def pieces() -> Iterator[bytes]:
                 nonlocal count
@@ -124,17 +100,12 @@ class Transfer:
                     count += len(piece)
                     hashed.update(piece)
                     if size is not None and count > size:
-                        _check_size(digest, size, max(count, incoming.size or 0), whose)
-                    if self.arrived is not None:
-                        self.arrived(len(piece))
+                        check_size(digest, size, max(count, incoming.size or 0), whose)
+                    self.arrived(len(piece))
                     yield piece
 
-            if begun is None:
-                durable.write(draft, pieces(), root=self.target.root)
-            else:
-                begun.write(pieces())
+            durable.write(draft, pieces(), root=self.target.root)
         compare(digest, f"sha256:{hashed.hexdigest()}", incoming.place, whose)
-        return count
 
 
 def promised(payload: Payload, whose: str) -> Examine:
@@ -160,10 +131,3 @@ def _on_file(path: Path, examine: Examine) -> None:
             examine(memoryview(b""))
         else:  # closed when the last view of it is gone, which an error may keep
             examine(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-
-
-def _check_size(digest: str, expected: int | None, actual: int, whose: str) -> None:
-    if expected is not None and actual != expected:
-        raise IntegrityError(
-            f"{whose}: its manifest gives {digest} {expected} bytes, the blob has {actual}.", subject=digest
-        )

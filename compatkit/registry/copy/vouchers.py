@@ -6,18 +6,14 @@ Only what is a signature of its manifest by its form travels; whose it is, and w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import attrs
 
 from compatkit.errors import IntegrityError, MalformedSignature, SignatureError
-from compatkit.registry.copy.moved import Refusal
-from compatkit.registry.copy.sources import Source
-from compatkit.registry.copy.targets import Note, Target
+from compatkit.registry.copy.places import Note, Source, Target
+from compatkit.registry.copy.report import Refusal
 from compatkit.registry.signing.signatures import FILE, FOLDER, MOST, file_name
-
-Accept = Callable[[str, Sequence[bytes], str], None]
-"""Is given a manifest's digest, its signatures as they were found, and ``name@version``; refuses by an exception."""
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ manifest refers to. Layers are the same bytes, under the same digests, as in a r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -45,8 +45,8 @@ _SEPARATORS = re.compile(r"[-._]{2,}")
 
 
 @attrs.frozen
-class Layer:
-    """One layer of an image manifest.
+class Descriptor:
+    """What an index says of an image manifest, or an image manifest of a layer.
 
     Attributes:
         kind: Media type.
@@ -58,10 +58,10 @@ class Layer:
     kind: str
     digest: str
     size: int
-    notes: tuple[tuple[str, str], ...] = ()
+    notes: Mapping[str, str] = attrs.field(factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the descriptor."""
+        """Return JSON values."""
         plain = {"mediaType": self.kind, "digest": self.digest, "size": self.size}
         return {**plain, "annotations": dict(self.notes)} if self.notes else plain
 
@@ -78,7 +78,7 @@ class Image:
 
     name: str
     version: Version
-    layers: tuple[Layer, ...]
+    layers: tuple[Descriptor, ...]
 
     @property
     def component(self) -> str:
@@ -86,7 +86,9 @@ class Image:
         return self.layers[0].digest
 
 
-def image(name: str, version: Version, kind: str, about: dict[str, str], layers: Sequence[Layer]) -> bytes:
+def image(
+    name: str, version: Version, kind: str, about: dict[str, str], layers: Sequence[Descriptor]
+) -> bytes:
     """Return the image manifest of a component version.
 
     Args:
@@ -134,10 +136,13 @@ def entry(name: str, version: Version, component: str, digest: str, size: int) -
 
 def index(entries: Iterable[dict[str, Any]]) -> bytes:
     """Return an index, its entries in order of their names and digests."""
-    ordered = sorted(
-        entries, key=lambda one: (str(one.get("annotations", {}).get(REF_NAME, "")), one["digest"])
-    )
+    ordered = sorted(entries, key=lambda one: (note(one, REF_NAME), one["digest"]))
     return dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": ordered})
+
+
+def note(entry: dict[str, Any], key: str) -> str:
+    """Return an annotation of an entry of an index; empty if it has none."""
+    return entry.get("annotations", {}).get(key, "")
 
 
 def ref(name: str, version: Version) -> str:
@@ -158,14 +163,14 @@ def parse(value: Any, what: str) -> Image | None:
     """
     if not isinstance(value, dict) or value.get("artifactType") != ARTIFACT:
         return None
-    notes, layers = value.get("annotations"), value.get("layers")
-    config = descriptor(value.get("config"), f"{what}: config")[0]
-    if value.get("schemaVersion") != 2 or value.get("mediaType") != IMAGE or config != EMPTY["digest"]:
+    notes, layers = _notes(value, what), value.get("layers")
+    config = descriptor(value.get("config"), f"{what}: config")
+    if value.get("schemaVersion") != 2 or value.get("mediaType") != IMAGE or config.digest != EMPTY["digest"]:
         raise FormatError(
             f"{what}: expected schemaVersion 2, mediaType {IMAGE} and the empty config of an artifact."
         )
-    if not isinstance(notes, dict) or not isinstance(layers, list) or not layers:
-        raise FormatError(f"{what}: expected annotations and layers, got {notes!r:.80} and {layers!r:.80}.")
+    if not isinstance(layers, list) or not layers:
+        raise FormatError(f"{what}: expected layers, got {layers!r:.80}.")
     try:
         name, version = check_name(notes.get(NAME, "")), Version.parse(notes.get(VERSION, ""))
     except InvalidName as error:
@@ -176,18 +181,15 @@ def parse(value: Any, what: str) -> Image | None:
     return Image(name, version, read)
 
 
-def _layer(value: Any, what: str) -> Layer:
-    size = descriptor(value, what)[1]
-    notes = value.get("annotations", {})
-    if value["mediaType"] not in LAYERS:
-        raise FormatError(f"{what}: expected one of {', '.join(LAYERS)}, got {value['mediaType']!r:.100}.")
-    if not isinstance(notes, dict) or not all(isinstance(one, str) for one in notes.values()):
-        raise FormatError(f"{what}: annotations are texts, got {notes!r:.100}.")
-    return Layer(value["mediaType"], value["digest"], size, tuple(sorted(notes.items())))
+def _layer(value: Any, what: str) -> Descriptor:
+    layer = descriptor(value, what)
+    if layer.kind not in LAYERS:
+        raise FormatError(f"{what}: expected one of {', '.join(LAYERS)}, got {layer.kind!r:.100}.")
+    return layer
 
 
-def descriptor(value: Any, what: str) -> tuple[str, int]:
-    """Return digest and size of a descriptor.
+def descriptor(value: Any, what: str) -> Descriptor:
+    """Read a descriptor.
 
     Raises:
         FormatError: It is none, or of another hash than sha256.
@@ -199,4 +201,11 @@ def descriptor(value: Any, what: str) -> tuple[str, int]:
         raise FormatError(
             f"{what}: expected a sha256 digest and a size, got {digest!r:.100} and {size!r:.40}."
         )
-    return digest, size
+    return Descriptor(value["mediaType"], digest, size, _notes(value, what))
+
+
+def _notes(value: dict[str, Any], what: str) -> dict[str, str]:
+    notes = value.get("annotations", {})
+    if not isinstance(notes, dict) or not all(isinstance(one, str) for one in notes.values()):
+        raise FormatError(f"{what}: annotations are texts, got {notes!r:.100}.")
+    return notes

@@ -7,7 +7,6 @@ cut off, so that whoever reads it refuses it.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +17,7 @@ import attrs
 from compatkit.errors import InvalidName
 from compatkit.registry import cache
 from compatkit.registry.names import VERSION, check_alias, check_name
+from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LIMIT, References
 from compatkit.registry.remotes.files import Files
 
@@ -27,12 +27,28 @@ _LISTED = ".listed"
 
 
 def scratch() -> TemporaryDirectory[str]:
-    """Return a new folder of this process, in the user's cache folder if that can be written."""
+    """Return a new folder of this process, in the user's cache folder if that can be written.
+
+    Raises:
+        EnvironmentFailure: The system's folder for temporary files cannot be written either.
+    """
     try:
         cache.above().mkdir(parents=True, exist_ok=True)
         return TemporaryDirectory(prefix="remote-", dir=cache.above())
     except OSError:
-        return TemporaryDirectory(prefix="compatkit-", dir=tempfile.gettempdir())
+        with environment("make a folder beside", cache.above()):
+            return TemporaryDirectory(prefix="compatkit-")
+
+
+def mirrored(root: Path, path: str, data: bytes) -> None:
+    """Write a file into a scratch folder.
+
+    Raises:
+        EnvironmentFailure: It cannot be written.
+    """
+    with environment("write", root / path):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
 
 
 @attrs.define(eq=False)
@@ -73,17 +89,13 @@ class Mirror:
                 found[name].append(path)
         self.listed = {name: sorted(paths) for name, paths in found.items()}
         for name in self.names():
-            folder = self.root / "refs" / name / "@versions"
-            folder.mkdir(parents=True)
-            (folder / _LISTED).touch()
+            mirrored(self.root, f"refs/{name}/@versions/{_LISTED}", b"")
 
     def names(self) -> list[str]:
         """Return all names that have a version, sorted."""
-        kinds = {
-            name: {path.split("/@", 1)[1].partition("/")[0] for path in paths}
-            for name, paths in self.listed.items()
-        }
-        return sorted(name for name, found in kinds.items() if "versions" in found)
+        return sorted(
+            name for name, paths in self.listed.items() if any("/@versions/" in path for path in paths)
+        )
 
     def fetch(self, names: Iterable[str]) -> None:
         """Fetch the files of names that are listed, many at once."""
@@ -91,8 +103,7 @@ class Mirror:
         paths = [path for name in wanted for path in self.listed[name]]
         for path, content in self.files.at_once(lambda path: self.files.read(path, 0, LIMIT + 1), paths):
             if content is not None:
-                (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-                (self.root / path).write_bytes(content)
+                mirrored(self.root, path, content)
         self.fetched.update(wanted)
 
     def close(self) -> None:

@@ -26,12 +26,15 @@ from compatkit.contracts.canonical import dumps
 from compatkit.contracts.manifest import Parent
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.importing import import_components
+from compatkit.registry.copy.choice import Choice
 from compatkit.registry.maintenance import leftovers
 from compatkit.registry.maintenance.gc import plan
+from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
 VALUE = 7
+ALONE = Choice(jobs=1, aliases=False)
+"""Every step is one of the thread that waits for its turn."""
 
 
 @attrs.frozen
@@ -104,7 +107,7 @@ def with_result(root: Path) -> None:
 
 def bring(root: Path) -> None:
     """Import from the registry beside this one."""
-    import_components(Store.open(root.with_name("source")), Store.open(root), ["a/head"])
+    import_components(Store.open(root.with_name("source")), Store.open(root), ["a/head"], choice=ALONE)
 
 
 def half_imported(root: Path) -> None:

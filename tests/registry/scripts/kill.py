@@ -24,9 +24,9 @@ from scenarios import EXTRACTOR, HEAD, family, no_waiting
 from compatkit.contracts.canonical import dumps
 from compatkit.contracts.manifest import Parent
 from compatkit.errors import NotFound
-from compatkit.registry.copy.importing import import_components
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.maintenance.gc import plan
+from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
 LIFE = 0.15
@@ -69,7 +69,7 @@ def one_thing(root: Path, chance: random.Random) -> str:
         store.withdraw(name, chance.choice(versions), "by chance")
     elif done == "import":
         source = Store.open(root.with_name("source"))
-        import_components(source, store, chance.choice([["*"], ["a/head"]]), aliases=True)
+        import_components(source, store, chance.choice([["*"], ["a/head"]]))
     elif done == "collect":
         plan(store, grace=timedelta(0), alone=True, withdrawn=chance.random() < 0.3).apply()
     elif done == "record":

@@ -24,10 +24,10 @@ from scenarios import EXTRACTOR, HEAD, no_waiting
 from compatkit.contracts.canonical import dumps
 from compatkit.errors import CompatkitError, IntegrityError, PolicyBroken
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.importing import import_components
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.maintenance import leftovers
 from compatkit.registry.maintenance.gc import plan
+from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
 SOURCE = "source"

@@ -16,9 +16,10 @@ from compatkit.contracts.canonical import dumps
 from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.importing import import_components
+from compatkit.registry.copy.choice import Choice
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.policies import Images, Policy
+from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
 FIRST, SECOND, UNUSED, GONE = 0, 1, 2, 3
@@ -115,7 +116,9 @@ def family(root: Path) -> None:
 
 def bring(root: Path) -> None:
     """Import the pair."""
-    import_components(Store.open(root.with_name("source")), Store.open(root), ["a/head"], aliases=True)
+    import_components(
+        Store.open(root.with_name("source")), Store.open(root), ["a/head"], choice=Choice(jobs=1)
+    )
 
 
 def damaged(root: Path) -> None:

@@ -1,46 +1,44 @@
-"""A registry that is far, as a source and as a target of components."""
+"""A registry that is far, as a source and as a target of components; what is uploaded is verified before it leaves."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
 import attrs
 
 from compatkit.contracts.canonical import digest as digest_of
 from compatkit.contracts.canonical import dumps
-from compatkit.errors import CompatkitError, IntegrityError, LayoutError, UsageError
-from compatkit.registry import disk as durable
+from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, UsageError
 from compatkit.registry import layout as layouts
 from compatkit.registry.blobs import Objects
-from compatkit.registry.copy.sources import Folder, Incoming, Source, by_digest, compare
-from compatkit.registry.copy.targets import Note, Target
+from compatkit.registry.copy.folders import Folder
+from compatkit.registry.copy.places import Examine
+from compatkit.registry.copy.places import Incoming
+from compatkit.registry.copy.places import Note
+from compatkit.registry.copy.places import Source
+from compatkit.registry.copy.places import Target
+from compatkit.registry.copy.places import by_digest
+from compatkit.registry.copy.places import check_size
+from compatkit.registry.copy.places import compare
+from compatkit.registry.copy.places import place
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.reach import names as named_in
 from compatkit.registry.refs import LIMIT, References
-from compatkit.registry.remotes.ahead import reading
 from compatkit.registry.remotes.files import FEW, Files
-from compatkit.registry.remotes.mirror import Mirror
-from compatkit.registry.remotes.upload import Upload
+from compatkit.registry.remotes.mirror import Mirror, mirrored
+from compatkit.registry.remotes.readahead import reading
 
-Refused = TypeVar("Refused", bound=CompatkitError)
+LARGE = 2**23
+"""Bytes; larger blobs are uploaded from their file, in parts where the back end takes parts."""
 KEPT = 2**20
 """Bytes; longer documents are not kept in memory between being read and being copied."""
 KEPT_IN_ALL = 2**28
-_LINE = re.compile(rb"sha256:[0-9a-f]{64}\n")
-
-
-def place(digest: str) -> str:
-    """Return where a registry keeps a blob, relative to its root."""
-    name = digest.removeprefix("sha256:")
-    return f"blobs/sha256/{name[:2]}/{name}"
 
 
 @attrs.define(eq=False)
-class Far(Source):
+class Remote(Source):
     """A registry that is far; only read.
 
     Attributes:
@@ -113,20 +111,20 @@ class Far(Source):
         self._list()
         self._mirror.fetch(names)
 
-    def retold(self, error: Refused) -> Refused:
-        """Return an error about ``references`` that names the remote."""
-        scratch = str(self._mirror.root)
-        return type(error)(str(error).replace(scratch, self.where), subject=error.subject)
+    @property
+    def scratch(self) -> str:
+        """The folder of this machine in which names and versions are mirrored."""
+        return str(self._mirror.root)
 
     def size(self, digest: str) -> int | None:
         """Return the number of bytes that it has for a digest, or that are here already."""
         here = None if self.here is None else self.here.size(digest)
-        return here if here is not None else self._sizes_of([digest])[digest]
+        return here if here is not None else self.sizes([digest])[digest]
 
     def expect(self, digests: Iterable[str]) -> None:
         """Fetch documents that are not here, many at once, and look how long what they name is."""
         wanted = [one for one in dict.fromkeys(digests) if self._is_away(one)]
-        sizes = self._sizes_of(wanted)
+        sizes = self.sizes(wanted)
         short = [one for one in wanted if (sizes[one] or KEPT + 1) <= KEPT and self._kept_bytes < KEPT_IN_ALL]
         further: set[str] = set()
         for one, data in self.files.at_once(lambda one: self.files.read(place(one), 0, KEPT + 1), short):
@@ -136,7 +134,7 @@ class Far(Source):
                 if digest_of(data) == one:
                     found = named_in(data, one, component=False)
                     further |= {name for name, how in found if how != "named" and self._is_away(name)}
-        self._sizes_of(sorted(further))
+        self.sizes(sorted(further))
 
     def document(self, digest: str, whose: str) -> bytes:
         """Return the bytes of a document; from here, if it is here and good."""
@@ -151,10 +149,10 @@ class Far(Source):
         return super().document(digest, whose)
 
     @contextmanager
-    def opened(self, digest: str, whose: str, start: int = 0) -> Iterator[Incoming]:
+    def opened(self, digest: str, whose: str) -> Iterator[Incoming]:
         """Open a blob."""
         path, kept = place(digest), self._kept.get(digest)
-        size = len(kept) if kept is not None else self._sizes_of([digest])[digest]
+        size = len(kept) if kept is not None else self.sizes([digest])[digest]
         missing = IntegrityError(f"{whose}: {self.where} lacks {digest}. {self.advice}", subject=digest)
         if size is None:
             raise missing
@@ -165,7 +163,7 @@ class Far(Source):
                 raise missing
             return data
 
-        with reading(ask, start, size) as read:
+        with reading(ask, size) as read:
             yield Incoming(f"{self.where}/{path}", size, read)
 
     def notes(self, folders: Sequence[str]) -> list[str]:
@@ -178,7 +176,7 @@ class Far(Source):
         else:
             for top in sorted({one.partition("/")[0] for one in others}):
                 wanted = tuple(f"{one}/" for one in others)
-                found.update(path for path in self.files.listed(top) if _starts(path, wanted))
+                found.update(path for path in self.files.listed(top) if path.startswith(wanted))
         return sorted(found)
 
     def note(self, path: str) -> bytes | None:
@@ -219,7 +217,7 @@ class Far(Source):
     def _is_away(self, digest: str) -> bool:
         return digest not in self._kept and (self.here is None or self.here.size(digest) is None)
 
-    def _sizes_of(self, digests: Sequence[str]) -> Mapping[str, int | None]:
+    def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
         """Return how many bytes the remote has for digests: asked one by one, or by a list of all blobs."""
         unknown = [one for one in digests if one not in self._sizes]
         if len(unknown) > FEW:
@@ -230,12 +228,8 @@ class Far(Source):
         return {one: self._sizes[one] for one in digests}
 
 
-def _starts(path: str, folders: tuple[str, ...]) -> bool:
-    return path.startswith(folders)
-
-
 @attrs.define(eq=False)
-class IntoFar(Far, Target):
+class IntoRemote(Remote, Target):
     """A registry that is far, into which components come."""
 
     def begin(self) -> None:
@@ -249,11 +243,6 @@ class IntoFar(Far, Target):
                 f"{self.where}: {MARKER} was written and cannot be read back.", subject=self.where
             )
         found.check_writer(self.where)
-
-    def lacking(self, sizes: Mapping[str, int | None]) -> list[str]:
-        """Return which blobs are not there, or have another size than expected."""
-        there = self._sizes_of(list(sizes))
-        return [one for one, size in sizes.items() if there[one] is None or size not in (None, there[one])]
 
     def carrier(self, source: Source, arrived: Callable[[int], None]) -> Upload:
         """Return what copies blobs there."""
@@ -282,13 +271,60 @@ class IntoFar(Far, Target):
     def digest_now(self, name: str, version: Version) -> str | None:
         """Return the manifest digest that a version points at, as of now."""
         path = f"refs/{name}/@versions/{version}"
-        data = self.files.read(path, 0, 2 * durable.CHUNK)
+        data = self.files.read(path, 0, LIMIT + 1)
         if not data:
             return None
-        if not _LINE.fullmatch(data):
-            raise IntegrityError(
-                f"{name}@{version} is damaged: {self.where}/{path} should hold one line 'sha256:' and 64 hex digits, "
-                f"got {data[:80]!r}.",
+        mirrored(self._mirror.root, path, data)
+        with self.speaking():
+            return self.references.digest(name, version)
+
+
+@attrs.frozen(eq=False)
+class Upload:
+    """Copies blobs to a remote.
+
+    Attributes:
+        source: Blobs of this machine's registry.
+        files: Of the remote.
+        there: Bytes that the remote has for digests, as far as that is known; kept up to date.
+        arrived: Told how many bytes have left; may raise to stop.
+    """
+
+    source: Objects
+    files: Files
+    there: dict[str, int | None]
+    arrived: Callable[[int], None]
+
+    def holds(self, digest: str) -> bool:
+        """Tell whether the remote has a blob."""
+        return self.there.get(digest) is not None
+
+    def bring(self, digest: str, size: int | None, whose: str, examine: Examine | None = None) -> bool:
+        """See to it that the remote has a blob; True if it was copied.
+
+        Raises:
+            IntegrityError: It is missing or damaged here, or of another size than its manifest says.
+            EnvironmentFailure: It cannot be read or written.
+        """
+        data = memoryview(self.source.view(digest))
+        check_size(digest, size, len(data), whose)
+        if self.there.get(digest) == len(data):
+            return False
+        path = place(digest)
+        if len(data) <= LARGE:
+            self.files.put(path, bytes(data))
+            self.arrived(len(data))
+        else:
+            self._upload(path, digest, len(data))
+        self.there[digest] = len(data)
+        return True
+
+    def _upload(self, path: str, digest: str, size: int) -> None:
+        self.files.upload(path, self.source.path(digest), self.arrived)
+        came = self.files.size(path)
+        if came != size:
+            raise EnvironmentFailure(
+                f"{self.files.url}/{path} should have {size} bytes after it was written, it has {came}. "
+                "The same command goes on where it was.",
                 subject=path,
             )
-        return data.decode().strip()

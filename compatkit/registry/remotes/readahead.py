@@ -16,20 +16,19 @@ Ask = Callable[[int, int], bytes]
 
 
 @contextmanager
-def reading(ask: Ask, start: int, size: int) -> Iterator[Callable[[int], bytes]]:
+def reading(ask: Ask, size: int) -> Iterator[Callable[[int], bytes]]:
     """Give a function that returns at most so many of the bytes that follow, none at the end.
 
     Args:
         ask: Reads a range.
-        start: Where to begin.
         size: Bytes in all; no range reaches beyond.
     """
-    if size - start <= durable.CHUNK:
-        yield _plain(ask, start, size)
+    if size <= durable.CHUNK:
+        yield _plain(ask, size)
         return
     with ThreadPoolExecutor(AHEAD) as pool:
         waiting: deque[Future[bytes]] = deque()
-        starts = iter(range(start, size, durable.CHUNK))
+        starts = iter(range(0, size, durable.CHUNK))
         rest = b""
 
         def read(count: int) -> bytes:
@@ -47,8 +46,8 @@ def reading(ask: Ask, start: int, size: int) -> Iterator[Callable[[int], bytes]]
                 one.cancel()
 
 
-def _plain(ask: Ask, start: int, size: int) -> Callable[[int], bytes]:
-    at = start
+def _plain(ask: Ask, size: int) -> Callable[[int], bytes]:
+    at = 0
 
     def read(count: int) -> bytes:
         nonlocal at

@@ -1,28 +1,26 @@
-"""Where components are copied from: another folder, a remote, an image layout. Nothing in it is believed."""
+"""Where components come from and go to: a folder, a remote, an image layout. Nothing that is read is believed."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 import attrs
 
 from compatkit.contracts.canonical import MAX_BYTES
 from compatkit.contracts.canonical import digest as digest_of
-from compatkit.errors import CompatkitError, IntegrityError
-from compatkit.registry import disk as durable
+from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import LIMIT, References
-
-if TYPE_CHECKING:
-    from compatkit.registry.store import Store
+from compatkit.registry.refs import References
 
 Refused = TypeVar("Refused", bound=CompatkitError)
+Examine = Callable[[memoryview], None]
+"""Raises if bytes must not come in."""
 
 
 @attrs.frozen
@@ -40,6 +38,33 @@ class Incoming:
     read: Callable[[int], bytes]
 
 
+@attrs.frozen
+class Note:
+    """A small file that is created once, with its whole content.
+
+    Attributes:
+        path: Relative to the registry.
+        data: Its content.
+        ready: Sees to it that what it refers to is there.
+    """
+
+    path: str
+    data: bytes
+    ready: Callable[[], object] | None = None
+
+
+class Carrier(Protocol):
+    """Takes blobs from the source to where they shall be too."""
+
+    def holds(self, digest: str) -> bool:
+        """Tell whether a blob is there, and see to it that it stays."""
+        ...
+
+    def bring(self, digest: str, size: int | None, whose: str, examine: Examine | None = None) -> bool:
+        """See to it that a blob is there and good; True if it was copied."""
+        ...
+
+
 class Source(ABC):
     """Something that components can be copied from."""
 
@@ -54,17 +79,22 @@ class Source(ABC):
         """What people call it, without secrets."""
 
     @property
+    @abstractmethod
     def advice(self) -> str:
         """What to do where something in it is missing or damaged."""
-        return f"Run `compatkit --registry {self.where} verify` there, or import from another copy."
+
+    @property
+    def scratch(self) -> str:
+        """The folder of this machine that ``references`` reads in its place; empty where there is none."""
+        return ""
 
     @abstractmethod
     def size(self, digest: str) -> int | None:
         """Return the number of bytes that it has for a digest; None if it has none."""
 
     @abstractmethod
-    def opened(self, digest: str, whose: str, start: int = 0) -> AbstractContextManager[Incoming]:
-        """Open a blob, at a byte.
+    def opened(self, digest: str, whose: str) -> AbstractContextManager[Incoming]:
+        """Open a blob.
 
         Raises:
             IntegrityError: There is none, or something else stands in its place.
@@ -91,8 +121,10 @@ class Source(ABC):
         """See that ``references`` knows the versions, tombstones and aliases of some names."""
 
     def retold(self, error: Refused) -> Refused:
-        """Return an error about ``references`` that names the place that people know."""
-        return error
+        """Return an error about ``references`` that names the place that people know, unless this machine failed."""
+        if not self.scratch or isinstance(error, EnvironmentFailure):
+            return error
+        return type(error)(str(error).replace(self.scratch, self.where), subject=error.subject)
 
     @contextmanager
     def speaking(self) -> Iterator[None]:
@@ -100,8 +132,7 @@ class Source(ABC):
         try:
             yield
         except CompatkitError as error:
-            told = self.retold(error)
-            if str(told) == str(error):
+            if (told := self.retold(error)) is error:
                 raise
             raise told from None
 
@@ -136,93 +167,83 @@ class Source(ABC):
         return bytes(data)
 
 
-@attrs.frozen(eq=False)
-class Folder(Source):
-    """Another registry in a folder.
+class Target(Source):
+    """A registry that components can be copied to.
 
     Attributes:
-        store: The registry; only read.
+        examines: Whether what is there already is held against what a new manifest promises of it.
     """
 
-    store: Store
-    _by_digest: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
+    examines = False
 
-    @property
-    def references(self) -> References:
-        """Its names and versions."""
-        return self.store.references
+    @abstractmethod
+    def begin(self) -> None:
+        """Make it a registry if it is none yet.
 
-    @property
-    def root(self) -> Path:
-        """Its folder."""
-        return self.store.root
+        Raises:
+            LayoutError: It is one that this version may not write.
+            EnvironmentFailure: It cannot be written.
+        """
 
-    @property
-    def where(self) -> str:
-        """Its path."""
-        return str(self.store.root)
+    @abstractmethod
+    def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
+        """Return how many bytes it has for digests; None where it has none."""
 
-    def size(self, digest: str) -> int | None:
-        """Return the number of bytes that it has for a digest; None if it has none."""
-        for path in self._places(digest):
-            if os.path.lexists(path):
-                return os.lstat(path).st_size
-        return None
+    def lacking(self, expected: Mapping[str, int | None]) -> list[str]:
+        """Return which blobs are not there, or have another size than expected (None: any)."""
+        there = self.sizes(list(expected))
+        return [one for one, size in expected.items() if there[one] is None or size not in (None, there[one])]
 
-    @contextmanager
-    def opened(self, digest: str, whose: str, start: int = 0) -> Iterator[Incoming]:
-        """Open a blob."""
-        descriptor, path = self._open(digest, whose)
+    @abstractmethod
+    def carrier(self, source: Source, arrived: Callable[[int], None]) -> Carrier:
+        """Return what takes blobs from a source to here; ``arrived`` is told of bytes, and may raise to stop."""
 
-        def read(count: int) -> bytes:
-            with environment("read", path):
-                return os.read(descriptor, count)
+    def settle(self) -> None:
+        """See that what was brought is there, before anything refers to it."""
 
-        try:
-            os.lseek(descriptor, start, os.SEEK_SET)
-            yield Incoming(str(path), os.fstat(descriptor).st_size, read)
-        finally:
-            os.close(descriptor)
+    @abstractmethod
+    def create(self, notes: Sequence[Note]) -> set[str]:
+        """Create small files that must not exist, and return the paths that were taken.
 
-    def notes(self, folders: Sequence[str]) -> list[str]:
-        """Return the paths of all files below folders, without following a link."""
-        found: list[str] = []
-        for folder in folders:
-            durable.check_folders(self.root / folder, self.root)
-            with environment("read", self.root / folder):
-                for above, _, files in os.walk(self.root / folder, onerror=_but_missing):
-                    relative = Path(above).relative_to(self.root).as_posix()
-                    found.extend(f"{relative}/{name}" for name in files)
-        return sorted(found)
+        Raises:
+            EnvironmentFailure: They cannot be written.
+        """
 
-    def note(self, path: str) -> bytes | None:
-        """Return a small file."""
-        found = durable.read(self.root / path, self.root, limit=LIMIT + 1)
-        return None if found is None else found[0]
+    @abstractmethod
+    def replace(self, path: str, data: bytes) -> None:
+        """Put a small file in the place of another, or of none."""
 
-    def named(self, digest: str) -> list[Reference]:
-        """Return all versions that point at a manifest."""
-        if not self._by_digest:
-            self._by_digest.update(by_digest(self.references))
-        return self._by_digest.get(digest, [])
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Remove a small file, if it is there."""
 
-    def _open(self, digest: str, whose: str) -> tuple[int, Path]:
-        for path in self._places(digest):
-            with environment("read", path):
-                descriptor = durable.open_plain(path, self.root)
-            if descriptor is not None:
-                return descriptor, path
-        raise IntegrityError(f"{whose}: {self.root} lacks {digest}. {self.advice}", subject=digest)
+    @abstractmethod
+    def digest_now(self, name: str, version: Version) -> str | None:
+        """Return the manifest digest that a version points at, as of now.
 
-    def _places(self, digest: str) -> Iterator[Path]:
-        """Yield where a blob may be: at its place, or where a collection put it that was cut off."""
-        name = digest.removeprefix("sha256:")
-        yield self.root / f"blobs/sha256/{name[:2]}/{name}"
-        trash = self.root / "trash"
-        durable.check_folders(trash, self.root)
-        with environment("read", trash):
-            taken = sorted(os.listdir(trash)) if trash.is_dir() else []
-        yield from (trash / one for one in taken if one.startswith(f"{name}-"))
+        Raises:
+            IntegrityError: The file does not hold a digest.
+        """
+
+
+def place(digest: str) -> str:
+    """Return where a registry keeps a blob, relative to its root."""
+    name = digest.removeprefix("sha256:")
+    return f"blobs/sha256/{name[:2]}/{name}"
+
+
+@contextmanager
+def opened_file(descriptor: int, path: Path) -> Iterator[Incoming]:
+    """Give the bytes of an open file, and close it."""
+
+    def read(count: int) -> bytes:
+        with environment("read", path):
+            return os.read(descriptor, count)
+
+    try:
+        yield Incoming(str(path), os.fstat(descriptor).st_size, read)
+    finally:
+        os.close(descriptor)
 
 
 def by_digest(references: References) -> dict[str, list[Reference]]:
@@ -252,12 +273,19 @@ def compare(expected: str, actual: str, place: str, whose: str) -> None:
         )
 
 
+def check_size(digest: str, expected: int | None, actual: int, whose: str) -> None:
+    """Refuse another number of bytes than a manifest gives.
+
+    Raises:
+        IntegrityError: Names both.
+    """
+    if expected is not None and actual != expected:
+        raise IntegrityError(
+            f"{whose}: its manifest gives {digest} {expected} bytes, the blob has {actual}.", subject=digest
+        )
+
+
 def _too_long(place: str, whose: str) -> IntegrityError:
     return IntegrityError(
         f"{place} has more than {MAX_BYTES} bytes, too many for a document of {whose}.", subject=place
     )
-
-
-def _but_missing(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error

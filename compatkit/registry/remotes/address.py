@@ -47,10 +47,6 @@ def locate(remote: str, options: Mapping[str, Any] | None = None) -> Path | File
         if options:
             raise UsageError(f"{shown(remote)} is a folder, which takes no options ({', '.join(options)}).")
         return Path(match[2] if match else remote).expanduser().absolute()
-    if "::" in remote:
-        raise UsageError(
-            f"{shown(remote)} joins several file systems by '::'; name the one where the registry is."
-        )
     return _files(match[1], remote, dict(options or {}))
 
 

@@ -1,20 +1,23 @@
-"""A folder that is an OCI image layout, as a source of components: read as strictly as any remote."""
+"""Reading components from an OCI image layout: verified as strictly as from any remote, and named last."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import attrs
 
 from compatkit.contracts.canonical import MAX_BYTES, is_digest, loads
-from compatkit.errors import CompatkitError, FormatError, IntegrityError, LayoutError
+from compatkit.errors import CompatkitError, EnvironmentFailure, FormatError, IntegrityError, LayoutError
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.sources import Incoming, Source, by_digest
+from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.folders import IntoFolder
+from compatkit.registry.copy.move import Move
+from compatkit.registry.copy.places import Incoming, Source, by_digest, opened_file
+from compatkit.registry.copy.report import Moved, Refusal
 from compatkit.registry.copy.vouchers import FOLDER as SIGNATURES
 from compatkit.registry.names import Reference
 from compatkit.registry.oci.descriptors import (
@@ -29,7 +32,9 @@ from compatkit.registry.oci.descriptors import (
 )
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LIMIT, References
-from compatkit.registry.remotes.mirror import scratch
+from compatkit.registry.remotes.mirror import mirrored, scratch
+from compatkit.registry.remotes.pushpull import asked
+from compatkit.registry.store import Store
 
 MARKER, INDEX = "oci-layout", "index.json"
 MOST = 4 * 2**20
@@ -42,15 +47,16 @@ class ImageLayout(Source):
 
     Attributes:
         root: The folder.
+        mirror: An empty folder, for names and versions.
         refuse: Is told of an entry that cannot be read, and why; the others can be.
         images: What was read of each version, by ``name@version``.
     """
 
     root: Path
+    mirror: Path
     refuse: Callable[[str, CompatkitError], None]
     images: dict[str, Image] = attrs.field(init=False, factory=dict)
     _signatures: dict[str, str] = attrs.field(init=False, factory=dict)
-    _folder: TemporaryDirectory[str] = attrs.field(init=False)
     _by_digest: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -59,20 +65,19 @@ class ImageLayout(Source):
         Raises:
             LayoutError: The folder is no image layout.
             FormatError: The index is not strict.
+            IntegrityError: A link or file stands where it keeps its blobs.
         """
         listed = entries(self.root)
-        self._folder = scratch()
+        durable.check_folders(self.root / "blobs" / "sha256", self.root)
         for place, one in enumerate(listed):
             what = f"{self.root / INDEX}: manifests[{place}]"
             try:
                 self._enter(one, what)
+            except EnvironmentFailure:
+                raise
             except CompatkitError as error:
                 self.refuse(what, error)
         self._by_digest.update(by_digest(self.references))
-
-    def close(self) -> None:
-        """Remove what was mirrored."""
-        self._folder.cleanup()
 
     @property
     def where(self) -> str:
@@ -87,11 +92,12 @@ class ImageLayout(Source):
     @property
     def references(self) -> References:
         """Names and versions."""
-        return References(Path(self._folder.name))
+        return References(self.mirror)
 
-    def retold(self, error: Any) -> Any:
-        """Return an error about ``references`` that names the folder."""
-        return type(error)(str(error).replace(self._folder.name, self.where), subject=error.subject)
+    @property
+    def scratch(self) -> str:
+        """The folder of this machine in which names and versions are."""
+        return str(self.mirror)
 
     def size(self, digest: str) -> int | None:
         """Return the number of bytes that it has for a digest; None if it has none."""
@@ -100,24 +106,14 @@ class ImageLayout(Source):
         except FileNotFoundError:
             return None
 
-    @contextmanager
-    def opened(self, digest: str, whose: str, start: int = 0) -> Iterator[Incoming]:
+    def opened(self, digest: str, whose: str) -> AbstractContextManager[Incoming]:
         """Open a blob."""
         path = self._place(digest)
         with environment("read", path):
             descriptor = durable.open_plain(path, self.root)
         if descriptor is None:
             raise IntegrityError(f"{whose}: {self.root} lacks {digest}. {self.advice}", subject=digest)
-
-        def read(count: int) -> bytes:
-            with environment("read", path):
-                return os.read(descriptor, count)
-
-        try:
-            os.lseek(descriptor, start, os.SEEK_SET)
-            yield Incoming(str(path), os.fstat(descriptor).st_size, read)
-        finally:
-            os.close(descriptor)
+        return opened_file(descriptor, path)
 
     def notes(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all signatures below folders; a layout holds no other small files."""
@@ -140,15 +136,16 @@ class ImageLayout(Source):
 
     def _enter(self, entry: Any, what: str) -> None:
         """Take in one entry of the index, if it is a component's."""
-        digest, size = descriptor(entry, what)
-        if entry["mediaType"] != IMAGE:
+        image = descriptor(entry, what)
+        if image.kind != IMAGE:
             return
-        if size > MOST or self.size(digest) != size:
+        if image.size > MOST or self.size(image.digest) != image.size:
             raise IntegrityError(
-                f"{what}: {digest} should have {size} bytes, at most {MOST}; it has {self.size(digest)}.",
-                subject=digest,
+                f"{what}: {image.digest} should have {image.size} bytes, at most {MOST}; it has "
+                f"{self.size(image.digest)}.",
+                subject=image.digest,
             )
-        found = parse(loads(self.document(digest, what), what=what), what)
+        found = parse(loads(self.document(image.digest, what), what=what), what)
         if found is None:
             return
         for one in found.layers:
@@ -168,14 +165,53 @@ class ImageLayout(Source):
                 f"{what}: {reference} is {known.component} in one entry and {found.component} in another.",
                 subject=reference,
             )
-        path = Path(self._folder.name) / "refs" / found.name / "@versions" / str(found.version)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{found.component}\n")
+        path = f"refs/{found.name}/@versions/{found.version}"
+        mirrored(self.mirror, path, f"{found.component}\n".encode())
         for one in found.layers:
-            notes = dict(one.notes)
+            notes = one.notes
             if one.kind == SIGNATURE and is_digest(notes.get(SIGNS)) and "/" not in notes.get(TITLE, "/"):
                 signed = notes[SIGNS].removeprefix("sha256:")
                 self._signatures[f"{SIGNATURES}/{signed}/{notes[TITLE]}"] = one.digest
+
+
+def import_layout(
+    store: Store | Callable[[], Store],
+    folder: Path,
+    patterns: Iterable[str] | None = None,
+    *,
+    choice: Choice | None = None,
+) -> Moved:
+    """Copy components of an image layout to a registry.
+
+    Args:
+        store: Where they shall be too; or what makes it, called once the layout is known to hold what is asked for.
+        folder: The layout; only read.
+        patterns: Names, globs, or references for one version of each; None takes all there is.
+        choice: What is moved, and how; a layout holds no results or aliases.
+
+    Returns:
+        What came here, and what was refused; its ``check`` raises where something was.
+
+    Raises:
+        NotFound: A pattern matches nothing.
+        LayoutError: The folder is no image layout.
+        EnvironmentFailure: Disk full, no right to write; the same call goes on where it stopped.
+    """
+    chosen = attrs.evolve(choice or Choice(), evidence=False, aliases=False)
+    refused: list[Refusal] = []
+
+    def refuse(what: str, error: CompatkitError) -> None:
+        if chosen.strict:
+            raise error
+        refused.append(Refusal(what, error))
+
+    with scratch() as mirror:
+        layout = ImageLayout(folder.expanduser().absolute(), Path(mirror), refuse)
+        wanted = asked(layout, patterns)
+        target = IntoFolder(store() if callable(store) else store)
+        moved = Move(layout, target, chosen).run(wanted)
+    moved.refused[:0] = refused
+    return moved
 
 
 def entries(root: Path) -> list[Any]:

@@ -1,8 +1,8 @@
-"""push, pull and clone: components between a registry of this machine and a remote."""
+"""import, push, pull and clone: components between registries of this machine and remotes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,104 +12,54 @@ import attrs
 
 from compatkit.errors import CompatkitError, LayoutError, UsageError
 from compatkit.registry import resolving
-from compatkit.registry.copy.admission import Deciding
-from compatkit.registry.copy.bringing import JOBS
-from compatkit.registry.copy.moved import Moved, Progress
-from compatkit.registry.copy.moving import Move
-from compatkit.registry.copy.selection import Versions, names
-from compatkit.registry.copy.sources import Folder, Source
-from compatkit.registry.copy.targets import IntoFolder, Target
-from compatkit.registry.copy.vouchers import Accept
+from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.folders import Folder, IntoFolder
+from compatkit.registry.copy.move import Move
+from compatkit.registry.copy.places import Source, Target
+from compatkit.registry.copy.report import Moved
+from compatkit.registry.copy.selection import names
 from compatkit.registry.layout import FOLDERS, MARKER
-from compatkit.registry.remotes.far import Far, IntoFar
+from compatkit.registry.remotes.address import locate
 from compatkit.registry.remotes.files import Files
-from compatkit.registry.remotes.locations import locate
 from compatkit.registry.remotes.mirror import scratch
+from compatkit.registry.remotes.remote import IntoRemote, Remote
 
 if TYPE_CHECKING:
-    from compatkit.registry.signing.trust import Trust
     from compatkit.registry.store import Store
 
 
-@attrs.frozen(kw_only=True)
-class Choice:
-    """What is moved, and how.
+def import_components(
+    source: Store, target: Store, patterns: Iterable[str] = ("*",), *, choice: Choice | None = None
+) -> Moved:
+    """Copy components of another registry: all or none, and aliases as they are there.
 
-    Attributes:
-        versions: ``"all"`` takes all versions of the names, withdrawn ones with tombstones; ``"latest"`` one each.
-        aliases: Whether aliases of the names follow.
-        evidence: Whether measured results of pairs come along, where both parts do.
-        accept: Refuses components: see ``pull``.
-        deciding: Makes what answers the questions of policies, where components come into a folder; None: nobody.
-        unmeasured: Let in what nobody measured as a policy asks; the log of the policy tells.
-        jobs: Blobs that move at once.
-        dry_run: Only say what would move.
-        create: Whether a push makes the remote a registry if it is none.
-        progress: Called with done, total and what is being done.
+    Args:
+        source: Where they are; only read.
+        target: Where they shall be too.
+        patterns: As for ``push``.
+        choice: What is moved, and how; it is strict whatever it says.
+
+    Returns:
+        What was copied.
+
+    Raises:
+        NotFound: A pattern matches nothing.
+        SignatureError: What was asked for has no signature that counts; nothing was copied.
+        VersionExists: A number belongs to other bytes here; nothing was linked.
+        VersionUntrue: A number is too small a step among the versions here; nothing was linked.
+        PolicyBroken: A version does not work with a part that a policy here protects; nothing was linked.
+        PolicyUndecided: Nobody measured a version as a policy here asks; nothing was linked.
+        IntegrityError: Something in the source is missing, damaged or refused.
+        FormatError: A manifest is not strict, or weights are no strict safetensors file.
+        EnvironmentFailure: Disk full, no right to write; the same call goes on where it stopped.
+        UsageError: A registry would be imported into itself.
     """
-
-    versions: Versions = "all"
-    aliases: bool = True
-    evidence: bool = True
-    accept: Accept | None = None
-    deciding: Deciding | None = None
-    unmeasured: bool = False
-    jobs: int = JOBS
-    dry_run: bool = False
-    create: bool = True
-    progress: Progress | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Choice:
-        """Return a choice as keywords give it.
-
-        Raises:
-            UsageError: A keyword is unknown.
-        """
-        unknown = sorted(given.keys() - attrs.fields_dict(cls).keys())
-        if unknown:
-            known = ", ".join(attrs.fields_dict(cls))
-            raise UsageError(f"there is no choice {', '.join(unknown)}; there are {known}.")
-        return cls(**given)
-
-    def requiring(self, trust: Trust) -> Choice:
-        """Return this choice, which refuses besides what none of some keys signed.
-
-        Args:
-            trust: Whose signatures count, as ``Registry.open`` takes it; False or None asks for none.
-
-        Raises:
-            KeyFileError: It cannot be found out whom to trust.
-            MissingDependency: ``cryptography`` is not installed.
-        """
-        if trust is None or trust is False:
-            return self
-        from compatkit.registry.signing.verification import require
-
-        signed, other = require(trust), self.accept
-
-        def accept(digest: str, signatures: Sequence[bytes], name: str) -> None:
-            signed(digest, signatures, name)
-            if other is not None:
-                other(digest, signatures, name)
-
-        return attrs.evolve(self, accept=accept)
-
-    def move(self, source: Source, target: Target, patterns: Iterable[str]) -> Moved:
-        """Move what patterns mean, and return what came of it, refusals included."""
-        move = Move(
-            source,
-            target,
-            versions=self.versions,
-            aliases=self.aliases,
-            evidence=self.evidence,
-            accept=self.accept,
-            deciding=self.deciding,
-            unmeasured=self.unmeasured,
-            jobs=self.jobs,
-            progress=self.progress or (lambda done, total, what: None),
+    if source.root.resolve() == target.root.resolve():
+        raise UsageError(
+            f"{source.root} would be imported into itself; name another registry.", subject=source.root
         )
-        return move.run(patterns, dry_run=self.dry_run)
+    chosen = attrs.evolve(choice or Choice(), strict=True)
+    return Move(Folder(source), IntoFolder(target), chosen).run(patterns)
 
 
 def push(
@@ -145,9 +95,9 @@ def push(
     there = locate(remote, options)
     if not choice.create:
         _check_there(there)
-    with _folder(there, choice) if isinstance(there, Path) else _far(IntoFar(there)) as target:
+    with _folder(there, choice) if isinstance(there, Path) else _far(IntoRemote(there)) as target:
         _check_other(store, target)
-        return choice.move(source, target, wanted)
+        return Move(source, target, choice).run(wanted)
 
 
 def pull(
@@ -181,9 +131,9 @@ def pull(
         wanted = asked(source, patterns)
         target = store() if callable(store) else store
         _check_other(target, source)
-        if isinstance(source, Far):
+        if isinstance(source, Remote):
             source.here = target.objects
-        return (choice or Choice()).move(source, IntoFolder(target), wanted)
+        return Move(source, IntoFolder(target), choice or Choice()).run(wanted)
 
 
 def clone(
@@ -240,7 +190,7 @@ def source_of(remote: str, options: Mapping[str, Any] | None = None) -> Iterator
     if isinstance(there, Path):
         yield Folder(Store.open(there))
         return
-    far = Far(there)
+    far = Remote(there)
     try:
         far.check()
         yield far
@@ -284,7 +234,7 @@ def asked(source: Source, patterns: Iterable[str] | None) -> list[str]:
 
 
 @contextmanager
-def _far(target: IntoFar) -> Iterator[Target]:
+def _far(target: IntoRemote) -> Iterator[Target]:
     try:
         yield target
     finally:

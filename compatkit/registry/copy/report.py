@@ -17,6 +17,10 @@ SHOWN = 8
 """Refusals that a message lists."""
 
 
+class SignatureWarning(UserWarning):
+    """A damaged signature was left behind."""
+
+
 @attrs.frozen
 class Refusal:
     """One thing that did not come.

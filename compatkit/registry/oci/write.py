@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,13 +18,13 @@ from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.copy import selection
 from compatkit.registry.copy.closure import Closure
-from compatkit.registry.copy.moved import Item, Moved, Progress, Refusal
+from compatkit.registry.copy.folders import Folder
+from compatkit.registry.copy.report import Item, Moved, Progress, Refusal
 from compatkit.registry.copy.selection import Versions
-from compatkit.registry.copy.sources import Folder
 from compatkit.registry.copy.vouchers import FOLDER, Vouchers
 from compatkit.registry.names import Reference
 from compatkit.registry.oci import descriptors as oci
-from compatkit.registry.oci.imagelayout import INDEX, MARKER, entries
+from compatkit.registry.oci.read import INDEX, MARKER, entries
 from compatkit.registry.os_errors import environment
 
 if TYPE_CHECKING:
@@ -66,12 +67,11 @@ class Blobs:
         return True
 
     def _is_good(self, path: Path, digest: str, size: int) -> bool:
-        if not path.is_file() or path.is_symlink() or path.stat().st_size != size:
-            return False
-        import hashlib
-
-        with environment("read", path), open(path, "rb") as file:
-            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" == digest
+        with environment("read", path):
+            if path.is_symlink() or not path.is_file() or path.stat().st_size != size:
+                return False
+            with open(path, "rb") as file:
+                return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" == digest
 
 
 def export(
@@ -137,10 +137,10 @@ def _prepare(folder: Path) -> list[dict[str, Any]]:
     foreign = folder.is_dir() and any(name not in begun and name[0] != "." for name in os.listdir(folder))
     if (folder.exists() and not folder.is_dir()) or (foreign and not (folder / MARKER).exists()):
         raise LayoutError(f"{folder} holds other files and no {MARKER}; name a new folder.", subject=folder)
+    blobs = folder / "blobs" / "sha256"
+    durable.check_folders(blobs, folder)
     with environment("write below", folder):
-        (folder / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
-    for part in (folder / "blobs", folder / "blobs" / "sha256"):
-        durable.check_folders(part, folder)
+        blobs.mkdir(parents=True, exist_ok=True)
     if not (folder / MARKER).exists():
         durable.replace_file(folder / INDEX, oci.index([]))
         durable.replace_file(folder / MARKER, dumps(oci.LAYOUT))
@@ -172,37 +172,37 @@ def _own_first(held: list[str], digest: str) -> list[str]:
     return [digest, *sorted(part for part in held if part != digest)]
 
 
-def _layer(part: str, digest: str, weights: str, closure: Closure) -> oci.Layer:
+def _layer(part: str, digest: str, weights: str, closure: Closure) -> oci.Descriptor:
     kinds = {"component": oci.MANIFEST, "payload": oci.WEIGHTS}
     titles = {digest: "manifest.json", weights: "weights.safetensors"}
-    notes = ((oci.TITLE, titles[part]),) if part in titles else ()
+    notes = {oci.TITLE: titles[part]} if part in titles else {}
     size = closure.source.size(part) or 0
-    return oci.Layer(kinds.get(closure.parts[part].how, oci.BLOB), part, size, notes)
+    return oci.Descriptor(kinds.get(closure.parts[part].how, oci.BLOB), part, size, notes)
 
 
-def _signatures(held: list[str], closure: Closure, blobs: Blobs) -> list[oci.Layer]:
+def _signatures(held: list[str], closure: Closure, blobs: Blobs) -> list[oci.Descriptor]:
     components = [part for part in held if closure.parts[part].how == "component"]
-    vouchers, layers = Vouchers(), list[oci.Layer]()
+    vouchers, layers = Vouchers(), list[oci.Descriptor]()
     vouchers.read(closure.source, components)
     for component in sorted(components):
         vouchers.of(component)
         for path, content in vouchers.sound(component):
             blobs.put(content, digest_of(content))
             title = path.removeprefix(f"{FOLDER}/").partition("/")[2]
-            notes = ((oci.SIGNS, component), (oci.TITLE, title))
-            layers.append(oci.Layer(oci.SIGNATURE, digest_of(content), len(content), notes))
+            notes = {oci.SIGNS: component, oci.TITLE: title}
+            layers.append(oci.Descriptor(oci.SIGNATURE, digest_of(content), len(content), notes))
     return layers
 
 
 def _enter(known: list[dict[str, Any]], one: Reference, entry: dict[str, Any], moved: Moved) -> None:
     """Add an entry to an index; of the same component, which was signed meanwhile, it takes the old one's place."""
-    same = [other for other in known if _note(other, oci.REF_NAME) == _note(entry, oci.REF_NAME)]
+    same = [other for other in known if oci.note(other, oci.REF_NAME) == oci.note(entry, oci.REF_NAME)]
     others = [other for other in same if other["digest"] != entry["digest"]]
-    strange = [other for other in others if _note(other, oci.COMPONENT) != one.digest]
+    strange = [other for other in others if oci.note(other, oci.COMPONENT) != one.digest]
     if strange:
         error = VersionExists(
-            f"{one} is the component {one.digest}, and its name {_note(entry, oci.REF_NAME)!r} belongs to the image "
-            f"{strange[0]['digest']} of {_note(strange[0], oci.COMPONENT) or 'another component'} in the layout. "
+            f"{one} is the component {one.digest}, and its name {oci.note(entry, oci.REF_NAME)!r} belongs to the image "
+            f"{strange[0]['digest']} of {oci.note(strange[0], oci.COMPONENT) or 'another component'} in the layout. "
             "A version is never rewritten; export into a new folder.",
             subject=str(one),
         )
@@ -211,8 +211,3 @@ def _enter(known: list[dict[str, Any]], one: Reference, entry: dict[str, Any], m
     known[:] = [other for other in known if other not in same]
     known.append(entry)
     (moved.there if same else moved.made).append(one)
-
-
-def _note(entry: dict[str, Any], key: str) -> str:
-    notes = entry.get("annotations")
-    return str(notes.get(key, "")) if isinstance(notes, dict) else ""
