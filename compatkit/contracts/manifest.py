@@ -9,11 +9,9 @@ from typing import Any
 import attrs
 
 from compatkit.arguments import named
-from compatkit.contracts.canonical import digest, dumps, is_digest, loads
+from compatkit.contracts.codec import Place, digest, dumps, is_digest, loads, structure, told, unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Data, Kind
-from compatkit.contracts.places import Place, told
-from compatkit.contracts.structuring import structure, unstructure
-from compatkit.contracts.values import check_contract
+from compatkit.contracts.contract_rules import check_contract
 from compatkit.errors import FormatError
 
 SCHEMA = 1

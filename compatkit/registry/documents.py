@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from compatkit.contracts.canonical import is_digest, loads
+from compatkit.contracts.codec import is_digest, loads
 from compatkit.errors import FormatError
 
 How = Literal["payload", "blob", "component", "named"]

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import attrs
 
 from compatkit.contracts.batchnorm import DEFAULT, POLICIES, is_policy
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, InvalidName, UsageError
 from compatkit.registry.names import check_name
 

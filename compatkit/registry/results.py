@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import digest, dumps, loads
+from compatkit.contracts.codec import digest, dumps, loads
 from compatkit.errors import FormatError
 
 SCHEMA = 1

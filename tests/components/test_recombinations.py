@@ -19,7 +19,7 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.adapters.cutting.signals import signal
 from compatkit.components import promises
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest, Parent, edges, function_digest, to_bytes
 from compatkit.errors import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from compatkit.contracts.canonical import digest, dumps
+from compatkit.contracts.codec import digest, dumps
 from compatkit.contracts.manifest import Manifest, Parent, Payload, function_digest, to_bytes
 from compatkit.errors import (
     EnvironmentFailure,

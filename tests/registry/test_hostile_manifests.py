@@ -15,9 +15,9 @@ import pytest
 from hostile import NAME, build, kinds, manifest_of, put_in_place, weights
 from watching import listing
 
-from compatkit.contracts import canonical, structuring
+from compatkit.contracts import codec
 from compatkit.contracts import manifest as stored
-from compatkit.contracts.canonical import MAX_BYTES, digest, loads
+from compatkit.contracts.codec import MAX_BYTES, digest, loads
 from compatkit.contracts.manifest import Parent, edges, from_bytes, to_bytes
 from compatkit.errors import CompatkitError, FormatError, IntegrityError, NotFound
 from compatkit.registry.store import Store
@@ -140,7 +140,7 @@ def test_a_place_is_put_into_words_for_a_message_only(valid: bytes, monkeypatch:
     with pytest.raises(FormatError) as caught:
         from_bytes(data.replace(b"[[]", b'[{"component":"sha256:"}'))
     assert ".kkk" in str(caught.value) and len(str(caught.value)) < 9000
-    for module in (canonical, structuring, stored):
+    for module in (codec, stored):
         monkeypatch.setattr(module, "told", lambda place: pytest.fail("put into words"))
     assert from_bytes(data) == manifest and to_bytes(manifest) == to_bytes(from_bytes(data))
     assert list(edges(manifest)) == list(edges(from_bytes(valid)))

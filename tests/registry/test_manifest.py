@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compatkit.contracts.canonical import digest, dumps
+from compatkit.contracts.codec import digest, dumps
 from compatkit.contracts.contract import Anchor, Label, Scaled
 from compatkit.contracts.manifest import Edge, Manifest, edges, from_bytes, function_digest, to_bytes
 from compatkit.errors import FormatError

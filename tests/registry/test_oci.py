@@ -18,7 +18,7 @@ import oci_schemas
 import pytest
 from far import EXTRACTOR, HEAD, content, signature
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import About
 from compatkit.errors import (
     CompatkitError,

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.components.checkpoints.formats import Format
-from compatkit.contracts.canonical import loads
-from compatkit.contracts.structuring import structure
+from compatkit.contracts.codec import loads, structure
 from compatkit.errors import (
     CompatkitError,
     EnvironmentFailure,

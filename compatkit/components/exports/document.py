@@ -8,11 +8,10 @@ from typing import Any, Literal
 import attrs
 
 from compatkit.contracts.batchnorm import is_policy
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads, structure, unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Kind
+from compatkit.contracts.contract_rules import check_contract
 from compatkit.contracts.manifest import About
-from compatkit.contracts.structuring import structure, unstructure
-from compatkit.contracts.values import check_contract
 from compatkit.errors import FormatError
 from compatkit.registry.weights.header import Header
 

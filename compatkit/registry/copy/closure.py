@@ -7,7 +7,7 @@ from typing import Protocol
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES, loads
+from compatkit.contracts.codec import MAX_BYTES, loads
 from compatkit.contracts.manifest import Payload, from_bytes, function_digest, sized_edges
 from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.registry.copy.sources import Source

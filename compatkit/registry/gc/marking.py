@@ -12,8 +12,8 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES
-from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.codec import MAX_BYTES
+from compatkit.contracts.codec import digest as digest_of
 from compatkit.errors import FormatError, IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.documents import Found, How, names

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES, is_digest, loads
+from compatkit.contracts.codec import MAX_BYTES, is_digest, loads
 from compatkit.errors import CompatkitError, FormatError, IntegrityError, LayoutError
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.sources import Incoming, Source, by_digest

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import attrs
 
-from compatkit.contracts.canonical import digest as digest_of
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import digest as digest_of
+from compatkit.contracts.codec import dumps
 from compatkit.errors import CompatkitError, IntegrityError, LayoutError, UsageError
 from compatkit.registry import disk as durable
 from compatkit.registry import layout as layouts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.registry.aliases import Move
 from compatkit.registry.refs import now
 from compatkit.registry.repair.planning import REFER, Planned

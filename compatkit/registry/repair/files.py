@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.errors import CompatkitError, InvalidName, NotFound
 from compatkit.registry.layout import LAYOUT, MARKER, Layout
 from compatkit.registry.names import Version, check_name

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import loads
+from compatkit.contracts.codec import loads
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.names import Version

@@ -19,7 +19,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import loads
+from compatkit.contracts.codec import loads
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.entries import DTYPES, Entry, check_cover, check_tensor_name, entry_of

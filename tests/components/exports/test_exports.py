@@ -22,7 +22,7 @@ import compatkit as ck
 from compatkit.adapters.cutting.signals import signal
 from compatkit.components.exports.document import Description, description_of, from_text, to_text
 from compatkit.components.splitting import publish_split, split
-from compatkit.contracts.structuring import unstructure
+from compatkit.contracts.codec import unstructure
 from compatkit.errors import (
     EnvironmentFailure,
     FormatError,
