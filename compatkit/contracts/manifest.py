@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
 from compatkit.arguments import named
-from compatkit.contracts.codec import Place, digest, dumps, is_digest, loads, structure, told, unstructure
+from compatkit.contracts.codec import Place, decode, digest, dumps, is_digest, loads, told, unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Data, Kind
 from compatkit.contracts.contract_rules import check_contract
 from compatkit.errors import FormatError
 
-SCHEMA = 1
+SCHEMA: Literal[1] = 1
 TRAINED = "trained_with"
 """The relation of a head to the extractor that it was trained with."""
 
 _TENSORS = re.compile(r"tensors:sha256:[0-9a-f]{64}")
 _RELATION = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_MALFORMED = re.compile(rb'"sha256:(?![0-9a-f]{64}")')
 
 
 def _sha256(instance: object, field: attrs.Attribute[str], value: object) -> None:
@@ -119,7 +120,7 @@ class Manifest:
     training: Mapping[str, Any] = attrs.field(factory=dict)
     parents: tuple[Parent, ...] = ()
     extensions: Mapping[str, Any] = attrs.field(factory=dict)
-    schema: int = SCHEMA
+    schema: Literal[1] = SCHEMA
 
     def __repr__(self) -> str:
         what = f"{self.kind.replace('_', ' ')}, {self.blueprint.model} @ {self.blueprint.split}"
@@ -133,8 +134,7 @@ def to_bytes(manifest: Manifest) -> bytes:
     Raises:
         FormatError: A field is not what the schema asks, with its path; NaN or infinity anywhere.
     """
-    value = unstructure(manifest)
-    data = dumps(value)
+    data = dumps(manifest)
     from_bytes(data)  # what cannot be read back is never written
     return data
 
@@ -150,17 +150,11 @@ def from_bytes(data: bytes, *, what: str = "manifest") -> Manifest:
         FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields, malformed digests, values
             that no contract can hold.
     """
-    value = loads(data, what=what)
-    if not isinstance(value, dict):
-        raise FormatError(f"{what}: expected an object, got {type(value).__name__}.")
-    schema = value.get("schema")
-    if type(schema) is not int or schema != SCHEMA:
-        hint = "; it was written by a newer compatkit, upgrade to read it" if isinstance(schema, int) else ""
-        raise FormatError(f"{what}.schema: expected {SCHEMA}, got {schema!r:.40}{hint}.")
-    manifest: Manifest = structure(Manifest, value, what)
+    manifest: Manifest = decode(Manifest, data, what=what)
     check_contract(manifest.contract, manifest.blueprint, what)
-    for _ in _walk(value, what):
-        pass
+    if _MALFORMED.search(data) or b"\\u" in data:  # what may be a malformed edge
+        for _ in _walk(loads(data, what=what), what):
+            pass
     return manifest
 
 
@@ -187,7 +181,7 @@ def sized_edges(value: Any) -> Iterator[tuple[str, int | None]]:
 
 def manifest_digest(manifest: Manifest) -> str:
     """Return the digest ``sha256:...`` that a manifest is stored under."""
-    return digest(dumps(unstructure(manifest)))
+    return digest(dumps(manifest))
 
 
 def function_digest(manifest: Manifest) -> str:
@@ -212,7 +206,7 @@ def function_of(blueprint: Blueprint, tensors: str, images: Data) -> str:
     """
     data = unstructure(images)
     decides = {
-        "blueprint": unstructure(blueprint),
+        "blueprint": blueprint,
         "tensors": tensors,
         "preprocessing": {key: value for key, value in data.items() if key != "labels"},
         "labels": data["labels"],

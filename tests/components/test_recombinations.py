@@ -391,7 +391,7 @@ LIES: dict[str, tuple[Lie, str]] = {
     ),
     "facts that are none": (
         lambda one: attrs.evolve(one, training={**one.training, "adapters": 3}),
-        "expected a list",
+        "training.adapters: expected array, got 3",
     ),
 }
 
