@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 import attrs
 
 from compatkit.contracts.batchnorm import DEFAULT, POLICIES, is_policy
-from compatkit.contracts.codec import dumps, loads
+from compatkit.contracts.codec import decode, dumps, unstructure
 from compatkit.errors import FormatError, InvalidName, UsageError
 from compatkit.registry.names import check_name
 
@@ -220,19 +220,9 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, as they are kept."""
-        return {
-            "schema": SCHEMA,
-            "scope": self.scope,
-            "mode": self.mode,
-            "data": None if self.data is None else {"name": self.data.name, "digest": self.data.digest},
-            "metric": {"name": self.metric, "version": self.metric_version},
-            "normalisation": self.normalisation,
-            "tolerance": self.tolerance,
-            "cap": self.cap,
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            "across_major": self.across_major,
-        }
+        found = unstructure(self)
+        metric = {"name": found["metric"], "version": found.pop("metric_version")}
+        return {"schema": SCHEMA, **found, "metric": metric}
 
     def __str__(self) -> str:
         if self.data is None:
@@ -245,6 +235,13 @@ class Policy:
         )
 
 
+@attrs.frozen
+class _Revision:
+    policy: Mapping[str, Any] | None
+    time: str
+    admitted: str = attrs.field(default="", metadata={"absent_where_default": True})
+
+
 def from_json(value: Any, *, what: str) -> Policy:
     """Read what ``Policy.to_json`` returned.
 
@@ -255,29 +252,21 @@ def from_json(value: Any, *, what: str) -> Policy:
     Raises:
         FormatError: A key is missing or unknown, a value is none that a policy can have, or the schema is another.
     """
-    fields = {field.name for field in attrs.fields(Policy)} - {"metric_version"} | {"schema"}
-    found = _object(value, fields, what)
-    if type(found["schema"]) is not int or found["schema"] != SCHEMA:
-        raise FormatError(f"{what}.schema: this compatkit reads {SCHEMA}, got {found['schema']!r:.40}.")
-    metric = _object(found["metric"], {"name", "version"}, f"{what}.metric")
-    data = found["data"]
-    rest = {key: found[key] for key in fields - {"schema", "metric", "data"}}
-    if type(rest["tolerance"]) is int:
-        raise FormatError(f"{what}.tolerance: expected a number with a point, got {rest['tolerance']!r}.")
     try:
-        images = None if data is None else Images(**_object(data, {"name", "digest"}, f"{what}.data"))
-        policy = Policy(data=images, metric=metric["name"], metric_version=metric["version"], **rest)
-    except (UsageError, TypeError) as error:
-        raise FormatError(f"{what}: {error}") from error
-    if policy.scope != rest["scope"]:
-        raise FormatError(f"{what}.scope: expected {policy.scope!r}, got {rest['scope']!r:.100}.")
+        given = {key: value[key] for key in value if key != "schema"}
+        metric, data = given.pop("metric"), given.pop("data")
+        given |= {"metric": metric["name"], "metric_version": metric["version"]}
+        policy = Policy(**given, data=None if data is None else Images(**data))
+    except (UsageError, LookupError, TypeError) as error:
+        raise FormatError(f"{what}: {error}; got {value!r:.200}.") from error
+    if dumps(policy.to_json()) != dumps(value):
+        raise FormatError(f"{what}: expected {policy.to_json()}, got {value!r:.500}.")
     return policy
 
 
 def to_bytes(policy: Policy | None, time: str, admitted: str = "") -> bytes:
     """Return one revision as canonical JSON."""
-    told = {"policy": None if policy is None else policy.to_json(), "time": time}
-    return dumps(told | ({"admitted": admitted} if admitted else {}))
+    return dumps(_Revision(None if policy is None else policy.to_json(), time, admitted))
 
 
 def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
@@ -286,18 +275,6 @@ def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
     Raises:
         FormatError: Not what ``to_bytes`` writes.
     """
-    value = loads(data, what=what)
-    extra = {"admitted"} if isinstance(value, dict) and "admitted" in value else set[str]()
-    value = _object(value, {"policy", "time"} | extra, what)
-    admitted = value.get("admitted", "")
-    for key, text in (("time", value["time"]), ("admitted", admitted)):
-        if not isinstance(text, str):
-            raise FormatError(f"{what}.{key}: expected text, got {text!r:.40}.")
-    policy = value["policy"]
-    return None if policy is None else from_json(policy, what=f"{what}.policy"), value["time"], admitted
-
-
-def _object(value: Any, keys: set[str], what: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or value.keys() != keys:
-        raise FormatError(f"{what}: expected an object with {', '.join(sorted(keys))}, got {value!r:.100}.")
-    return value
+    found: _Revision = decode(_Revision, data, what=what)
+    policy = None if found.policy is None else from_json(found.policy, what=f"{what}.policy")
+    return policy, found.time, found.admitted
