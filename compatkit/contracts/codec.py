@@ -176,10 +176,9 @@ def structure(kind: Any, value: Any, path: str) -> Any:
                 "; it was written by a newer compatkit, upgrade to read it" if isinstance(schema, int) else ""
             )
             raise FormatError(f"{path}.schema: expected {field.default}, got {schema!r:.40}{hint}.")
-    if fault := _fault(kind, value, path):
-        raise fault
-    found = msgspec.convert(value, kind)
-    _check_known(value, msgspec.to_builtins(found), path)
+    found = _converted(kind, value, path)
+    if isinstance(value, (dict, list)):
+        _check_known(value, msgspec.to_builtins(found), path)
     return found
 
 
@@ -310,38 +309,34 @@ _READER, _WATCHFUL = json.JSONDecoder(**_HOOKS), json.JSONDecoder(**_HOOKS, pars
 
 
 def _check_known(value: Any, known: Any, place: Place) -> None:
-    """Raise if JSON objects have keys that were not read."""
-    if isinstance(value, dict):
-        if unknown := value.keys() - known.keys():
-            raise FormatError(
-                f"{told(place)}: unknown field {min(unknown)!r:.100}; known are {', '.join(known)}. A newer compatkit "
-                "may have written it; other programs keep their values under 'extensions'."
-            )
-        for name, item in value.items():
-            if isinstance(item, (dict, list)):
-                _check_known(item, known[name], (place, name))
-    elif isinstance(value, list):
-        for at, item in enumerate(value):
-            if isinstance(item, (dict, list)):
-                _check_known(item, known[at], (place, at))
+    """Raise if a list or object of JSON holds keys that were not read."""
+    if type(value) is dict and not value.keys() <= known.keys():
+        unknown = min(value.keys() - known.keys())
+        raise FormatError(
+            f"{told(place)}: unknown field {unknown!r:.100}; known are {', '.join(known)}. A newer compatkit may have "
+            "written it; other programs keep their values under 'extensions'."
+        )
+    for step, item in value.items() if type(value) is dict else enumerate(value):
+        if (kind := type(item)) is dict or kind is list:
+            _check_known(item, known[step], (place, step))
 
 
-def _fault(kind: Any, value: Any, place: Place) -> FormatError | None:
-    """Return what keeps a JSON value from being ``kind``, as deep inside as it stands; None if nothing does."""
+def _converted(kind: Any, value: Any, place: Place) -> Any:
+    """Return a JSON value as ``kind``; raise for what does not fit, as deep inside as it stands."""
     import msgspec
 
     try:
-        msgspec.convert(value, kind)
-        return None
+        return msgspec.convert(value, kind)
     except FormatError as error:  # a validator names its field
-        said = f"{told(place)}.{error}"
+        fault = f"{told(place)}.{error}"
     except msgspec.ValidationError as error:
         expected = str(error).partition(", got ")[0].replace("`", "")
         if get_origin(kind) is Literal:
             expected = "expected one of " + ", ".join(map(repr, get_args(kind)))
-        said = f"{told(place)}: {expected[0].lower()}{expected[1:]}, got {value!r:.100}."
-    faults = (_fault(*part) for part in _parts(kind, value, place))
-    return next(filter(None, faults), None) or FormatError(said)
+        fault = f"{told(place)}: {expected[0].lower()}{expected[1:]}, got {value!r:.100}."
+    for part in _parts(kind, value, place):
+        _converted(*part)
+    raise FormatError(fault)
 
 
 def _parts(kind: Any, value: Any, place: Place) -> Iterator[tuple[Any, Any, Place]]:
