@@ -18,33 +18,28 @@ SCHEMA: Literal[1] = 1
 TRAINED = "trained_with"
 """The relation of a head to the extractor that it was trained with."""
 
-_TENSORS = re.compile(r"tensors:sha256:[0-9a-f]{64}")
-_RELATION = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _MALFORMED = re.compile(rb'"sha256:(?![0-9a-f]{64}")')
 
 
-def _sha256(instance: object, field: attrs.Attribute[str], value: object) -> None:
-    if not is_digest(value):
-        raise FormatError(
-            f"{field.name}: expected 'sha256:' and 64 lower-case hex digits, got {value!r:.100}."
-        )
+def _like(pattern: str, expected: str) -> Any:
+    """Return a validator of text."""
+    whole = re.compile(pattern)
+
+    def check(instance: object, field: attrs.Attribute[str], value: object) -> None:
+        if not isinstance(value, str) or not whole.fullmatch(value):
+            raise FormatError(f"{field.name}: expected {expected}, got {value!r:.100}.")
+
+    return check
 
 
-def _tensors(instance: object, field: attrs.Attribute[str], value: object) -> None:
-    if not isinstance(value, str) or not _TENSORS.fullmatch(value):
-        raise FormatError(f"{field.name}: expected 'tensors:sha256:' and 64 hex digits, got {value!r:.100}.")
+_sha256 = _like("sha256:[0-9a-f]{64}", "'sha256:' and 64 lower-case hex digits")
+_tensors = _like("tensors:sha256:[0-9a-f]{64}", "'tensors:sha256:' and 64 hex digits")
+_relation = _like("[a-z][a-z0-9_]{0,63}", "a word of 1 to 64 of a-z, 0-9 and '_', such as 'trained_with'")
 
 
 def _count(instance: object, field: attrs.Attribute[int], value: object) -> None:
     if type(value) is not int or not 0 <= value < 2**63:
         raise FormatError(f"{field.name}: expected a whole number from 0, got {value!r:.40}.")
-
-
-def _relation(instance: object, field: attrs.Attribute[str], value: object) -> None:
-    if not isinstance(value, str) or not _RELATION.fullmatch(value):
-        raise FormatError(
-            f"{field.name}: expected a word of 1 to 64 of a-z, 0-9 and '_', such as 'trained_with', got {value!r:.100}."
-        )
 
 
 @named
@@ -170,13 +165,12 @@ def edges(value: Any) -> Iterator[str]:
     Raises:
         FormatError: An edge is malformed, with its path.
     """
-    for one, _ in _walk(unstructure(value), "value"):
-        yield one
+    return (one for one, _ in sized_edges(value))
 
 
 def sized_edges(value: Any) -> Iterator[tuple[str, int | None]]:
     """Yield like ``edges``, with the number of bytes where the edge states it."""
-    yield from _walk(unstructure(value), "value")
+    return _walk(unstructure(value), "value")
 
 
 def manifest_digest(manifest: Manifest) -> str:
