@@ -6,9 +6,8 @@ counts alone, whatever it says.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
@@ -35,9 +34,6 @@ LARGEST = 2**31 - 1
 _SCOPE = re.compile(
     r"[a-z0-9*?](?:[a-z0-9._*?-]*[a-z0-9*?])?(?:/[a-z0-9*?](?:[a-z0-9._*?-]*[a-z0-9*?])?){0,2}"
 )
-_DATA = re.compile(r"data:sha256:[0-9a-f]{64}")
-_WORD = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,31}")
 
 
 def check_scope(scope: str) -> str:
@@ -81,57 +77,40 @@ def _rank(scope: str) -> tuple[int, int, int, int, str]:
     return (1 if wild else 0, -first, -len(literal), wild, scope)
 
 
-def _whole(least: int) -> Any:
+def _is(fits: Callable[[Any], object], expected: str) -> Any:
+    """Return a validator."""
+
     def check(instance: object, field: attrs.Attribute[Any], value: object) -> None:
-        if type(value) is not int or not least <= value <= LARGEST:
-            raise UsageError(
-                f"policy: {field.name} is a whole number from {least} to {LARGEST}, got {value!r:.40}."
-            )
+        if not fits(value):
+            raise UsageError(f"policy: {field.name} should be {expected}, got {value!r:.100}.")
 
     return check
 
 
-def _one_of(known: tuple[str, ...]) -> Any:
-    def check(instance: object, field: attrs.Attribute[str], value: object) -> None:
-        if value not in known or not isinstance(value, str):
-            raise UsageError(f"policy: {field.name} is one of {', '.join(known)}; got {value!r:.60}.")
-
-    return check
-
-
-def _statistics(instance: object, field: attrs.Attribute[str], value: object) -> None:
-    if not is_policy(value):
-        raise UsageError(
-            f"policy: {field.name} is one of {', '.join(POLICIES)} with N from 1 to {LARGEST}; got {value!r:.60}."
-        )
+def _whole(least: int) -> Any:
+    return _is(
+        lambda value: type(value) is int and least <= value <= LARGEST,
+        f"a whole number from {least} to {LARGEST}",
+    )
 
 
-def _like(pattern: re.Pattern[str], example: str) -> Any:
-    def check(instance: object, field: attrs.Attribute[str], value: object) -> None:
-        if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise UsageError(f"policy: {field.name} should be like {example!r}, got {value!r:.100}.")
-
-    return check
+def _like(pattern: str, example: str) -> Any:
+    return _is(
+        lambda value: isinstance(value, str) and re.fullmatch(pattern, value), f"text such as {example!r}"
+    )
 
 
-def _flag(instance: object, field: attrs.Attribute[bool], value: object) -> None:
-    if type(value) is not bool:
-        raise UsageError(f"policy: {field.name} is true or false, got {value!r:.40}.")
-
-
-def _tolerance(instance: object, field: attrs.Attribute[float], value: object) -> None:
-    if type(value) is not float or not math.isfinite(value) or not 0 <= value < 1:
-        raise UsageError(
-            f"policy: tolerance is a share of accuracy from 0 to below 1, such as 0.03; got {value!r:.40}."
-        )
-
-
-def _data_name(instance: object, field: attrs.Attribute[str], value: object) -> None:
-    if not isinstance(value, str) or not 0 < len(value) <= LONGEST or not value.isprintable():
-        raise UsageError(
-            f"policy: data names the images that decide, such as 'mnist/test', in at most {LONGEST} characters; "
-            f"got {value!r:.100}."
-        )
+_mode = _is(lambda value: isinstance(value, str) and value in MODES, f"one of {', '.join(MODES)}")
+_statistics = _is(is_policy, f"one of {', '.join(POLICIES)} with N from 1 to {LARGEST}")
+_flag = _is(lambda value: type(value) is bool, "true or false")
+_tolerance = _is(
+    lambda value: type(value) is float and 0 <= value < 1,
+    "a share of accuracy from 0 to below 1, such as 0.03",
+)
+_data_name = _is(
+    lambda value: isinstance(value, str) and 0 < len(value) <= LONGEST and value.isprintable(),
+    f"the name of the images that decide, such as 'mnist/test', in at most {LONGEST} characters",
+)
 
 
 @attrs.frozen
@@ -144,7 +123,7 @@ class Images:
     """
 
     name: str = attrs.field(validator=_data_name)
-    digest: str = attrs.field(validator=_like(_DATA, "data:sha256:<64 hex digits>"))
+    digest: str = attrs.field(validator=_like("data:sha256:[0-9a-f]{64}", "data:sha256:<64 hex digits>"))
 
 
 @attrs.frozen(kw_only=True)
@@ -172,12 +151,12 @@ class Policy:
     """
 
     scope: str = attrs.field(converter=check_scope)
-    mode: Mode = attrs.field(validator=_one_of(MODES))
+    mode: Mode = attrs.field(validator=_mode)
     data: Images | None = None
     metric: str = attrs.field(
-        default="recombination_accuracy", validator=_like(_WORD, "recombination_accuracy")
+        default="recombination_accuracy", validator=_like("[a-z][a-z0-9_]{0,63}", "recombination_accuracy")
     )
-    metric_version: str = attrs.field(default="1", validator=_like(_VERSION, "1"))
+    metric_version: str = attrs.field(default="1", validator=_like("[0-9A-Za-z][0-9A-Za-z._-]{0,31}", "1"))
     normalisation: str = attrs.field(default=DEFAULT, validator=_statistics)
     tolerance: float = attrs.field(
         default=0.0,
