@@ -24,10 +24,10 @@ import attrs
 
 from compatkit.components.verdicts import check_all
 from compatkit.components.workspace import Registry
-from compatkit.contracts.canonical import dumps
 from compatkit.contracts.cells import METRIC, METRIC_VERSION, Cell, Figure
 from compatkit.contracts.check import check
 from compatkit.contracts.classes import common
+from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import (
     Anchor,
     Blueprint,

@@ -13,7 +13,7 @@ import registry_tables as bare
 from registry_measuring import expect, say
 from registry_settings import Given
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protocol, Statistical, Structural
 from compatkit.contracts.manifest import Edge, Manifest, Payload, to_bytes
 from compatkit.registry.store import Store

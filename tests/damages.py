@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protocol, Structural
 from compatkit.contracts.manifest import Manifest, Parent, Payload, function_digest
 from compatkit.registry.policies import Images, Policy

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import Parent, function_digest
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes import files

@@ -19,7 +19,7 @@ from hostile import build, clear, kinds, put_in_place, read_everything
 from hypothesis import strategies as st
 from watching import listing, watched
 
-from compatkit.contracts.canonical import digest, loads
+from compatkit.contracts.codec import digest, loads
 from compatkit.errors import FormatError, SignatureError
 from compatkit.registry.store import Store
 from compatkit.registry.weights.header import DTYPES, check_header

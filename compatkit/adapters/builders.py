@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 from torch import nn
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import FormatError, UnknownName, UsageError, type_of
 from compatkit.plugins import find

@@ -35,7 +35,7 @@ def export_command(context: click.Context, reference: str, file: str, names: str
     written = registry(context).export(reference, file, names=names)
     found = written.description
     if machine:
-        from compatkit.contracts.structuring import unstructure
+        from compatkit.contracts.codec import unstructure
 
         emit({"file": file, "bytes": written.bytes, "exported": unstructure(found)})
         return

@@ -76,7 +76,7 @@ def _exported(found: Description | str | None) -> dict[str, Any]:
         return {}
     if isinstance(found, str):
         return {"exported": None, "problem": found}
-    from compatkit.contracts.structuring import unstructure
+    from compatkit.contracts.codec import unstructure
 
     return {"exported": unstructure(found)}
 

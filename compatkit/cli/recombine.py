@@ -128,7 +128,7 @@ def _refuse(report: Report, adapt: bool) -> None:
 def _tell(report: Report, cell: Cell | None, model: Recombination, machine: bool, kept: Kept | None) -> None:
     """Print what was checked, what stands between and, unless only that was asked for, what was measured."""
     if machine:
-        from compatkit.contracts.structuring import unstructure
+        from compatkit.contracts.codec import unstructure
 
         measured = None if cell is None else attrs.asdict(cell)
         adapters = unstructure(model.contract.adapters)

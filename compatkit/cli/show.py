@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def show_command(context: click.Context, reference: str, machine: bool) -> None:
     """Show a component's contract."""
-    from compatkit.contracts.canonical import loads
+    from compatkit.contracts.codec import loads
     from compatkit.contracts.manifest import to_bytes
     from compatkit.reports.contracts import facts
 

@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 
 from compatkit.contracts.batchnorm import POLICIES, is_policy
+from compatkit.contracts.codec import structure, unstructure
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest, Parent
-from compatkit.contracts.structuring import structure, unstructure
 from compatkit.errors import FormatError
 
 BUILDER = "recombination"

@@ -322,7 +322,7 @@ def publish(
         VersionExists: The number belongs to another manifest.
         VersionTooSmall: The change demands a larger step.
     """
-    from compatkit.contracts.canonical import digest
+    from compatkit.contracts.codec import digest
     from compatkit.contracts.manifest import to_bytes
 
     candidate = candidate_of(store, name, digest(to_bytes(manifest)), manifest, module)

@@ -13,10 +13,10 @@ from compatkit.adapters.rebuilding import check_rebuilt
 from compatkit.components.promises import publish
 from compatkit.components.publishing import Draft, blobs_of, contract_of, remember_proof
 from compatkit.contracts.classes import label
+from compatkit.contracts.codec import unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Data, Label
+from compatkit.contracts.contract_rules import check_labels
 from compatkit.contracts.manifest import About, Parent
-from compatkit.contracts.structuring import unstructure
-from compatkit.contracts.values import check_labels
 from compatkit.data.resizing import KERNELS
 from compatkit.errors import FormatError, UsageError
 from compatkit.evaluation.statistics import SAMPLES, feature_moments

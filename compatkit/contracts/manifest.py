@@ -4,48 +4,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
 from compatkit.arguments import named
-from compatkit.contracts.canonical import digest, dumps, is_digest, loads
+from compatkit.contracts.codec import Place, decode, digest, dumps, is_digest, loads, told, unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Data, Kind
-from compatkit.contracts.places import Place, told
-from compatkit.contracts.structuring import structure, unstructure
-from compatkit.contracts.values import check_contract
+from compatkit.contracts.contract_rules import check_contract
 from compatkit.errors import FormatError
 
-SCHEMA = 1
+SCHEMA: Literal[1] = 1
 TRAINED = "trained_with"
 """The relation of a head to the extractor that it was trained with."""
 
-_TENSORS = re.compile(r"tensors:sha256:[0-9a-f]{64}")
-_RELATION = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_MALFORMED = re.compile(rb'"sha256:(?![0-9a-f]{64}")')
 
 
-def _sha256(instance: object, field: attrs.Attribute[str], value: object) -> None:
-    if not is_digest(value):
-        raise FormatError(
-            f"{field.name}: expected 'sha256:' and 64 lower-case hex digits, got {value!r:.100}."
-        )
+def _like(pattern: str, expected: str) -> Any:
+    """Return a validator of text."""
+    whole = re.compile(pattern)
+
+    def check(instance: object, field: attrs.Attribute[str], value: object) -> None:
+        if not isinstance(value, str) or not whole.fullmatch(value):
+            raise FormatError(f"{field.name}: expected {expected}, got {value!r:.100}.")
+
+    return check
 
 
-def _tensors(instance: object, field: attrs.Attribute[str], value: object) -> None:
-    if not isinstance(value, str) or not _TENSORS.fullmatch(value):
-        raise FormatError(f"{field.name}: expected 'tensors:sha256:' and 64 hex digits, got {value!r:.100}.")
+_sha256 = _like("sha256:[0-9a-f]{64}", "'sha256:' and 64 lower-case hex digits")
+_tensors = _like("tensors:sha256:[0-9a-f]{64}", "'tensors:sha256:' and 64 hex digits")
+_relation = _like("[a-z][a-z0-9_]{0,63}", "a word of 1 to 64 of a-z, 0-9 and '_', such as 'trained_with'")
 
 
 def _count(instance: object, field: attrs.Attribute[int], value: object) -> None:
     if type(value) is not int or not 0 <= value < 2**63:
         raise FormatError(f"{field.name}: expected a whole number from 0, got {value!r:.40}.")
-
-
-def _relation(instance: object, field: attrs.Attribute[str], value: object) -> None:
-    if not isinstance(value, str) or not _RELATION.fullmatch(value):
-        raise FormatError(
-            f"{field.name}: expected a word of 1 to 64 of a-z, 0-9 and '_', such as 'trained_with', got {value!r:.100}."
-        )
 
 
 @named
@@ -125,7 +119,7 @@ class Manifest:
     training: Mapping[str, Any] = attrs.field(factory=dict)
     parents: tuple[Parent, ...] = ()
     extensions: Mapping[str, Any] = attrs.field(factory=dict)
-    schema: int = SCHEMA
+    schema: Literal[1] = SCHEMA
 
     def __repr__(self) -> str:
         what = f"{self.kind.replace('_', ' ')}, {self.blueprint.model} @ {self.blueprint.split}"
@@ -139,8 +133,7 @@ def to_bytes(manifest: Manifest) -> bytes:
     Raises:
         FormatError: A field is not what the schema asks, with its path; NaN or infinity anywhere.
     """
-    value = unstructure(manifest)
-    data = dumps(value)
+    data = dumps(manifest)
     from_bytes(data)  # what cannot be read back is never written
     return data
 
@@ -156,17 +149,11 @@ def from_bytes(data: bytes, *, what: str = "manifest") -> Manifest:
         FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields, malformed digests, values
             that no contract can hold.
     """
-    value = loads(data, what=what)
-    if not isinstance(value, dict):
-        raise FormatError(f"{what}: expected an object, got {type(value).__name__}.")
-    schema = value.get("schema")
-    if type(schema) is not int or schema != SCHEMA:
-        hint = "; it was written by a newer compatkit, upgrade to read it" if isinstance(schema, int) else ""
-        raise FormatError(f"{what}.schema: expected {SCHEMA}, got {schema!r:.40}{hint}.")
-    manifest: Manifest = structure(Manifest, value, what)
+    manifest: Manifest = decode(Manifest, data, what=what)
     check_contract(manifest.contract, manifest.blueprint, what)
-    for _ in _walk(value, what):
-        pass
+    if _MALFORMED.search(data) or b"\\u" in data:  # what may be a malformed edge
+        for _ in _walk(loads(data, what=what), what):
+            pass
     return manifest
 
 
@@ -182,18 +169,17 @@ def edges(value: Any) -> Iterator[str]:
     Raises:
         FormatError: An edge is malformed, with its path.
     """
-    for one, _ in _walk(unstructure(value), "value"):
-        yield one
+    return (one for one, _ in sized_edges(value))
 
 
 def sized_edges(value: Any) -> Iterator[tuple[str, int | None]]:
     """Yield like ``edges``, with the number of bytes where the edge states it."""
-    yield from _walk(unstructure(value), "value")
+    return _walk(unstructure(value), "value")
 
 
 def manifest_digest(manifest: Manifest) -> str:
     """Return the digest ``sha256:...`` that a manifest is stored under."""
-    return digest(dumps(unstructure(manifest)))
+    return digest(dumps(manifest))
 
 
 def function_digest(manifest: Manifest) -> str:
@@ -218,7 +204,7 @@ def function_of(blueprint: Blueprint, tensors: str, images: Data) -> str:
     """
     data = unstructure(images)
     decides = {
-        "blueprint": unstructure(blueprint),
+        "blueprint": blueprint,
         "tensors": tensors,
         "preprocessing": {key: value for key, value in data.items() if key != "labels"},
         "labels": data["labels"],

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from compatkit.contracts.canonical import digest
 from compatkit.contracts.channels import channel_bytes
+from compatkit.contracts.codec import digest
 from compatkit.contracts.contract import Data, FeatureStatistics, Port
 from compatkit.data.dataset import Split
 from compatkit.errors import CutError, IntegrityError

@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import AliasMoved, FormatError, InvalidName
 from compatkit.registry import disk as durable
 from compatkit.registry.names import Version, check_alias

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Edge
 from compatkit.errors import IntegrityError, UsageError
 from compatkit.registry import disk as durable

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES, digest, dumps, is_digest
+from compatkit.contracts.codec import MAX_BYTES, digest, dumps, is_digest
 from compatkit.contracts.manifest import Edge
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES, loads
-from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.codec import MAX_BYTES, loads
+from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Manifest, sized_edges
 from compatkit.errors import IntegrityError
 from compatkit.registry.blobs import Objects

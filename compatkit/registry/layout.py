@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import LayoutError
 from compatkit.registry import disk as durable
 from compatkit.registry.os_errors import environment

@@ -7,7 +7,7 @@ from typing import Literal
 
 import attrs
 
-from compatkit.contracts.canonical import is_digest
+from compatkit.contracts.codec import is_digest
 from compatkit.errors import InvalidName
 
 Bump = Literal["none", "patch", "minor", "major"]

@@ -6,16 +6,15 @@ counts alone, whatever it says.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 import attrs
 
 from compatkit.contracts.batchnorm import DEFAULT, POLICIES, is_policy
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import decode, dumps, unstructure
 from compatkit.errors import FormatError, InvalidName, UsageError
 from compatkit.registry.names import check_name
 
@@ -35,9 +34,6 @@ LARGEST = 2**31 - 1
 _SCOPE = re.compile(
     r"[a-z0-9*?](?:[a-z0-9._*?-]*[a-z0-9*?])?(?:/[a-z0-9*?](?:[a-z0-9._*?-]*[a-z0-9*?])?){0,2}"
 )
-_DATA = re.compile(r"data:sha256:[0-9a-f]{64}")
-_WORD = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,31}")
 
 
 def check_scope(scope: str) -> str:
@@ -81,57 +77,40 @@ def _rank(scope: str) -> tuple[int, int, int, int, str]:
     return (1 if wild else 0, -first, -len(literal), wild, scope)
 
 
-def _whole(least: int) -> Any:
+def _is(fits: Callable[[Any], object], expected: str) -> Any:
+    """Return a validator."""
+
     def check(instance: object, field: attrs.Attribute[Any], value: object) -> None:
-        if type(value) is not int or not least <= value <= LARGEST:
-            raise UsageError(
-                f"policy: {field.name} is a whole number from {least} to {LARGEST}, got {value!r:.40}."
-            )
+        if not fits(value):
+            raise UsageError(f"policy: {field.name} should be {expected}, got {value!r:.100}.")
 
     return check
 
 
-def _one_of(known: tuple[str, ...]) -> Any:
-    def check(instance: object, field: attrs.Attribute[str], value: object) -> None:
-        if value not in known or not isinstance(value, str):
-            raise UsageError(f"policy: {field.name} is one of {', '.join(known)}; got {value!r:.60}.")
-
-    return check
-
-
-def _statistics(instance: object, field: attrs.Attribute[str], value: object) -> None:
-    if not is_policy(value):
-        raise UsageError(
-            f"policy: {field.name} is one of {', '.join(POLICIES)} with N from 1 to {LARGEST}; got {value!r:.60}."
-        )
+def _whole(least: int) -> Any:
+    return _is(
+        lambda value: type(value) is int and least <= value <= LARGEST,
+        f"a whole number from {least} to {LARGEST}",
+    )
 
 
-def _like(pattern: re.Pattern[str], example: str) -> Any:
-    def check(instance: object, field: attrs.Attribute[str], value: object) -> None:
-        if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise UsageError(f"policy: {field.name} should be like {example!r}, got {value!r:.100}.")
-
-    return check
+def _like(pattern: str, example: str) -> Any:
+    return _is(
+        lambda value: isinstance(value, str) and re.fullmatch(pattern, value), f"text such as {example!r}"
+    )
 
 
-def _flag(instance: object, field: attrs.Attribute[bool], value: object) -> None:
-    if type(value) is not bool:
-        raise UsageError(f"policy: {field.name} is true or false, got {value!r:.40}.")
-
-
-def _tolerance(instance: object, field: attrs.Attribute[float], value: object) -> None:
-    if type(value) is not float or not math.isfinite(value) or not 0 <= value < 1:
-        raise UsageError(
-            f"policy: tolerance is a share of accuracy from 0 to below 1, such as 0.03; got {value!r:.40}."
-        )
-
-
-def _data_name(instance: object, field: attrs.Attribute[str], value: object) -> None:
-    if not isinstance(value, str) or not 0 < len(value) <= LONGEST or not value.isprintable():
-        raise UsageError(
-            f"policy: data names the images that decide, such as 'mnist/test', in at most {LONGEST} characters; "
-            f"got {value!r:.100}."
-        )
+_mode = _is(lambda value: isinstance(value, str) and value in MODES, f"one of {', '.join(MODES)}")
+_statistics = _is(is_policy, f"one of {', '.join(POLICIES)} with N from 1 to {LARGEST}")
+_flag = _is(lambda value: type(value) is bool, "true or false")
+_tolerance = _is(
+    lambda value: type(value) is float and 0 <= value < 1,
+    "a share of accuracy from 0 to below 1, such as 0.03",
+)
+_data_name = _is(
+    lambda value: isinstance(value, str) and 0 < len(value) <= LONGEST and value.isprintable(),
+    f"the name of the images that decide, such as 'mnist/test', in at most {LONGEST} characters",
+)
 
 
 @attrs.frozen
@@ -144,7 +123,7 @@ class Images:
     """
 
     name: str = attrs.field(validator=_data_name)
-    digest: str = attrs.field(validator=_like(_DATA, "data:sha256:<64 hex digits>"))
+    digest: str = attrs.field(validator=_like("data:sha256:[0-9a-f]{64}", "data:sha256:<64 hex digits>"))
 
 
 @attrs.frozen(kw_only=True)
@@ -172,12 +151,12 @@ class Policy:
     """
 
     scope: str = attrs.field(converter=check_scope)
-    mode: Mode = attrs.field(validator=_one_of(MODES))
+    mode: Mode = attrs.field(validator=_mode)
     data: Images | None = None
     metric: str = attrs.field(
-        default="recombination_accuracy", validator=_like(_WORD, "recombination_accuracy")
+        default="recombination_accuracy", validator=_like("[a-z][a-z0-9_]{0,63}", "recombination_accuracy")
     )
-    metric_version: str = attrs.field(default="1", validator=_like(_VERSION, "1"))
+    metric_version: str = attrs.field(default="1", validator=_like("[0-9A-Za-z][0-9A-Za-z._-]{0,31}", "1"))
     normalisation: str = attrs.field(default=DEFAULT, validator=_statistics)
     tolerance: float = attrs.field(
         default=0.0,
@@ -220,19 +199,9 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, as they are kept."""
-        return {
-            "schema": SCHEMA,
-            "scope": self.scope,
-            "mode": self.mode,
-            "data": None if self.data is None else {"name": self.data.name, "digest": self.data.digest},
-            "metric": {"name": self.metric, "version": self.metric_version},
-            "normalisation": self.normalisation,
-            "tolerance": self.tolerance,
-            "cap": self.cap,
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            "across_major": self.across_major,
-        }
+        found = unstructure(self)
+        metric = {"name": found["metric"], "version": found.pop("metric_version")}
+        return {"schema": SCHEMA, **found, "metric": metric}
 
     def __str__(self) -> str:
         if self.data is None:
@@ -245,6 +214,13 @@ class Policy:
         )
 
 
+@attrs.frozen
+class _Revision:
+    policy: Mapping[str, Any] | None
+    time: str
+    admitted: str = attrs.field(default="", metadata={"absent_where_default": True})
+
+
 def from_json(value: Any, *, what: str) -> Policy:
     """Read what ``Policy.to_json`` returned.
 
@@ -255,29 +231,21 @@ def from_json(value: Any, *, what: str) -> Policy:
     Raises:
         FormatError: A key is missing or unknown, a value is none that a policy can have, or the schema is another.
     """
-    fields = {field.name for field in attrs.fields(Policy)} - {"metric_version"} | {"schema"}
-    found = _object(value, fields, what)
-    if type(found["schema"]) is not int or found["schema"] != SCHEMA:
-        raise FormatError(f"{what}.schema: this compatkit reads {SCHEMA}, got {found['schema']!r:.40}.")
-    metric = _object(found["metric"], {"name", "version"}, f"{what}.metric")
-    data = found["data"]
-    rest = {key: found[key] for key in fields - {"schema", "metric", "data"}}
-    if type(rest["tolerance"]) is int:
-        raise FormatError(f"{what}.tolerance: expected a number with a point, got {rest['tolerance']!r}.")
     try:
-        images = None if data is None else Images(**_object(data, {"name", "digest"}, f"{what}.data"))
-        policy = Policy(data=images, metric=metric["name"], metric_version=metric["version"], **rest)
-    except (UsageError, TypeError) as error:
-        raise FormatError(f"{what}: {error}") from error
-    if policy.scope != rest["scope"]:
-        raise FormatError(f"{what}.scope: expected {policy.scope!r}, got {rest['scope']!r:.100}.")
+        given = {key: value[key] for key in value if key != "schema"}
+        metric, data = given.pop("metric"), given.pop("data")
+        given |= {"metric": metric["name"], "metric_version": metric["version"]}
+        policy = Policy(**given, data=None if data is None else Images(**data))
+    except (UsageError, LookupError, TypeError) as error:
+        raise FormatError(f"{what}: {error}; got {value!r:.200}.") from error
+    if dumps(policy.to_json()) != dumps(value):
+        raise FormatError(f"{what}: expected {policy.to_json()}, got {value!r:.500}.")
     return policy
 
 
 def to_bytes(policy: Policy | None, time: str, admitted: str = "") -> bytes:
     """Return one revision as canonical JSON."""
-    told = {"policy": None if policy is None else policy.to_json(), "time": time}
-    return dumps(told | ({"admitted": admitted} if admitted else {}))
+    return dumps(_Revision(None if policy is None else policy.to_json(), time, admitted))
 
 
 def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
@@ -286,18 +254,6 @@ def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
     Raises:
         FormatError: Not what ``to_bytes`` writes.
     """
-    value = loads(data, what=what)
-    extra = {"admitted"} if isinstance(value, dict) and "admitted" in value else set[str]()
-    value = _object(value, {"policy", "time"} | extra, what)
-    admitted = value.get("admitted", "")
-    for key, text in (("time", value["time"]), ("admitted", admitted)):
-        if not isinstance(text, str):
-            raise FormatError(f"{what}.{key}: expected text, got {text!r:.40}.")
-    policy = value["policy"]
-    return None if policy is None else from_json(policy, what=f"{what}.policy"), value["time"], admitted
-
-
-def _object(value: Any, keys: set[str], what: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or value.keys() != keys:
-        raise FormatError(f"{what}: expected an object with {', '.join(sorted(keys))}, got {value!r:.100}.")
-    return value
+    found: _Revision = decode(_Revision, data, what=what)
+    policy = None if found.policy is None else from_json(found.policy, what=f"{what}.policy")
+    return policy, found.time, found.admitted

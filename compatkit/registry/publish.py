@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES
-from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.codec import MAX_BYTES
+from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Manifest, from_bytes, to_bytes
 from compatkit.errors import CompatkitError, PolicyUndecided, VersionExists, VersionTooSmall
 from compatkit.registry.holding import Holding

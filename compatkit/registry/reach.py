@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from compatkit.contracts.canonical import is_digest, loads
+from compatkit.contracts.codec import is_digest, loads
 from compatkit.errors import FormatError
 
 How = Literal["payload", "blob", "component", "named"]

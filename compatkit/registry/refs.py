@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, IntegrityError, InvalidName
 from compatkit.registry import disk as durable
 from compatkit.registry.names import VERSION, Range, Version, check_name, check_segment

@@ -8,22 +8,17 @@ lies under another key is no result of that key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
-from compatkit.contracts.canonical import digest, dumps, loads
+from compatkit.contracts.codec import decode, digest, dumps
 from compatkit.errors import FormatError
 
-SCHEMA = 1
-KIND = "result"
 MAX_BYTES = 2**20
 """Of one result; a thousand class names take 20,000."""
 FUNCTION = "value:sha256:"
 """Prefix of a function digest; folders are named by what follows it."""
-_FIELDS = frozenset(
-    ("schema", "kind", "extractor", "head", "conditions", "settings", "figures", "measured_as")
-)
 Values = Mapping[str, Any]
 
 
@@ -52,6 +47,18 @@ class Result:
     error: str = ""
 
 
+@attrs.frozen(kw_only=True)
+class _Document:
+    extractor: str
+    head: str
+    conditions: Values
+    settings: Values
+    figures: Values
+    measured_as: Any
+    kind: Literal["result"]
+    schema: Literal[1] = 1
+
+
 def to_bytes(
     extractor: str,
     head: str,
@@ -72,16 +79,15 @@ def to_bytes(
         measured_as: References under which the parts were known; for people, decides nothing.
     """
     return dumps(
-        {
-            "schema": SCHEMA,
-            "kind": KIND,
-            "extractor": extractor,
-            "head": head,
-            "conditions": conditions,
-            "settings": settings,
-            "figures": figures,
-            "measured_as": measured_as or {},
-        }
+        _Document(
+            extractor=extractor,
+            head=head,
+            conditions=conditions,
+            settings=settings,
+            figures=figures,
+            measured_as=measured_as or {},
+            kind="result",
+        )
     )
 
 
@@ -98,20 +104,15 @@ def from_bytes(data: bytes, extractor: str, head: str, key: str, what: str) -> t
     Raises:
         FormatError: It is no result, or one of another key.
     """
-    value = loads(data, what=what, max_bytes=MAX_BYTES)
-    if not isinstance(value, dict) or value.get("kind") != KIND or value.get("schema") != SCHEMA:
-        raise FormatError(
-            f"{what} is not written as this version keeps results (kind {KIND!r}, schema {SCHEMA}), so nobody can "
-            "say what it depends on; measure again."
-        )
-    inside: list[Any] = [value.get(name) for name in ("conditions", "settings", "figures")]
-    if set(value) != _FIELDS or not all(isinstance(one, dict) for one in inside):
-        raise FormatError(f"{what}: expected the fields {', '.join(sorted(_FIELDS))} of a result.")
-    if (value["extractor"], value["head"], key_of(inside[0])) != (extractor, head, key):
+    try:
+        found: _Document = decode(_Document, data, what=what, max_bytes=MAX_BYTES)
+    except FormatError as error:
+        raise FormatError(f"{error} So it does not say what it depends on; measure again.") from None
+    if (found.extractor, found.head, key_of(found.conditions)) != (extractor, head, key):
         raise FormatError(
             f"{what} lies under the key of another pair, or of other conditions, than it was measured with."
         )
-    return inside[0], inside[1], inside[2]
+    return found.conditions, found.settings, found.figures
 
 
 def key_of(conditions: Any) -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES, is_digest
-from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.codec import MAX_BYTES, is_digest
+from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Edge, Manifest, Payload, from_bytes, to_bytes
 from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry import cache, resolving

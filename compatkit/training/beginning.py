@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from compatkit.contracts.canonical import digest, dumps
+from compatkit.contracts.codec import digest, dumps
 from compatkit.data.split import Split
 from compatkit.errors import UsageError
 from compatkit.plugins import RunPlugins, Use

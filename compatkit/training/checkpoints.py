@@ -16,7 +16,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit.contracts.canonical import digest, dumps
+from compatkit.contracts.codec import digest, dumps
 from compatkit.errors import FormatError, IntegrityError, TrainingError
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment

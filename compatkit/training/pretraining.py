@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.errors import FormatError, PluginError, type_of
 from compatkit.training.loop import Loop
 from compatkit.training.networks import initial_digest

@@ -11,9 +11,9 @@ from torch import nn
 
 from compatkit.adapters.blueprints import Plan, build, plan, structural
 from compatkit.adapters.stitching.entering import widen_entry
+from compatkit.contracts.codec import structure, unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol
-from compatkit.contracts.structuring import structure, unstructure
-from compatkit.contracts.values import check_contract
+from compatkit.contracts.contract_rules import check_contract
 from compatkit.errors import CutError, FormatError
 
 DATA = Data((32, 32), "L", (0.5,), (0.5,))

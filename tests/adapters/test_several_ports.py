@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from compatkit.adapters.blueprints import probe, structural
 from compatkit.adapters.cutting.signals import port_signal, signal
 from compatkit.adapters.fingerprint import observe
+from compatkit.contracts.codec import structure, unstructure
 from compatkit.contracts.contract import Blueprint, Port, Scaled
-from compatkit.contracts.structuring import structure, unstructure
 from compatkit.errors import CutError
 from compatkit.reports.contracts import dimension
 

@@ -18,8 +18,8 @@ from compatkit.adapters.blueprints import (
     same_probe,
     structural,
 )
+from compatkit.contracts.codec import structure, unstructure
 from compatkit.contracts.contract import Blueprint
-from compatkit.contracts.structuring import structure, unstructure
 from compatkit.errors import CutError
 
 

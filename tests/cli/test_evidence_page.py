@@ -18,7 +18,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.contracts import cells
-from compatkit.contracts.canonical import loads
+from compatkit.contracts.codec import loads
 from compatkit.contracts.manifest import About
 from compatkit.evaluation.keys import conditions
 

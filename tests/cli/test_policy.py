@@ -80,7 +80,7 @@ def test_the_images_of_a_recipe(run: Any, parts: Path, recipe: Callable[..., Pat
         (("set", EXTRACTOR, "--mode", "backward", "--data", "nosuch"), "nosuch"),
         (
             ("set", EXTRACTOR, "--mode", "backward", "--data", "left", "--tolerance", "3"),
-            "tolerance is a share",
+            "tolerance should be a share",
         ),
         (
             ("set", EXTRACTOR, "--mode", "backward", "--data", "left", "--metric", "top5"),

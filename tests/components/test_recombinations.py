@@ -19,7 +19,7 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.adapters.cutting.signals import signal
 from compatkit.components import promises
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest, Parent, edges, function_digest, to_bytes
 from compatkit.errors import (
@@ -392,7 +392,7 @@ LIES: dict[str, tuple[Lie, str]] = {
     ),
     "facts that are none": (
         lambda one: attrs.evolve(one, training={**one.training, "adapters": 3}),
-        "expected a list",
+        "training.adapters: expected array, got 3",
     ),
 }
 

@@ -13,8 +13,8 @@ from sample_contracts import cells, data, manifests
 from compatkit.contracts.cells import Cell
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Data
+from compatkit.contracts.contract_rules import check_contract
 from compatkit.contracts.manifest import Manifest
-from compatkit.contracts.values import check_contract
 from compatkit.contracts.verdict import REQUIREMENTS, SEVERITIES, WORDS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "contracts.md").read_text()

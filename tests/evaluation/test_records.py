@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured import cell, settings
 
-from compatkit.contracts.canonical import dumps, loads
 from compatkit.contracts.cells import Cell, Figure, Grade, weak_or_compatible
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError
 from compatkit.evaluation.records import TOLD, Cells, Damaged, record
 from compatkit.registry.results import Result, from_bytes, key_of, to_bytes
@@ -164,12 +164,12 @@ def test_a_document_names_its_own_key() -> None:
     [[], {}, {"kind": "result"}, {"kind": "result", "schema": 2}, {"accuracy": 0.5}, attrs.asdict(cell())],
 )
 def test_what_is_not_written_as_a_result_is_none(value: Any) -> None:
-    with pytest.raises(FormatError, match="is not written as this version keeps results"):
+    with pytest.raises(FormatError, match=r"^it.*measure again"):
         from_bytes(dumps(value), LEFT, RIGHT, key_of({}), "it")
 
 
 def test_a_document_with_another_field_is_none() -> None:
     value = loads(to_bytes(LEFT, RIGHT, {}, {}, {}), what="it")
     for wrong in ({**value, "more": 1}, {**value, "figures": []}):
-        with pytest.raises(FormatError, match="expected the fields"):
+        with pytest.raises(FormatError, match=r"^it.*measure again"):
             from_bytes(dumps(wrong), LEFT, RIGHT, key_of({}), "it")

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compatkit.contracts.canonical import digest, dumps, loads
+from compatkit.contracts.codec import digest, dumps, loads
 from compatkit.contracts.manifest import Manifest, Parent, edges, to_bytes
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
 from compatkit.registry import disk as durable

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from compatkit.contracts.canonical import digest, dumps
+from compatkit.contracts.codec import digest, dumps
 from compatkit.contracts.manifest import Manifest, Parent, Payload, function_digest, to_bytes
 from compatkit.errors import (
     EnvironmentFailure,
@@ -26,8 +26,7 @@ from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.report import Moved
 from compatkit.registry.maintenance.gc import plan
-from compatkit.registry.remotes.pushpull import import_components
-from compatkit.registry.remotes.pushpull import pull
+from compatkit.registry.remotes.pushpull import import_components, pull
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
 

@@ -11,7 +11,7 @@ from changes import MAJOR, MINOR, OLD, PATCH, PLANE, Make, weights, with_contrac
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compatkit.contracts.canonical import loads
+from compatkit.contracts.codec import loads
 from compatkit.contracts.contract import Statistical
 from compatkit.contracts.manifest import About, Manifest, function_digest, to_bytes
 from compatkit.registry.versions.differences import ABSENT, LEVELS, Change, diff, shown, written

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.errors import IntegrityError
 from compatkit.registry.store import Store
 

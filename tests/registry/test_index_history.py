@@ -13,7 +13,7 @@ from handmade import Hand, child_of, part, tagged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compatkit.contracts.canonical import digest
+from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import to_bytes
 from compatkit.registry.blobs import Objects
 from compatkit.registry.index import scanning

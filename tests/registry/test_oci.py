@@ -19,7 +19,7 @@ import oci_schemas
 import pytest
 from far import EXTRACTOR, HEAD, content, signature
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import About
 from compatkit.errors import (
     CompatkitError,
@@ -36,9 +36,7 @@ from compatkit.registry.copy.choice import Choice
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.oci.read import import_layout
 from compatkit.registry.oci.write import export
-from compatkit.registry.remotes.pushpull import import_components
-from compatkit.registry.remotes.pushpull import pull
-from compatkit.registry.remotes.pushpull import push
+from compatkit.registry.remotes.pushpull import import_components, pull, push
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]

@@ -8,7 +8,7 @@ import attrs
 import pytest
 from handmade import HEX, child_of, part
 
-from compatkit.contracts.canonical import digest
+from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import Edge, Manifest, Parent, Payload, to_bytes
 from compatkit.registry.maintenance.blobs import missing_code
 from compatkit.registry.maintenance.smallfiles import Published

@@ -16,7 +16,7 @@ import pytest
 from far import EXTRACTOR, HEAD, Fault, content, signature, write
 
 from compatkit.components.workspace import Registry
-from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Payload, edges
 from compatkit.errors import (
     CompatkitError,
@@ -35,11 +35,9 @@ from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.places import place
 from compatkit.registry.maintenance.check import examine
-from compatkit.registry.remotes import files
-from compatkit.registry.remotes import readahead
+from compatkit.registry.remotes import files, readahead
 from compatkit.registry.remotes import remote as far_side
-from compatkit.registry.remotes.pushpull import pull
-from compatkit.registry.remotes.pushpull import push
+from compatkit.registry.remotes.pushpull import pull, push
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
 

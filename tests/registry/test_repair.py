@@ -33,7 +33,7 @@ from damages import (
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import LayoutError, UsageError
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.check import Soundness, examine, open_damaged

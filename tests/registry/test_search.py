@@ -13,11 +13,10 @@ from handmade import DATA, HEX, Hand, child_of, part, tagged
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps, unstructure
 from compatkit.contracts.contract import Anchor, Label, Port, Structural
 from compatkit.contracts.manifest import About, Manifest, edges, from_bytes, to_bytes
 from compatkit.contracts.spelling import spelling
-from compatkit.contracts.structuring import unstructure
 from compatkit.errors import FormatError, NotFound, UsageError
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.index.profiles import profile, spelled

@@ -34,7 +34,7 @@ from damages import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import InvalidName, LayoutError, NotFound
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.check import Fault, Soundness, examine, open_damaged

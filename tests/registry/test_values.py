@@ -8,10 +8,9 @@ from typing import Any
 import attrs
 import pytest
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps, unstructure
 from compatkit.contracts.contract import Label
 from compatkit.contracts.manifest import Manifest, from_bytes, to_bytes
-from compatkit.contracts.structuring import unstructure
 from compatkit.errors import FormatError
 
 PORT = "contract.structural.outputs.0"

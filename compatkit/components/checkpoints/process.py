@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.components.checkpoints.formats import Format
-from compatkit.contracts.canonical import loads
-from compatkit.contracts.structuring import structure
+from compatkit.contracts.codec import decode
 from compatkit.errors import (
     CompatkitError,
     EnvironmentFailure,
@@ -167,7 +166,7 @@ def _report(path: Path, code: int, said: str, whose: str) -> _Report:
         )
     try:
         data = path.read_bytes() if path.stat().st_size <= REPORT else b""
-        return structure(_Report, loads(data, what="report"), "report")
+        return decode(_Report, data, what="report")
     except (OSError, FormatError) as error:
         last = said.strip().splitlines()[-1:] or ["it said nothing"]
         if "No space left" in said:

@@ -8,15 +8,14 @@ from typing import Any, Literal
 import attrs
 
 from compatkit.contracts.batchnorm import is_policy
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import decode, dumps
 from compatkit.contracts.contract import Blueprint, Contract, Kind
+from compatkit.contracts.contract_rules import check_contract
 from compatkit.contracts.manifest import About
-from compatkit.contracts.structuring import structure, unstructure
-from compatkit.contracts.values import check_contract
 from compatkit.errors import FormatError
 from compatkit.registry.weights.header import Header
 
-SCHEMA = 1
+SCHEMA: Literal[1] = 1
 KEY = "compatkit"
 """The one key of a safetensors file's metadata that is written."""
 MOST_PARTS = 256
@@ -71,7 +70,7 @@ class Description:
     training: Mapping[str, Any] = attrs.field(factory=dict)
     component: str | None = None
     reference: str = ""
-    schema: int = SCHEMA
+    schema: Literal[1] = SCHEMA
 
     @property
     def policy(self) -> str:
@@ -92,7 +91,7 @@ def to_text(description: Description) -> str:
     Raises:
         FormatError: A field is not what the schema asks, with its path.
     """
-    text = dumps(unstructure(description)).decode().removesuffix("\n")
+    text = dumps(description).decode().removesuffix("\n")
     from_text(text)  # what cannot be read back is never written
     return text
 
@@ -104,12 +103,7 @@ def from_text(text: str) -> Description:
         FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields, values that no contract can
             hold, parts that do not make what is described.
     """
-    value = loads(text.encode("utf-8", "surrogatepass"), what=WHAT)
-    schema = value.get("schema") if isinstance(value, dict) else None
-    if type(schema) is not int or schema != SCHEMA:
-        hint = "; it was written by a newer compatkit, upgrade to read it" if isinstance(schema, int) else ""
-        raise FormatError(f"{WHAT}: expected an object of schema {SCHEMA}, got {schema!r:.40}{hint}.")
-    found: Description = structure(Description, value, WHAT)
+    found: Description = decode(Description, text.encode("utf-8", "surrogatepass"), what=WHAT)
     check_contract(found.contract, found.blueprint, WHAT)
     _check_parts(found)
     return found

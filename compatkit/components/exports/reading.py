@@ -11,7 +11,7 @@ from compatkit.arguments import named
 from compatkit.components.exports.document import Description, description_of
 from compatkit.components.loading import rebuilt
 from compatkit.components.verification import verify
-from compatkit.contracts.canonical import digest
+from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import About, Edge, Manifest, Payload
 from compatkit.errors import FormatError, IntegrityError, UnknownName, UsageError
 from compatkit.evaluation.assembly import Assembly

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import digest, dumps, loads
+from compatkit.contracts.codec import digest, dumps, loads
 from compatkit.errors import FormatError, UsageError
 from compatkit.experiments.recipes.files import loader
 from compatkit.experiments.recipes.reading import single

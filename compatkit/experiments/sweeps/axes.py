@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.data.specification import KEYS
 from compatkit.errors import FormatError, UsageError
 from compatkit.experiments.recipes import SWEEP, TASK

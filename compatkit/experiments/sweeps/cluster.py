@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import CompatkitError, EnvironmentFailure, MissingDependency
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.orders import Bench, Order, carry_out

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from compatkit.components.workspace import Registry
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, NotFound, UsageError
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.orders import Order

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compatkit.contracts.canonical import digest, dumps
+from compatkit.contracts.codec import digest, dumps
 from compatkit.errors import InvalidName
 from compatkit.registry.names import check_segment
 

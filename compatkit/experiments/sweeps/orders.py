@@ -12,7 +12,7 @@ import attrs
 import torch
 
 from compatkit.components.workspace import Registry
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.errors import UsageError
 from compatkit.experiments.recipes import check, loader
 from compatkit.experiments.sweeps import records

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment

@@ -11,7 +11,7 @@ import attrs
 import torch
 
 from compatkit.components.workspace import Registry
-from compatkit.contracts.canonical import digest, dumps
+from compatkit.contracts.codec import digest, dumps
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.experiments.recipes import Recipe
 from compatkit.experiments.sweeps.orders import Bench, Order

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES
+from compatkit.contracts.codec import MAX_BYTES
 from compatkit.contracts.manifest import Manifest, from_bytes, function_digest
 from compatkit.errors import (
     CompatkitError,

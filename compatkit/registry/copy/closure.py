@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES, loads
+from compatkit.contracts.codec import MAX_BYTES, loads
 from compatkit.contracts.manifest import Payload, from_bytes, function_digest, sized_edges
 from compatkit.errors import CompatkitError, EnvironmentFailure
-from compatkit.registry.copy.places import Carrier
-from compatkit.registry.copy.places import Source
+from compatkit.registry.copy.places import Carrier, Source
 from compatkit.registry.copy.transfer import promised
 from compatkit.registry.names import Reference
 from compatkit.registry.reach import How, names

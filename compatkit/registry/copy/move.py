@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.errors import CompatkitError, EnvironmentFailure, VersionExists
 from compatkit.registry.copy import logs, pairs, selection
 from compatkit.registry.copy.admission import Admission

@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES
-from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.codec import MAX_BYTES
+from compatkit.contracts.codec import digest as digest_of
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.os_errors import environment

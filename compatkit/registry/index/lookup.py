@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from compatkit.contracts.canonical import is_digest
+from compatkit.contracts.codec import is_digest
 from compatkit.errors import IntegrityError, InvalidName, UsageError
 from compatkit.registry import cache, resolving
 from compatkit.registry.blobs import Objects

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES
+from compatkit.contracts.codec import MAX_BYTES
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects

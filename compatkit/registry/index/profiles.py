@@ -12,11 +12,10 @@ from typing import Any, get_args
 
 import attrs
 
-from compatkit.contracts.canonical import is_digest, loads
+from compatkit.contracts.codec import is_digest, loads, unstructure
 from compatkit.contracts.contract import Kind
+from compatkit.contracts.contract_rules import folded
 from compatkit.contracts.manifest import SCHEMA, Manifest, from_bytes
-from compatkit.contracts.structuring import unstructure
-from compatkit.contracts.values import folded
 from compatkit.errors import FormatError
 from compatkit.registry.reach import How, names
 

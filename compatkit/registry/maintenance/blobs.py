@@ -10,8 +10,8 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES
-from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.codec import MAX_BYTES
+from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Payload
 from compatkit.errors import EnvironmentFailure, IntegrityError
 from compatkit.registry import disk as durable

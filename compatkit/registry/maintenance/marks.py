@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES
-from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.codec import MAX_BYTES
+from compatkit.contracts.codec import digest as digest_of
 from compatkit.errors import FormatError, IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.names import Version

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.errors import CompatkitError, FormatError, UsageError
 from compatkit.registry import disk as durable
 from compatkit.registry.aliases import Move

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES, loads
+from compatkit.contracts.codec import MAX_BYTES, loads
 from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.blobs import blob

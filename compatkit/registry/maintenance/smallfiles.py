@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import loads
+from compatkit.contracts.codec import loads
 from compatkit.contracts.manifest import Manifest, from_bytes
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError, InvalidName, SignatureError
 from compatkit.registry import disk as durable

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.manifest import SCHEMA, Manifest, Payload, from_bytes, function_digest
 from compatkit.errors import FormatError
 from compatkit.registry.maintenance.smallfiles import Published

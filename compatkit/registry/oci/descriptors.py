@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import dumps, is_digest
+from compatkit.contracts.codec import dumps, is_digest
 from compatkit.errors import FormatError, InvalidName
 from compatkit.registry.names import Version, check_name
 

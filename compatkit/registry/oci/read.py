@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES, is_digest, loads
+from compatkit.contracts.codec import MAX_BYTES, is_digest, loads
 from compatkit.errors import CompatkitError, EnvironmentFailure, FormatError, IntegrityError, LayoutError
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.canonical import MAX_BYTES, dumps
-from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.codec import MAX_BYTES, dumps
+from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import from_bytes
 from compatkit.errors import CompatkitError, EnvironmentFailure, LayoutError, VersionExists
 from compatkit.registry import disk as durable

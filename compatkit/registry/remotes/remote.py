@@ -7,21 +7,23 @@ from contextlib import contextmanager
 
 import attrs
 
-from compatkit.contracts.canonical import digest as digest_of
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import digest as digest_of
+from compatkit.contracts.codec import dumps
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, UsageError
 from compatkit.registry import layout as layouts
 from compatkit.registry.blobs import Objects
 from compatkit.registry.copy.folders import Folder
-from compatkit.registry.copy.places import Examine
-from compatkit.registry.copy.places import Incoming
-from compatkit.registry.copy.places import Note
-from compatkit.registry.copy.places import Source
-from compatkit.registry.copy.places import Target
-from compatkit.registry.copy.places import by_digest
-from compatkit.registry.copy.places import check_size
-from compatkit.registry.copy.places import compare
-from compatkit.registry.copy.places import place
+from compatkit.registry.copy.places import (
+    Examine,
+    Incoming,
+    Note,
+    Source,
+    Target,
+    by_digest,
+    check_size,
+    compare,
+    place,
+)
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.reach import names as named_in

@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, MalformedSignature
 
 LIMIT = 2**14

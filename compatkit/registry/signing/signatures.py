@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.contracts.canonical import digest as digest_of
+from compatkit.contracts.codec import digest as digest_of
 from compatkit.errors import IntegrityError, MalformedSignature, OtherDigest, SignatureError
 from compatkit.registry import disk as durable
 from compatkit.registry.names import check_digest

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import dumps, is_digest
+from compatkit.contracts.codec import dumps, is_digest
 from compatkit.errors import InvalidName, MalformedSignature
 from compatkit.registry.names import Reference
 from compatkit.registry.signing import moments

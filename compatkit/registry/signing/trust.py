@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import attrs
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, KeyFileError, UnknownName
 from compatkit.registry import disk as durable
 from compatkit.registry.os_errors import environment

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.canonical import is_digest
+from compatkit.contracts.codec import is_digest
 from compatkit.errors import UsageError
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
 
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import LONGEST_KEY, dumps, loads, unstructure
 from compatkit.contracts.display import Shown
 from compatkit.contracts.manifest import Manifest
-from compatkit.contracts.places import LONGEST_KEY
-from compatkit.contracts.structuring import unstructure
 from compatkit.registry.names import Bump
 from compatkit.registry.versions.demands import ORDER, Demands
 from compatkit.registry.versions.partners import Place

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.codec import structure
 from compatkit.errors import FormatError
 
 MAX_RANK = 32
@@ -36,10 +37,18 @@ DTYPES: Mapping[str, tuple[str, int]] = {
 }
 """Code in the file to torch's name and bytes an element. Types below one byte are not stored."""
 
-_UNSEEN = frozenset(["Cc", "Cf", "Zl", "Zp"])
+_UNSEEN = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
 """Categories of characters that move the cursor, turn the writing around, or are not seen at all."""
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|^[A-Za-z]:|(^|/)\.\.?(/|$)")
-_FIELDS = {"dtype", "shape", "data_offsets"}
+
+
+@attrs.frozen
+class _Stated:
+    """One tensor as the header states it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
 
 
 @attrs.frozen
@@ -61,77 +70,65 @@ class Entry:
 
 
 def check_tensor_name(name: str) -> None:
-    """Refuse a tensor name that could be a path, hide a twin, or upset a terminal.
+    """Raise if a tensor name could be a path, hide a twin, or upset a terminal.
 
     Raises:
         FormatError: Empty, ``__metadata__``, control or invisible characters, path-like, too long, or not in NFC.
     """
-    if isinstance(name, str) and len(name) > MAX_NAME:
-        raise FormatError(
-            f"tensor name {name[:40]!r}... has {len(name)} characters; at most {MAX_NAME} bytes are allowed."
-        )
     if not isinstance(name, str) or not name or name == "__metadata__" or _UNSAFE.search(name):
-        raise FormatError(
-            f"tensor name {name!r:.100} is not safe: no empty name, '__metadata__', control character, "
-            "backslash, absolute path or '..' part; rename the parameter."
-        )
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise FormatError(f"tensor name {name!r:.100} holds half a surrogate pair.") from None
-    if size > MAX_NAME:
-        raise FormatError(f"tensor name {name[:40]!r}... has {size} bytes; at most {MAX_NAME} are allowed.")
-    if name.isascii():
+        fault = "is not safe: no empty name, '__metadata__', control character, backslash, absolute path or '..' part"
+    elif len(name.encode("utf-8", "surrogatepass")) > MAX_NAME:
+        fault = f"has {len(name)} characters; at most {MAX_NAME} bytes are allowed"
+    elif name.isascii():
         return
-    if not unicodedata.is_normalized("NFC", name):
-        raise FormatError(
-            f"tensor name {name!a} is not in Unicode's composed form (NFC), so that twins could hide."
-        )
-    if any(unicodedata.category(one) in _UNSEEN for one in name):
-        raise FormatError(
-            f"tensor name {name!a} holds a character that cannot be seen or that turns the writing around; rename "
-            "the parameter."
-        )
+    elif not unicodedata.is_normalized("NFC", name):
+        fault = "is not in Unicode's composed form (NFC), so that twins could hide"
+    elif any(unicodedata.category(one) in _UNSEEN for one in name):
+        fault = "holds a character that cannot be seen or that turns the writing around"
+    else:
+        return
+    raise FormatError(f"tensor name {name!a:.100} {fault}; rename the parameter.")
 
 
-def entry_of(name: str, value: Any, base: int) -> Entry:
-    """Return one entry of a header.
+def entries_of(content: Mapping[str, Any], base: int) -> list[Entry]:
+    """Return the tensors of a header, in the order of their bytes.
 
     Args:
-        name: Key in the header.
-        value: What the header says of it.
+        content: What the header says, without its metadata.
         base: Where the tensors begin, in bytes from the beginning of the file.
 
     Raises:
         FormatError: Unsafe name, unknown or missing fields, unknown dtype, sizes that do not match.
     """
-    check_tensor_name(name)
-    if not isinstance(value, dict) or value.keys() != _FIELDS:
-        got = sorted(value) if isinstance(value, dict) else type(value).__name__
-        raise FormatError(
-            f"safetensors: {name!r} must have exactly dtype, shape and data_offsets, got {got!r:.200}."
-        )
-    code, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if not isinstance(code, str) or code not in DTYPES:
+    for name in content:
+        check_tensor_name(name)
+    found: Mapping[str, _Stated] = structure(Mapping[str, _Stated], content, "safetensors")
+    return sorted(
+        (_entry(name, one, base) for name, one in found.items()), key=lambda one: (one.start, one.stop)
+    )
+
+
+def _entry(name: str, stated: _Stated, base: int) -> Entry:
+    code, shape, (begin, end) = stated.dtype, stated.shape, stated.data_offsets
+    if code not in DTYPES:
         raise FormatError(f"safetensors: {name!r} has dtype {code!r:.40}; known are {', '.join(DTYPES)}.")
-    if not isinstance(shape, list) or len(shape) > MAX_RANK or not _counts(shape):
+    if len(shape) > MAX_RANK or min(begin, end, *shape) < 0 or max(begin, end, *shape) >= 2**63:
         raise FormatError(
-            f"safetensors: {name!r} has shape {shape!r:.80}; expected at most {MAX_RANK} whole numbers."
+            f"safetensors: {name!r} has shape {shape!r:.80} and data_offsets {begin!r:.40} to {end!r:.40}; expected "
+            f"numbers from 0, below 2**63, and at most {MAX_RANK} axes."
         )
-    if not isinstance(offsets, list) or len(offsets) != 2 or not _counts(offsets) or offsets[0] > offsets[1]:
-        raise FormatError(f"safetensors: {name!r} has data_offsets {offsets!r:.80}; expected [begin, end].")
     size = DTYPES[code][1] * prod(shape)
-    if size != offsets[1] - offsets[0]:
+    if size != end - begin:
         raise FormatError(
             f"safetensors: {name!r} of {code} {shape!r:.80} needs {size!s:.40} bytes, its data_offsets give "
-            f"{offsets[1] - offsets[0]}."
+            f"{end - begin}."
         )
     if size == 0 and (max(shape) > 2**40 or DTYPES[code][1] * prod(filter(None, shape)) >= 2**63):
         raise FormatError(
             f"safetensors: {name!r} of {code} {shape!r:.80} needs 0 bytes, and its other lengths are beyond any "
             "tensor: at most 2**40 each, and below 2**63 bytes together."
         )
-    return Entry(name, code, tuple(shape), base + offsets[0], base + offsets[1])
+    return Entry(name, code, shape, base + begin, base + end)
 
 
 def check_cover(entries: Sequence[Entry], base: int, total: int) -> None:
@@ -153,10 +150,3 @@ def check_cover(entries: Sequence[Entry], base: int, total: int) -> None:
         raise FormatError(
             f"safetensors: the file {fault}: the header describes {reached} bytes, the file has {total}."
         )
-
-
-def _counts(values: list[Any]) -> bool:
-    for one in values:  # written out: there are half a million of them in a large header
-        if type(one) is not int or not 0 <= one < 2**63:
-            return False
-    return True

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import attrs
 
-from compatkit.contracts.canonical import loads
+from compatkit.contracts.codec import loads, structure
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
 from compatkit.registry.os_errors import environment
-from compatkit.registry.weights.entries import DTYPES, Entry, check_cover, check_tensor_name, entry_of
+from compatkit.registry.weights.entries import DTYPES, Entry, check_cover, check_tensor_name, entries_of
 from compatkit.registry.weights.signatures import foreign
 
 __all__ = [
@@ -94,12 +92,8 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         IntegrityError: The file changed while it was read.
         EnvironmentFailure: No such file, no right to read, device failed.
     """
-    place = Path(path)
-    try:
-        with environment("read", place):
-            return _read(place)
-    except FormatError as error:
-        raise FormatError(f"{place}: {error}", subject=place) from None
+    with _checked(path) as (_, header):
+        return header
 
 
 def read_whole(path: str | os.PathLike[str]) -> bytes:
@@ -113,24 +107,22 @@ def read_whole(path: str | os.PathLike[str]) -> bytes:
         IntegrityError: The file changed while it was read.
         EnvironmentFailure: No such file, no right to read, device failed.
     """
+    with _checked(path) as (file, header):
+        file.seek(0)
+        return _exactly(file, header.size, Path(path))
+
+
+@contextmanager
+def _checked(path: str | os.PathLike[str]) -> Iterator[tuple[io.FileIO, Header]]:
+    """Open a file whose header is sound."""
     place = Path(path)
     try:
         with environment("read", place), opened(place) as (file, state):
             length = _length(_exactly(file, min(SNIFFED, state.st_size), place), state.st_size)
             file.seek(8)
-            _parsed(memoryview(_exactly(file, length, place)), state.st_size)
-            file.seek(0)
-            return _exactly(file, state.st_size, place)
+            yield file, _parsed(memoryview(_exactly(file, length, place)), state.st_size)
     except FormatError as error:
         raise FormatError(f"{place}: {error}", subject=place) from None
-
-
-def _read(path: Path) -> Header:
-    with opened(path) as (file, state):
-        length = _length(_exactly(file, min(SNIFFED, state.st_size), path), state.st_size)
-        file.seek(8)
-        raw = _exactly(file, length, path)
-    return _parsed(memoryview(raw), state.st_size)
 
 
 @contextmanager
@@ -149,9 +141,11 @@ def opened(path: Path) -> Iterator[tuple[io.FileIO, os.stat_result]]:
         raise EnvironmentFailure(f"could not read {str(path)!r}: no path ({error}).", subject=path) from None
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         state = _regular(os.fstat(descriptor))
-        yield file, state
-        if _stamp(os.fstat(descriptor)) != _stamp(state) or _stamp(before) != _stamp(state):
-            raise _changed(path)
+        try:
+            yield file, state
+        finally:  # of a file that changes, nothing else that was found is true
+            if _stamp(os.fstat(descriptor)) != _stamp(state) or _stamp(before) != _stamp(state):
+                raise _changed(path)
 
 
 def _regular(state: os.stat_result) -> os.stat_result:
@@ -219,24 +213,12 @@ def _parsed(raw: memoryview, total: int) -> Header:
         max_values=MAX_VALUES,
         any_key=True,  # names have a rule of their own
     )
-    meta = _metadata(content.pop("__metadata__", {}))
+    metadata = structure(Mapping[str, str], content.pop("__metadata__", {}), "safetensors.__metadata__")
     if len(content) > MAX_TENSORS:
         raise FormatError(
             f"safetensors: at most {MAX_TENSORS} tensors are read, the header lists {len(content)}."
         )
     base = 8 + len(raw)
-    entries = sorted(
-        (entry_of(name, value, base) for name, value in content.items()),
-        key=lambda one: (one.start, one.stop),
-    )
+    entries = entries_of(content, base)
     check_cover(entries, base, total)
-    return Header(tuple(entries), meta, base, total)
-
-
-def _metadata(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-        raise FormatError(
-            "safetensors: __metadata__ must map strings to strings, got "
-            f"{json.dumps(value, default=repr)[:100]}."
-        )
-    return value
+    return Header(tuple(entries), metadata, base, total)

@@ -22,7 +22,7 @@ import compatkit as ck
 from compatkit.adapters.cutting.signals import signal
 from compatkit.components.exports.document import Description, description_of, from_text, to_text
 from compatkit.components.splitting import publish_split, split
-from compatkit.contracts.structuring import unstructure
+from compatkit.contracts.codec import unstructure
 from compatkit.errors import (
     EnvironmentFailure,
     FormatError,
@@ -325,7 +325,7 @@ def dropped(*path: Any) -> Change:
 
 LIES: dict[str, tuple[Change, type[Exception], str]] = {
     "schema": (at("schema", to=2), FormatError, "written by a newer compatkit"),
-    "no schema": (dropped("schema"), FormatError, "expected an object of schema 1"),
+    "no schema": (dropped("schema"), FormatError, "schema: expected 1, got None"),
     "unknown field": (at("code", to="os.system"), FormatError, "unknown field 'code'"),
     "no parts": (at("parts", to=[]), FormatError, "each tensor belongs to one part|expected an extractor"),
     "one part": (dropped("parts", 1), FormatError, "expected an extractor, the contract's adapters, a head"),
@@ -471,7 +471,7 @@ def test_other_files_are_named(honest: bytes, tmp_path: Path) -> None:
         (b"", "truncated or empty"),
         (b"PK\x03\x04" + bytes(100), "a zip archive, which is what torch.save writes"),
         (serialise({"w": torch.zeros(1)}), "without a description: no export of compatkit"),
-        (serialise({"w": torch.zeros(1)}, "[]"), "expected an object of schema 1"),
+        (serialise({"w": torch.zeros(1)}, "[]"), "description: expected object"),
         (serialise({"w": torch.zeros(1)}, "{"), "not valid JSON"),
         (serialise({"w": torch.zeros(1)}, "[" * 5000), "nested deeper|not valid JSON"),
         (serialise({"w": torch.zeros(1)}, '{"schema":1,"schema":1}'), "appears twice"),

@@ -11,7 +11,7 @@ import torch
 from swept import TASK, write_recipe
 
 import compatkit as ck
-from compatkit.contracts.canonical import dumps, loads
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import Incomplete, TrainingError, UsageError
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.results import accuracies

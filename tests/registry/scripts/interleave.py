@@ -22,7 +22,7 @@ from actors import Actor
 from registry_parts import CONDITIONS, check, collected, manifest_for, put, whole
 from scenarios import EXTRACTOR, HEAD, family, no_waiting, one, publish
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import Parent
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable

@@ -21,7 +21,7 @@ from pathlib import Path
 from registry_parts import CONDITIONS, check, collected, manifest_for, put
 from scenarios import EXTRACTOR, HEAD, family, no_waiting
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import Parent
 from compatkit.errors import NotFound
 from compatkit.registry.index.lookup import Index

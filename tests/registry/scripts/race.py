@@ -21,7 +21,7 @@ from bound_parts import publish_extractor, publish_head
 from registry_parts import CONDITIONS, collected, manifest_for, put
 from scenarios import EXTRACTOR, HEAD, no_waiting
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.errors import CompatkitError, IntegrityError, PolicyBroken
 from compatkit.registry import disk as durable
 from compatkit.registry.index.lookup import Index

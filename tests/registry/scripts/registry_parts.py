@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from compatkit.contracts.canonical import loads
+from compatkit.contracts.codec import loads
 from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protocol, Structural
 from compatkit.contracts.manifest import Manifest, Payload, edges
 from compatkit.registry.maintenance.gc import plan

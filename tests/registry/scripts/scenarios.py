@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 from registry_parts import CONDITIONS, check, manifest_for, put
 
-from compatkit.contracts.canonical import dumps
+from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable

@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from compatkit.contracts.canonical import is_digest
 from compatkit.contracts.channels import BYTES
+from compatkit.contracts.codec import is_digest
 from compatkit.contracts.contract import (
     Anchor,
     Blueprint,

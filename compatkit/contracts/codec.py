@@ -1,0 +1,357 @@
+"""Canonical JSON and attrs classes: one value has one sequence of bytes.
+
+``dumps`` writes JSON values and attrs classes, ``loads`` reads JSON values strictly, ``decode`` reads attrs classes;
+``unstructure`` and ``structure`` turn attrs classes into JSON values and back. msgspec reads classes fast, but takes
+unknown and duplicate keys: what it read is written again, and unless that gives the same bytes, the strict reader says
+what is wrong and where.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import sys
+import types
+import typing
+import unicodedata
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from itertools import accumulate
+from typing import Any, Literal, TypeAlias, get_args, get_origin
+
+import attrs
+
+from compatkit.errors import FormatError
+
+Place: TypeAlias = "str | tuple[Place, str | int]"
+"""The name of a document, or a place with the key or index of what stands in it.
+
+Text that grew with every step would cost its whole length again for each of millions of values.
+"""
+LONGEST_KEY = 80
+"""Characters that are shown of a key."""
+MAX_BYTES = 64 * 2**20
+"""Largest JSON document that is read, in bytes."""
+MAX_DEPTH = 100
+"""Deepest nesting of lists and objects that is written or read."""
+MAX_VALUES = 1_000_000
+"""Most commas and opening brackets in one document: the memory of an empty list is 30 times its two bytes."""
+MAX_KEY = 512
+"""Longest key, in characters: it is shown for each of the values below it."""
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_LONG = re.compile(rf'"[^"]{{{MAX_KEY + 1}}}')
+_STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"(\s*:)?')
+_BRACKET = re.compile(r"[\[\]{}]")
+
+
+def digest(data: bytes | bytearray | memoryview) -> str:
+    """Return ``"sha256:<64 hex digits>"`` of ``data``."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def is_digest(value: object) -> bool:
+    """Tell whether ``value`` is ``sha256:`` and 64 lower-case hex digits."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def told(place: Place) -> str:
+    """Return a place in words: ``"manifest.contract.data.labels[3]"``."""
+    steps: list[str] = []
+    while not isinstance(place, str):
+        place, step = place
+        steps.append(f"[{step}]" if isinstance(step, int) else f".{step:.{LONGEST_KEY}}")
+    return place + "".join(reversed(steps))
+
+
+def dumps(value: Any) -> bytes:
+    """Return the canonical JSON of ``value``: sorted keys, NFC, compact, UTF-8, one newline at the end.
+
+    Args:
+        value: JSON values or attrs classes, see ``unstructure``.
+
+    Raises:
+        FormatError: The value holds NaN, infinity, a key that is no string, two keys that are the same
+            in NFC, a lone surrogate, nesting beyond 100, or something JSON cannot express.
+    """
+    try:
+        return _ENCODER.encode(unstructure(value)).encode() + b"\n"
+    except UnicodeEncodeError as error:
+        near = error.object[max(error.start - 40, 0) : error.end]
+        raise FormatError(f"{near!r} ends with half a surrogate pair, which UTF-8 cannot store.") from None
+
+
+def loads(
+    data: bytes | bytearray | memoryview,
+    *,
+    what: str,
+    max_bytes: int = MAX_BYTES,
+    max_depth: int = MAX_DEPTH,
+    max_values: int = MAX_VALUES,
+    any_key: bool = False,
+) -> Any:
+    """Read JSON strictly.
+
+    Args:
+        data: UTF-8 bytes.
+        what: What the bytes are, for messages: ``"manifest sha256:..."``.
+        max_bytes: Larger documents are refused before they are parsed.
+        max_depth: Deeper documents are refused.
+        max_values: Documents with more commas and opening brackets are refused before they are parsed.
+        any_key: Whether keys may be longer than 512 characters.
+
+    Raises:
+        FormatError: Not UTF-8, not JSON, duplicate keys, NaN, infinity or minus zero, lone surrogates, too large,
+            too deep, too many values, a key too long.
+    """
+    if len(data) > max_bytes:
+        raise FormatError(f"{what}: at most {max_bytes} bytes of JSON are read, got {len(data)}.")
+    if len(data) == 0:
+        raise FormatError(f"{what}: expected JSON, got an empty file.")
+    try:
+        text = str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{what}: expected UTF-8, got byte {error.start} that is none.") from None
+    if (count := _count(text)) > max_values:
+        raise FormatError(
+            f"{what}: at most {max_values} commas and opening brackets are read, there are {count}."
+        )
+    try:
+        value = (_WATCHFUL if "-0" in text else _READER).decode(text)
+        if "\\ud" in text or "\\uD" in text:  # only an escape can bring a surrogate into UTF-8
+            _ENCODER.encode(value).encode()
+    except RecursionError:
+        raise FormatError(f"{what}: nested deeper than {max_depth} levels.") from None
+    except UnicodeEncodeError:
+        raise FormatError(f"{what}: a string holds half a surrogate pair.") from None
+    except ValueError as error:  # JSONDecodeError, one of _HOOKS, or an integer of thousands of digits
+        raise FormatError(f"{what}: not valid JSON: {error}.") from None
+    _check_shape(text, what, max_depth, any_key)
+    return value
+
+
+def decode(kind: Any, data: bytes, *, what: str, max_bytes: int = MAX_BYTES) -> Any:
+    """Read an attrs class from strict JSON, within the bounds of ``loads``.
+
+    Args:
+        kind: The class. Fields with a default may be absent, but for one called ``schema``.
+        data: As ``dumps`` writes it, or the same value spelled otherwise.
+        what: What the bytes are, for messages.
+        max_bytes: Larger documents are refused before they are parsed.
+
+    Raises:
+        FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields: with the path, what was
+            expected there and what came.
+    """
+    import msgspec
+
+    # what goes wrong here goes wrong again below, where the strict reader says where
+    with suppress(msgspec.MsgspecError, ValueError, RecursionError, FormatError):
+        text = data.decode()
+        if len(data) <= max_bytes and _count(text) <= MAX_VALUES and unicodedata.is_normalized("NFC", text):
+            found = _decoder(kind).decode(data)
+            if _ENCODER.encode(found) == text.removesuffix("\n"):
+                _check_shape(text, what, MAX_DEPTH, False)
+                return found
+    return structure(kind, loads(data, what=what, max_bytes=max_bytes), what)
+
+
+def structure(kind: Any, value: Any, path: str) -> Any:
+    """Return the JSON ``value`` as ``kind``, an attrs class or any annotation that one uses.
+
+    Fields with a default may be absent, but for one called ``schema``; unknown fields are refused.
+
+    Raises:
+        FormatError: With the path, what was expected there and what came.
+    """
+    import msgspec
+
+    if attrs.has(kind) and isinstance(value, dict) and (field := attrs.fields_dict(kind).get("schema")):
+        schema = value.get("schema")
+        if type(schema) is not int or schema != field.default:
+            hint = (
+                "; it was written by a newer compatkit, upgrade to read it" if isinstance(schema, int) else ""
+            )
+            raise FormatError(f"{path}.schema: expected {field.default}, got {schema!r:.40}{hint}.")
+    found = _converted(kind, value, path)
+    if isinstance(value, (dict, list)):
+        _check_known(value, msgspec.to_builtins(found), path)
+    return found
+
+
+def unstructure(value: Any) -> Any:
+    """Return ``value`` as JSON values: attrs classes as objects with every field, tuples as lists, text in NFC.
+
+    A field with ``metadata={"absent_where_default": True}`` is left out where it has its default, so that what was
+    written before there was such a field keeps its bytes.
+
+    Raises:
+        FormatError: See ``dumps``.
+    """
+    return _plain(value, "value", 0, False)
+
+
+def _plain(value: Any, place: Place, depth: int, floats: bool) -> Any:
+    if value is None or isinstance(value, (bool, int)):
+        # an equal manifest must have equal bytes: a mean given as 0 is written as 0.0
+        return float(value) if floats and type(value) is int and abs(value) <= sys.float_info.max else value
+    if isinstance(value, str):
+        return str(value) if value.isascii() else unicodedata.normalize("NFC", value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise FormatError(f"{told(place)}: JSON has no {value}; only finite numbers can be stored.")
+        return value
+    if depth >= MAX_DEPTH:
+        raise FormatError(f"{told(place)}: nested deeper than {MAX_DEPTH} levels.")
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, (place, index), depth + 1, floats) for index, item in enumerate(value)]
+    if type(value) is not dict and attrs.has(type(value)):
+        floating = _fields(type(value))[1]
+        return {
+            name: _plain(item, (place, name), depth + 1, name in floating)
+            for name, item in _members(value).items()
+        }
+    if not hasattr(value, "items"):
+        raise FormatError(f"{told(place)}: expected a JSON value, got {type(value).__name__}: {value!r:.80}.")
+    plain: dict[str, Any] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise FormatError(f"{told(place)}: keys must be strings, got {key!r:.80} ({type(key).__name__}).")
+        name = str(key) if key.isascii() else unicodedata.normalize("NFC", key)
+        if name in plain:
+            raise FormatError(
+                f"{told(place)}: two keys become {name!r:.80} in Unicode's composed form (NFC); rename one."
+            )
+        plain[name] = _plain(item, (place, name), depth + 1, False)
+    return plain
+
+
+def _members(value: Any) -> dict[str, Any]:
+    """Return the fields of an attrs class that are written."""
+    names, _, optional = _fields(type(value))
+    found = {name: getattr(value, name) for name in names}
+    for name, default in optional.items():
+        if found[name] == default:
+            del found[name]
+    return found
+
+
+@cache
+def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str], dict[str, Any]]:
+    """Return annotations, names of those that hold floats, and defaults of those that may be left out."""
+    hints = typing.get_type_hints(kind)
+    fields = attrs.fields(kind)
+    optional = {field.name: field.default for field in fields if "absent_where_default" in field.metadata}
+    floats = frozenset(name for name, hint in hints.items() if hint in (float, tuple[float, ...]))
+    return {field.name: hints[field.name] for field in fields}, floats, optional
+
+
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_members
+)
+
+
+@cache
+def _decoder(kind: Any) -> Any:
+    import msgspec
+
+    return msgspec.json.Decoder(kind)
+
+
+def _count(text: str) -> int:
+    # those inside strings are counted too: finding the strings would take longer than reading the document
+    return text.count(",") + text.count("[") + text.count("{")
+
+
+def _check_shape(text: str, what: str, max_depth: int, any_key: bool) -> None:
+    """Raise if a document of JSON is nested too deep or has a key too long."""
+    if text.count("[") + text.count("{") > max_depth:  # fewer brackets than levels cannot be nested too deep
+        brackets = _BRACKET.findall(_STRING.sub("", text))
+        if max(accumulate(1 if one in "[{" else -1 for one in brackets)) > max_depth:
+            raise FormatError(f"{what}: nested deeper than {max_depth} levels.")
+    if any_key or not (
+        _LONG.search(text) or '\\"' in text
+    ):  # most documents hold no text that could be so long
+        return
+    for match in _STRING.finditer(text):
+        if match[2] and len(match[1]) > MAX_KEY and len(key := json.loads(f'"{match[1]}"')) > MAX_KEY:
+            raise FormatError(
+                f"{what}: a key has {len(key)} characters, at most {MAX_KEY} are read: {key!r:.80}."
+            )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    built = dict(pairs)
+    if len(built) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"the key {twice!r:.80} appears twice in one object")
+    return built
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text:.40} is not a finite float")
+    return number
+
+
+def _whole(text: str) -> int:
+    if text == "-0":
+        raise ValueError("-0 is a whole number to some readers and a fraction to others; write 0")
+    return int(text)
+
+
+_HOOKS: Any = {"object_pairs_hook": _unique, "parse_constant": _finite, "parse_float": _finite}
+_READER, _WATCHFUL = json.JSONDecoder(**_HOOKS), json.JSONDecoder(**_HOOKS, parse_int=_whole)
+
+
+def _check_known(value: Any, known: Any, place: Place) -> None:
+    """Raise if a list or object of JSON holds keys that were not read."""
+    if type(value) is dict and not value.keys() <= known.keys():
+        unknown = min(value.keys() - known.keys())
+        raise FormatError(
+            f"{told(place)}: unknown field {unknown!r:.100}; known are {', '.join(known)}. A newer compatkit may have "
+            "written it; other programs keep their values under 'extensions'."
+        )
+    for step, item in value.items() if type(value) is dict else enumerate(value):
+        if (kind := type(item)) is dict or kind is list:
+            _check_known(item, known[step], (place, step))
+
+
+def _converted(kind: Any, value: Any, place: Place) -> Any:
+    """Return a JSON value as ``kind``; raise for what does not fit, as deep inside as it stands."""
+    import msgspec
+
+    try:
+        return msgspec.convert(value, kind)
+    except FormatError as error:  # a validator names its field
+        fault = f"{told(place)}.{error}"
+    except msgspec.ValidationError as error:
+        expected = str(error).partition(", got ")[0].replace("`", "")
+        if get_origin(kind) is Literal:
+            expected = "expected one of " + ", ".join(map(repr, get_args(kind)))
+        fault = f"{told(place)}: {expected[0].lower()}{expected[1:]}, got {value!r:.100}."
+    for part in _parts(kind, value, place):
+        _converted(*part)
+    raise FormatError(fault)
+
+
+def _parts(kind: Any, value: Any, place: Place) -> Iterator[tuple[Any, Any, Place]]:
+    """Yield what stands directly in a JSON value, each with the annotation that it should fit and its place."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        for one in arguments:
+            yield from _parts(one, value, place)
+    elif isinstance(value, dict) and attrs.has(kind):
+        hints = _fields(kind)[0]
+        yield from ((hints[name], item, (place, name)) for name, item in value.items() if name in hints)
+    elif isinstance(value, dict) and origin is Mapping:
+        yield from ((arguments[1], item, (place, name)) for name, item in value.items())
+    elif isinstance(value, list) and origin is tuple:
+        kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+        yield from (
+            (one, item, (place, at)) for at, (one, item) in enumerate(zip(kinds, value, strict=False))
+        )
