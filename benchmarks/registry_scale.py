@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sqlite3
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ from registry_mlflow import Filled
 from registry_settings import Given
 
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.index.search import Found, Query
+from compatkit.registry.index.search import Query
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 
@@ -71,7 +70,6 @@ def _finding(
         files: turn(lambda: _document(f"{store.root}/blobs/sha256", path), None),
         "opened": turn(lambda: _digest(Store.open(store.root), pinned)),
         "resolve": turn(lambda: _digest(store, pinned)),
-        "find": turn(lambda: _found(index.find(name, version))),
         "manifest": turn(lambda: store.manifest(pinned), None),
         **(rival.get() if rival else {}),
     }
@@ -79,16 +77,11 @@ def _finding(
     others = [label for label in contestants if label.startswith("MLflow")]
     rows = [
         Row(f"open, and look one version up ({large.versions:,} versions)", start, "opened", FIVE),
-        Row("look a version up: what it is, from the index (Index.find)", SELECT, "find", FIVE, others),
         Row("look a version up: its digest, from its file (Store.resolve)", SELECT, "resolve", FIVE, others),
         Row("the same, beside the file alone", file, "resolve"),
         Row("read a manifest, verified and field by field (Store.manifest)", files, "manifest"),
     ]
     return lines(rows, times)
-
-
-def _found(one: Found | None) -> str:
-    return one.digest[7:] if one is not None else ""
 
 
 def _digest(store: Store, pinned: str) -> str:
@@ -143,15 +136,8 @@ def _searching(
         fresh.close()
         return found
 
-    refs, compared = f"{large.store.root}/refs", f"{floor} and a look at the file of each"
-
-    def looked() -> int:
-        found = connection.execute(sql, ("7", PAGE)).fetchall()
-        return sum(os.lstat(f"{refs}/{name}/@versions/{version}").st_size > 0 for name, version, _ in found)
-
     contestants = {
         floor: Contestant(lambda: len(connection.execute(sql, ("7", PAGE)).fetchall()), check=same, calls=10),
-        compared: Contestant(looked, check=same, calls=10),
         "search": Contestant(lambda: len(index.search(query)), check=same, calls=10),
         "anew": Contestant(anew, check=same),
         **(rival.search(PAGE, same) if rival else {}),
@@ -159,15 +145,8 @@ def _searching(
     times = compete(contestants, given.rounds, given.seed)
     others = [label for label in contestants if label.startswith("MLflow")]
     table = [
-        Row(
-            f"versions with a tag ({len(rows)} rows), compared with their files",
-            floor,
-            "search",
-            FIVE,
-            others,
-        ),
-        Row("the same, beside a SELECT that compares them too", compared, "search"),
-        Row("the same, index opened anew: every folder is looked at", floor, "anew"),
+        Row(f"versions with a tag ({len(rows)} rows)", floor, "search", FIVE, others),
+        Row("the same, index opened anew", floor, "anew"),
         *(
             Row("versions with a tag, beside MLflow", one, "search", Gate(1 / 20, text="20 x faster"))
             for one in others
@@ -197,7 +176,7 @@ def _listing(
         Row(f"list {len(large.names):,} names, from the index (Store.names)", floor, "index", FIVE, others),
         Row("the same, from the files (References.names)", floor, "store"),
         Row("the same, beside a walk", walk, "store", FIVE),
-        Row("list them with latest version, kind, network, compared with their files (ls)", floor, "listing"),
+        Row("list them with latest version, kind, network (ls)", floor, "listing"),
         *(Row("list names, beside MLflow", one, "index", Gate(1 / 50, text="50 x faster")) for one in others),
     ]
     return lines(rows, times)

@@ -39,7 +39,6 @@ def _told(status: Status) -> dict[str, str]:
     where = {
         "file": f"{status.path} ({size(status.bytes)})",
         "memory": f"in memory of this process only: {status.reason}",
-        "files": f"nowhere, the files are read each time: {status.reason}",
     }[status.kept]
     told = {"kept": where, "changed": status.changed or "", "names": f"{status.names:,}"}
     told |= {"versions": f"{status.versions:,}", "manifests": f"{status.manifests:,}"}

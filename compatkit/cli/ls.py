@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +13,7 @@ from compatkit.cli.roots import store
 from compatkit.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from compatkit.registry.index.listed import Listed
+    from compatkit.registry.index.lookup import Listed
 
 HEADER = ("name", "version", "kind", "parameters", "network", "aliases")
 PAGE = 1000
@@ -29,18 +28,15 @@ PAGE = 1000
 def ls_command(context: click.Context, pattern: str | None, machine: bool) -> None:
     """List components with versions, kinds and aliases; damaged ones are listed too, with exit code 3."""
     held = store(context)
-    lines = held.index.listing(pattern)
-    damaged: list[Listed] = []
+    every = held.index.listing(pattern)
+    damaged = [line for line in every if line.error]
     if machine:
-        every = list(lines)
         emit([line.to_json() for line in every])
-        damaged = [line for line in every if line.error]
     else:
         sizes: list[int] = []
-        while page := list(islice(lines, PAGE)):
-            sizes = _table(page, sizes)
-            damaged += [line for line in page if line.error]
-        if not sizes:
+        for start in range(0, len(every), PAGE):
+            sizes = _table(every[start : start + PAGE], sizes)
+        if not every:
             click.echo(
                 "no components" + (f" match {pattern!r}" if pattern else f" in {clean(str(held.root))} yet")
             )

@@ -63,7 +63,7 @@ def search_command(
     as_words = pattern is not None and not is_pattern(pattern) and not {"@", ":"} & {*pattern}
     filters["anywhere" if as_words else "pattern"] = pattern
     query = Query(kind=kind and kind.replace(" ", "_"), tags=tagged, limit=most, **filters)  # pyright: ignore[reportArgumentType]
-    found = list(index.each(query))
+    found = index.search(query)
     total = len(found) if most is None or len(found) < most else max(len(found), index.count(query))
     if machine:
         emit({"total": total, "components": [one.to_json() for one in found]})

@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -274,6 +274,22 @@ def discard(path: Path) -> None:
 def temporary(folder: Path) -> Path:
     """Return a new path in ``folder`` that no other process chooses."""
     return folder / f"{os.getpid()}-{os.urandom(8).hex()}"
+
+
+@contextmanager
+def announced(root: Path) -> Iterator[None]:
+    """Keep an empty draft in ``tmp`` meanwhile, so that the index sees what changes without a draft of its own.
+
+    Where that is not possible, nothing is said: a full disk can still be repaired.
+    """
+    draft = temporary(root / "tmp")
+    with suppress(OSError, IntegrityError):
+        check_folders(draft.parent, root)
+        write(draft, [], root=root)
+    try:
+        yield
+    finally:
+        discard(draft)
 
 
 def create_once(path: Path, data: bytes, root: Path, ready: Callable[[], object] | None = None) -> bool:

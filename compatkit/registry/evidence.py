@@ -21,9 +21,8 @@ from compatkit.contracts.manifest import Edge
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
-from compatkit.registry.index.evidence import FOLDER, Files
 from compatkit.registry.os_errors import environment
-from compatkit.registry.results import FUNCTION, Result, to_bytes
+from compatkit.registry.results import FOLDER, FUNCTION, Result, to_bytes
 
 if TYPE_CHECKING:
     from compatkit.registry.index.lookup import Index
@@ -38,12 +37,12 @@ class Evidence:
     Attributes:
         root: Of the registry.
         objects: Its blobs.
-        index: Answers for many pairs at once; None reads the files.
+        index: Answers for many pairs at once.
     """
 
     root: Path
     objects: Objects
-    index: Index | None = None
+    index: Index
 
     def keep(
         self,
@@ -84,11 +83,7 @@ class Evidence:
             IntegrityError: A folder below ``evidence`` is a symbolic link.
             EnvironmentFailure: The files cannot be read.
         """
-        if self.index is not None:
-            found = self.index.results(extractors, heads)
-        else:
-            with environment("read", self.root / FOLDER):
-                found = list(Files(self.root).kept(extractors, heads))
+        found = self.index.results(extractors, heads)
         return sorted(found, key=lambda one: (one.written, one.digest))
 
     def record(self, extractor: str, head: str, conditions: Mapping[str, Any], result: bytes) -> Edge:

@@ -17,6 +17,7 @@ from compatkit.errors import FormatError
 
 MAX_BYTES = 2**20
 """Of one result; a thousand class names take 20,000."""
+FOLDER = "evidence"
 FUNCTION = "value:sha256:"
 """Prefix of a function digest; folders are named by what follows it."""
 Values = Mapping[str, Any]

@@ -17,6 +17,7 @@ from compatkit.cli.index import index_command
 from compatkit.cli.ls import ls_command
 from compatkit.cli.options import Given
 from compatkit.cli.search import search_command
+from compatkit.cli.verify import verify_command
 from compatkit.contracts.manifest import About
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.registry.index.lookup import Index
@@ -223,6 +224,8 @@ def test_ls_lists_the_damaged_with_exit_code_3(run: Run, hand: Hand) -> None:
     hand.publish("broken", "1.0.0", b"x" * 72)
     digest = Store.open(hand.root).resolve("shared.dcc").digest
     hand.blob(str(digest)).write_bytes(b"other")
+    assert run(ls_command).out.count("damaged") == 1  # a file that was read once is not read again
+    run(verify_command)
     said = run(ls_command)
     assert said.code == 3 and said.out.count("damaged") == 2 and "digits/mnist.head" in said.out
     assert "damaged broken:" in said.err and "damaged shared.dcc:" in said.err and "other bytes" in said.err

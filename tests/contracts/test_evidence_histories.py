@@ -31,7 +31,7 @@ from compatkit.contracts.contract import Label
 from compatkit.contracts.manifest import function_digest
 from compatkit.data.split import Split
 from compatkit.evaluation import keys, matrix
-from compatkit.registry.index import scanning
+from compatkit.registry.index import looks
 from compatkit.registry.index import tables as index_tables
 
 FIRST = 1_000_000_000
@@ -351,7 +351,7 @@ def world(**patches: Any) -> Iterator[World]:
         patch.setattr(index_tables, "SYNCHRONOUS", "OFF")
         patch.setattr(cells, "METRIC_VERSION", "1")
         for name, value in patches.items():
-            patch.setattr(scanning, name, value)
+            patch.setattr(looks, name, value)
         made = World(Path(folder) / "parts")
         patch.setattr(matrix, "measure", made.measure)
         patch.setattr(filling, "load", lambda store, place: made_part(made, place))

@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 from handmade import Hand, part, tagged
 
-from compatkit.registry.blobs import Objects
-from compatkit.registry.index import scanning
+from compatkit.registry.index import looks
 from compatkit.registry.index import tables as index_tables
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.refs import References
 
 pytestmark = pytest.mark.case("E3")
 SCRIPT = Path(__file__).parent / "scripts" / "index_use.py"
@@ -28,7 +26,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "index_use.py"
 @pytest.fixture
 def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hand:
     """A registry of three components whose times can be trusted."""
-    monkeypatch.setattr(scanning, "SETTLED_NS", 0)
+    monkeypatch.setattr(looks, "SETTLED_NS", 0)
     monkeypatch.setattr(index_tables, "PATIENCE", 0.05)
     made = Hand.init(tmp_path / "parts")
     for name in ("a", "b", "c/d"):
@@ -47,9 +45,9 @@ def answers(index: Index) -> list[Any]:
     return [
         index.names(),
         index.search(),
-        list(index.listing()),
+        index.listing(),
         index.referenced(),
-        index.find("a", "1.0.0"),
+        index.count(kind="extractor"),
     ]
 
 
@@ -81,7 +79,7 @@ def test_a_damaged_file_is_replaced(index: Index, right: list[Any], damage: str)
     assert answers(index) == right
     status = index.status()
     assert status.kept == "file" and status.names == 3
-    assert answers(Index.of(index._places.references.root, "id")) == right
+    assert answers(Index.of(index.references.root, "id")) == right
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -211,39 +209,43 @@ def test_a_full_disk_leaves_the_index_in_memory(
     assert index.status().kept == "memory" and "full" in index.status().reason
 
 
-@pytest.mark.parametrize("error", [sqlite3.OperationalError("disk I/O error"), sqlite3.DatabaseError("odd")])
-def test_without_sqlite_the_files_are_walked(
-    hand: Hand, right: list[Any], monkeypatch: pytest.MonkeyPatch, error: Exception
+@pytest.mark.skipif(os.name == "nt", reason="pipes and links")
+@pytest.mark.parametrize("which", ["index.sqlite", "index.sqlite-journal", "index.sqlite-wal"])
+@pytest.mark.parametrize("kind", ["pipe", "link", "dangling link"])
+def test_what_is_no_plain_file_is_never_opened(
+    hand: Hand, right: list[Any], tmp_path: Path, which: str, kind: str
 ) -> None:
-    def fail(*arguments: Any, **settings: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(sqlite3, "connect", fail)
-    index = Index.of(hand.root, "id", Objects(hand.root), References(hand.root))
-    assert answers(index) == right
-    assert index.status().kept == "files" and index.status().reason == str(error)
-    hand.publish("e", "1.0.0", hand.put(part("head")))
-    assert index.count(kind="head") == 1 and [str(one) for one in index.each(kind="head")] == ["e@1.0.0"]
-    assert index.refresh() == 0
+    place, outside = Index.of(hand.root, "id").path.with_name(which), tmp_path / "outside"
+    place.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(outside)
+    if kind == "link":
+        outside.write_bytes(b"")
+    index = Index.of(hand.root, "id")
+    assert answers(index) == right and index.status().kept == "memory"
+    assert "no plain file" in index.status().reason and os.path.lexists(place)
+    assert outside.exists() == (kind == "link") and (kind != "link" or outside.read_bytes() == b"")
 
 
 def test_content_that_is_not_as_expected_is_made_anew_once(
     index: Index, right: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = sqlite3.connect(index.path)
-    connection.executescript("UPDATE folders SET live = 5; UPDATE manifests SET more = '[1'")
+    connection.executescript("UPDATE manifests SET more = '[1'")
     connection.close()
-    assert answers(index) == right and index.status().kept == "file"
-    monkeypatch.setattr("compatkit.registry.index.lookup.list_names", lambda *arguments: [][1])
+    assert answers(index) == answers(index) and index.search() == right[1] and index.status().kept == "file"
+    monkeypatch.setattr("compatkit.registry.index.search.count", lambda *arguments: [][1])
     with pytest.raises(IndexError):
-        list(index.listing())
+        index.count()
 
 
 def test_a_defect_of_the_program_is_no_reason_to_retreat(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index.names()
-    index._places.answers().tables.connection.close()  # type: ignore[union-attr]
+    index._open().tables.connection.close()
     with pytest.raises(sqlite3.ProgrammingError):
         index.names()
 
@@ -252,16 +254,16 @@ def test_a_defect_of_the_program_is_no_reason_to_retreat(
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_forked_child_opens_a_connection_of_its_own(hand: Hand, index: Index) -> None:
     assert index.names() == ["a", "b", "c/d"]
-    held = index._places.answers()
-    index._places.lock.acquire()  # as if another thread of the parent were inside at this moment
+    held = index._open()
+    index._lock.acquire()  # as if another thread of the parent were inside at this moment
     child = os.fork()
     if child == 0:
         hand.publish("e", "1.0.0", hand.put(part()))
-        good = index.names() == ["a", "b", "c/d", "e"] and index._places.answers() is not held
+        good = index.names() == ["a", "b", "c/d", "e"] and index._open() is not held
         os._exit(0 if good and index.status().kept == "file" else 1)
-    index._places.lock.release()
+    index._lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert index._places.answers() is held and index.names() == ["a", "b", "c/d", "e"]
+    assert index._open() is held and index.names() == ["a", "b", "c/d", "e"]
 
 
 @pytest.mark.case("D6")

@@ -18,9 +18,9 @@ from compatkit.contracts.contract import Anchor, Label, Port, Structural
 from compatkit.contracts.manifest import About, Manifest, edges, from_bytes, to_bytes
 from compatkit.contracts.spelling import spelling
 from compatkit.errors import FormatError, NotFound, UsageError
+from compatkit.registry.index.facts import profile
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.index.profiles import profile, spelled
-from compatkit.registry.index.search import Query
+from compatkit.registry.index.search import Query, glob, spelled
 
 
 def with_contract(manifest: Manifest, **changes: Any) -> Manifest:
@@ -129,7 +129,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("many", [0, 1000], ids=["walking along names", "from what fits"])
 def test_filters(names: Any, monkeypatch: pytest.MonkeyPatch, case: str, many: int) -> None:
-    monkeypatch.setattr("compatkit.registry.index.reading.MANY", many)
+    monkeypatch.setattr("compatkit.registry.index.search.MANY", many)
     filters, expected = CASES[case]
     assert names(**filters) == expected
 
@@ -138,7 +138,7 @@ def test_order_limit_and_offset(index: Index) -> None:
     found = [str(one) for one in index.search()]
     assert found == sorted(found) and len(found) == 7 and "digits/mnist.head@0.9.0" == found[1]
     assert [str(one) for one in index.search(limit=2, offset=1)] == found[1:3]
-    assert index.search(limit=0) == [] and list(index.each(limit=0)) == [] and index.search(offset=99) == []
+    assert index.search(limit=0) == [] and index.search(offset=99) == []
     assert index.search(Query(kind="head"))[0].kind == "head"
 
 
@@ -315,8 +315,6 @@ def test_class_names_are_spelled_as_everywhere(name: str) -> None:
 @given(st.text("ab/*?[]!-.", max_size=8))
 def test_globs_mean_what_they_mean_to_python(pattern: str) -> None:
     import sqlite3
-
-    from compatkit.registry.index.queries import glob
 
     known = ["a", "b", "a/b", "ab", "a-b", "a.b", "b/a/b", "abab", "aaa"]
     connection = sqlite3.connect(":memory:")

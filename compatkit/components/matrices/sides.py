@@ -166,7 +166,7 @@ class Sides:
         query = where.query(kind)
         if query is None:
             return list(found.values())
-        hits = {(one.name, one.version) for one in self.store.index.each(query)}
+        hits = {(one.name, one.version) for one in self.store.index.search(query)}
         fitting = [one for one in found.values() if (one.place.name, str(one.place.version)) in hits]
         if not fitting:
             told = ", ".join(where.texts)

@@ -20,7 +20,7 @@ class Containing(Shown, Building):
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names that have a version which is not withdrawn, sorted; damaged components are passed over."""
-        return (one.name for one in self.store.index.each(latest=True))
+        return (one.name for one in self.store.index.search(latest=True))
 
     def __len__(self) -> int:
         """Return how many names ``iter`` yields."""

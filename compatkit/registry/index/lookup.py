@@ -1,12 +1,14 @@
 """The index: a disposable copy of what the files below ``refs`` and the manifests say, for fast answers.
 
-Files are the truth. The copy lies in the user's cache folder; if it is damaged, old, locked or gone, it is made anew,
-else in memory, and where SQLite itself does not work the files are asked each time. No state of it is ever an error.
+Files are the truth. The copy lies in the user's cache folder; if it is damaged or gone, it is made anew, and where no
+file can be used it is kept in memory. No state of it is ever an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,25 +19,76 @@ import attrs
 from compatkit.contracts.codec import is_digest
 from compatkit.errors import IntegrityError, InvalidName, UsageError
 from compatkit.registry import cache, resolving
+from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects
-from compatkit.registry.index.folders import Progress
-from compatkit.registry.index.listed import Listed
-from compatkit.registry.index.listing import list_names
-from compatkit.registry.index.places import Kept, Places
-from compatkit.registry.index.reading import Reader
-from compatkit.registry.index.scanning import Watch, parsed
+from compatkit.registry.index import search
+from compatkit.registry.index.results import Results
 from compatkit.registry.index.search import Found, Query
-from compatkit.registry.index.tables import FAILURES, FILE, ODD
-from compatkit.registry.index.walking import Walk
-from compatkit.registry.names import Reference, Version
+from compatkit.registry.index.sync import Progress, Sync
+from compatkit.registry.index.tables import FAILURES, FILE, Kept, Tables, inode_of, is_broken, remove
+from compatkit.registry.names import Reference
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import References
 from compatkit.registry.results import Result
 
-PAGE = 1000
-"""Rows of a stream that are asked for at once."""
+_ODD = (TypeError, ValueError, LookupError, AttributeError)
+"""What comes of content that is damaged and still a database: texts where numbers were, bytes that are no text."""
 _MARKS = frozenset("*?[")
+_COUNTS = (
+    "SELECT (SELECT count(*) FROM folders WHERE versions > 0), (SELECT count(*) FROM versions WHERE state < 2),"
+    " (SELECT count(*) FROM manifests WHERE kind NOT NULL OR error NOT NULL),"
+    " (SELECT count(*) FROM manifests WHERE error IS NOT NULL)"
+    " + (SELECT count(*) FROM versions WHERE error IS NOT NULL)"
+)
+_LISTING = (
+    "SELECT f.name, f.live, f.aliased, ifnull(f.error, m.error), m.kind, m.parameters, m.model, m.split"
+    " FROM folders f LEFT JOIN manifests m ON m.id = f.manifest WHERE f.versions > 0 AND f.live <> ''"
+)
+_ROOTS = (
+    "SELECT DISTINCT f.name, m.digest FROM versions v JOIN folders f ON f.id = v.folder"
+    " JOIN manifests m ON m.id = v.manifest"
+)
+_EDGES = "SELECT m.digest, e.digest FROM edges e JOIN manifests m ON m.id = e.manifest"
+_REFERENCED = (
+    "WITH RECURSIVE kept (id) AS (SELECT DISTINCT manifest FROM versions WHERE manifest IS NOT NULL"
+    " UNION SELECT m.id FROM kept CROSS JOIN edges e ON e.manifest = kept.id AND e.followed"
+    " CROSS JOIN manifests m ON m.digest = e.digest)"
+    " SELECT digest FROM kept CROSS JOIN manifests USING (id)"
+    " UNION ALL SELECT e.digest FROM kept CROSS JOIN edges e ON e.manifest = kept.id"
+)
 Answer = TypeVar("Answer")
+_forked: list[object] = []
+"""Connections of the parent process: a child must neither use nor close them."""
+
+
+@attrs.frozen
+class Listed:
+    """A name with versions that are not withdrawn; the facts are those of the latest.
+
+    Attributes:
+        version: The latest.
+        versions: All of them, rising.
+        aliases: Version by alias.
+        error: What is damaged; nothing else is known then. ``""`` for a sound one.
+    """
+
+    name: str
+    version: str
+    versions: tuple[str, ...]
+    kind: str = ""
+    parameters: int = 0
+    model: str = ""
+    split: str = ""
+    aliases: Mapping[str, str] = attrs.field(factory=dict)
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values; of a damaged one, names, versions and error only."""
+        place = {"name": self.name, "version": self.version, "versions": list(self.versions)}
+        if self.error:
+            return {**place, "error": self.error}
+        facts = {"kind": self.kind, "parameters": self.parameters, "model": self.model, "split": self.split}
+        return {**place, **facts, "aliases": dict(self.aliases)}
 
 
 @attrs.frozen
@@ -44,11 +97,11 @@ class Status:
 
     Attributes:
         path: Of the file.
-        kept: ``"file"``; ``"memory"`` of this process; ``"files"`` where SQLite does not work.
+        kept: ``"file"``, or ``"memory"`` of this process.
         reason: Why it is not kept in the file; ``""`` if it is.
         bytes: Of the file.
         changed: When the file was last written (UTC, ISO 8601), None if there is none.
-        read: Folders that were read again by the last look, which this question makes.
+        read: Folders that this process read when it last found that some had changed.
     """
 
     path: Path
@@ -67,17 +120,42 @@ class Status:
         return attrs.asdict(self) | {"path": str(self.path)}
 
 
+@attrs.frozen(eq=False)
+class Opened:
+    """Open tables, with what brings them up to date."""
+
+    tables: Tables
+    sync: Sync
+    results: Results
+
+
 @attrs.define(eq=False)
 class Index:
     """Finds components without opening their files; safe to share between threads, and to take along into a fork.
 
-    The first question looks at the time of every folder below ``refs``; later ones only do so again if a writer came
-    by, which ``<root>/tmp`` shows. A file that was rewritten in place is seen when it is about to be told.
+    A question costs a look at ``<root>/tmp`` where nothing was written since the last one, whoever asked it. What is
+    changed by hand is seen after the next write of a program, or ``rebuild``.
+
+    Attributes:
+        path: Of the file, which may not exist.
+        identity: ``Layout.id``.
+        references: Names and versions.
+        objects: Manifests.
     """
 
-    _places: Places = attrs.field(repr=False)
-    _watch: Watch | None = attrs.field(init=False, repr=False, default=None)
-    _read: int = attrs.field(init=False, repr=False, default=0)
+    path: Path
+    identity: str
+    references: References
+    objects: Objects
+    _kept: Kept = attrs.field(init=False, default="file")
+    _reason: str = attrs.field(init=False, default="")
+    _renewed: bool = attrs.field(init=False, default=False)
+    _copy: bool = attrs.field(init=False, default=True)
+    _inode: int = attrs.field(init=False, default=0)
+    _read: int = attrs.field(init=False, default=0)
+    _lock: Any = attrs.field(init=False, repr=False, factory=threading.RLock)
+    _process: int = attrs.field(init=False, repr=False, factory=os.getpid)
+    _opened: Opened | None = attrs.field(init=False, repr=False, default=None)
 
     @classmethod
     def of(
@@ -92,35 +170,18 @@ class Index:
             references: Its names and versions; None opens them.
         """
         path = cache.folder(root, identity) / FILE
-        return cls(Places(path, identity, references or References(root), objects or Objects(root)))
-
-    @property
-    def path(self) -> Path:
-        """Where the file is, or would be."""
-        return self._places.path
+        return cls(path, identity, references or References(root), objects or Objects(root))
 
     def names(self, pattern: str | None = None) -> list[str]:
         """Return all names that have a version, sorted; with a glob those it matches (``*`` also matches ``/``)."""
         if pattern is not None and not _MARKS.intersection(pattern):  # one name: its own folder tells
             try:
-                return [pattern] if self._places.references.versions(pattern) else []
+                return [pattern] if self.references.versions(pattern) else []
             except (InvalidName, IntegrityError):  # no name, or a link where one would be
                 return []
-        return self._ask(lambda answers: answers.names(pattern))
-
-    def find(self, name: str, version: str | Version) -> Found | None:
-        """Return what is known of one version, compared with its files; None if there is none.
-
-        Withdrawn and damaged versions are found too, and say so. No other file is looked at.
-
-        Raises:
-            InvalidName: Name or version is not valid.
-            IntegrityError: A folder on the way is a symbolic link.
-        """
-        number = parsed(str(version)) or attrs.astuple(
-            Version.parse(str(version))
-        )  # the latter says what is wrong
-        return self._ask(lambda answers: answers.find(name, number), fresh=False)
+        fits, values = search.glob("name", pattern)
+        sql = f"SELECT name FROM folders WHERE versions > 0{fits} ORDER BY name"
+        return [name for (name,) in self._rows(sql, values)]
 
     def search(self, query: Query | None = None, **filters: Any) -> list[Found]:
         """Return the versions that fit, by name and rising version; damaged ones are passed over.
@@ -134,55 +195,40 @@ class Index:
             NotFound: The parent does not exist.
         """
         ready = self._ready(query, filters)
-        return self._ask(lambda answers: answers.page(ready))
-
-    def each(self, query: Query | None = None, **filters: Any) -> Iterator[Found]:
-        """Yield what ``search`` returns, a page at a time; changes in the meantime show in later pages."""
-        ready = self._ready(query, filters)
-        left, after = ready.limit, None
-        while left is None or left > 0:
-            page = attrs.evolve(ready, limit=PAGE if left is None else min(PAGE, left))
-            if after is not None:
-                page = attrs.evolve(page, offset=0)
-            rows = self._ask(lambda answers, page=page, after=after: answers.page(page, after))
-            yield from rows
-            if not rows:
-                return
-            left = None if left is None else left - len(rows)
-            after = rows[-1].name, attrs.astuple(Version.parse(rows[-1].version))
+        return self._ask(lambda opened: search.search(opened.tables.connection, ready))
 
     def count(self, query: Query | None = None, **filters: Any) -> int:
-        """Return how many versions fit, whatever limit and offset; their files are not compared."""
+        """Return how many versions fit, whatever limit and offset."""
         ready = self._ready(query, filters)
-        return self._ask(lambda answers: answers.count(ready))
+        return self._ask(lambda opened: search.count(opened.tables.connection, ready))
 
-    def listing(self, pattern: str | None = None) -> Iterator[Listed]:
-        """Yield every name that has versions which are not withdrawn, with its latest; damaged ones say so."""
-        after = ""
-        while True:
-            rows = self._ask(lambda answers, after=after: _listing(answers, pattern, after))
-            yield from rows
-            if len(rows) < PAGE:
-                return
-            after = rows[-1].name
+    def listing(self, pattern: str | None = None) -> list[Listed]:
+        """Return every name that has versions which are not withdrawn, with its latest; damaged ones say so.
+
+        Aliases move, and are read from their files.
+        """
+        fits, values = search.glob("f.name", pattern)
+        sql = f"{_LISTING}{fits} ORDER BY f.name"
+        return self._ask(
+            lambda opened: [
+                self._listed(row) for row in opened.tables.connection.execute(sql, values).fetchall()
+            ]
+        )
 
     def roots(self) -> list[tuple[str, str]]:
         """Return every name with the digest of each manifest that a version of it points at, withdrawn or not."""
-        return self._ask(lambda answers: list(answers.roots()))
+        return self._rows(_ROOTS)
 
     def edges(self) -> list[tuple[str, str]]:
         """Return every known manifest's digest with each digest that must be kept with it."""
-        return self._ask(lambda answers: list(answers.edges()))
+        return self._rows(_EDGES)
 
     def referenced(self) -> set[str]:
         """Return the digests of all that any version keeps: its manifest, and along edges what those keep."""
-        return self._ask(lambda answers: answers.referenced())
+        return {digest for (digest,) in self._rows(_REFERENCED)}
 
     def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Result]:
         """Return what was measured of every extractor with every head, in no order; damaged results say so.
-
-        Each row is compared with the file that points at its document before it is told. The document itself is not
-        opened again: its digest was right when it was read.
 
         Args:
             extractors: Function digests, ``value:sha256:...``.
@@ -192,47 +238,46 @@ class Index:
             IntegrityError: A folder below ``evidence`` is a symbolic link.
             EnvironmentFailure: The files cannot be read.
         """
-        with environment("read", self._places.references.root / "evidence"):
-            return self._ask(lambda answers: answers.results(extractors, heads), fresh=False)
+        with environment("read", self.references.root / "evidence"):
+            return self._ask(lambda opened: opened.results.find(extractors, heads), fresh=False)
 
-    def refresh(self, *, everything: bool = False, progress: Progress | None = None) -> int:
-        """Look at all folders below ``refs`` and read again what changed.
+    def refresh(self, progress: Progress | None = None) -> int:
+        """Read again what was written since the last question; every question does so.
 
         Args:
-            everything: Whether to read all files, whatever is known of them.
             progress: Called with done, total and the name that is read.
 
         Returns:
-            How many folders were read again.
+            How many folders were read.
 
         Raises:
             EnvironmentFailure: The files below ``refs`` cannot be read.
             IntegrityError: The folder ``refs`` is a symbolic link.
         """
-        self._ask(lambda _: self._scan(everything, progress), fresh=False)
-        return self._read
+        return self._ask(lambda opened: self._sync(opened, False, progress), fresh=False)
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Forget everything and read all files again, in one transaction: others see the old index until it is done."""
         self.close()
-        self.refresh(everything=True, progress=progress)
+        self._ask(lambda opened: self._sync(opened, True, progress), fresh=False)
 
     def status(self) -> Status:
         """Return where the index is kept and what it holds."""
-        counts = self._ask(lambda answers: answers.counts())
+        counts = self._rows(_COUNTS)[0]
         size, changed = 0, None
         with suppress(OSError):
             state = self.path.stat()
             size, changed = state.st_size, datetime.fromtimestamp(int(state.st_mtime), UTC).isoformat()
-        kept, reason = self._places.kept, self._places.reason
-        return Status(self.path, kept, reason, size, changed, **counts, read=self._read)
+        names, versions, manifests, damaged = counts
+        where = self.path, self._kept, self._reason, size, changed
+        return Status(*where, names, versions, manifests, damaged, self._read)
 
     def close(self) -> None:
         """Close the file; the next question opens it again."""
         self._enter()
-        with self._places.lock:
-            self._places.reset()
-            self._watch = None
+        with self._lock:
+            self._drop()
+            self._kept, self._reason, self._renewed, self._copy = "file", "", False, True
 
     def _ready(self, query: Query | None, filters: dict[str, Any]) -> Query:
         known = attrs.fields_dict(Query)
@@ -243,41 +288,86 @@ class Index:
         ready = query if query is not None else Query(**filters)
         if ready.parent is None or is_digest(ready.parent):
             return ready
-        parent = resolving.resolve(self._places.references, Reference.parse(ready.parent)).digest
+        parent = resolving.resolve(self.references, Reference.parse(ready.parent)).digest
         return attrs.evolve(ready, parent=parent)
 
-    def _enter(self) -> None:
-        if self._places.enter():
-            self._watch = None
+    def _listed(self, row: tuple[Any, ...]) -> Listed:
+        name, live, aliased, error, kind, parameters, model, split = row
+        versions, aliases = tuple(live.split(" ")), {}
+        if aliased and not error:
+            try:
+                aliases = Aliases(self.references.folder(name), self.references.root).all()
+            except IntegrityError as problem:
+                error = str(problem)
+        if error:
+            return Listed(name, versions[-1], versions, error=error)
+        return Listed(name, versions[-1], versions, kind, parameters, model, split, aliases)
 
-    def _ask(self, work: Callable[[Any], Answer], *, fresh: bool = True) -> Answer:
-        """Return an answer from the best place that works."""
+    def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        return self._ask(lambda opened: opened.tables.connection.execute(sql, values).fetchall())
+
+    def _enter(self) -> None:
+        """In a process that was forked, leave alone what the parent opened."""
+        if self._process != os.getpid():
+            _forked.append(self._opened)
+            self._process, self._lock, self._opened = os.getpid(), threading.RLock(), None
+
+    def _ask(self, work: Callable[[Opened], Answer], *, fresh: bool = True) -> Answer:
+        """Return an answer from the best tables that work."""
         self._enter()
-        with self._places.lock:
+        with self._lock:
             while True:
                 try:
-                    if fresh and (self._watch is None or not self._watch.holds(self._places.references.root)):
-                        self._scan(False, None)
-                    return work(self._places.answers())
-                except (*FAILURES, *ODD) as error:
-                    if isinstance(error, ODD) and not self._places.is_suspect:
-                        raise  # a defect of this program
-                    self._places.retreat(error)
-                    self._watch = None
+                    opened = self._open()
+                    if fresh:
+                        self._sync(opened, False, None)
+                    return work(self._open())
+                except (*FAILURES, *_ODD) as error:
+                    if isinstance(error, _ODD) and (self._kept == "memory" or self._renewed):
+                        raise  # a defect of this program: what was just made anew cannot be damaged
+                    self._retreat(error)
 
-    def _scan(self, everything: bool, progress: Progress | None) -> None:
-        answers = self._places.answers()
-        if isinstance(answers, Reader) and not answers.tables.is_there():
-            self._places.drop()  # what is written into a file without a name is lost
-            answers = self._places.answers()
-        if isinstance(answers, Walk):
-            return
-        watch = Watch.take(self._places.references.root)
-        self._read = answers.writer.refresh(everything=everything, progress=progress)
-        self._watch = watch
+    def _open(self) -> Opened:
+        if self._opened is None:
+            if self._kept == "file":
+                self._inode = inode_of(self.path)
+                tables = Tables.in_file(self.path, self.identity)
+            else:
+                tables = Tables.in_memory(self.path, self.identity, copy=self._copy)
+            connection, root = tables.connection, self.references.root
+            sync = Sync(connection, self.references, self.objects)
+            self._opened = Opened(tables, sync, Results(connection, root))
+        return self._opened
 
+    def _sync(self, opened: Opened, everything: bool, progress: Progress | None) -> int:
+        if not opened.tables.is_there():
+            self._drop()  # what is written into a file without a name is lost
+            opened = self._open()
+        count = opened.sync.refresh(everything=everything, progress=progress)
+        self._read = count or self._read
+        return count
 
-def _listing(answers: Reader | Walk, pattern: str | None, after: str) -> list[Listed]:
-    if isinstance(answers, Walk):
-        return answers.listing(pattern, after, PAGE)
-    return list_names(answers, pattern, after, PAGE)
+    def _drop(self) -> None:
+        """Close what is open; the next question opens it again."""
+        if self._opened is not None:
+            self._opened.tables.close()
+        self._opened = None
+
+    def _retreat(self, error: Exception) -> None:
+        """After a failure, go on with a new file if the old one is broken, else in memory.
+
+        Raises:
+            sqlite3.Error: Even memory failed.
+        """
+        inode = self._opened.tables.inode if self._opened is not None else self._inode
+        broken = is_broken(error)
+        self._drop()
+        if self._kept == "file" and broken and not self._renewed:
+            remove(self.path, inode)
+            self._renewed = True
+        elif self._kept == "file":
+            self._kept, self._reason, self._copy = "memory", str(error), not broken
+        elif self._copy:
+            self._copy = False
+        else:
+            raise error

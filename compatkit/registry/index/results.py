@@ -1,46 +1,38 @@
 """Measured results in the tables: a row a result, with its figures, so that 90,000 pairs are one question.
 
-What a document says is kept by its digest and stays true; that it is still there is looked up each time by the state
-of the file that points at it. New ones show in the times of a pair's folders, which a process looks at once, and
-again only if ``tmp`` shows that a writer came by.
+A result's file is named by what it says and never rewritten: a row is read once. The folders of an extractor are listed
+again where the pulse of the registry says that something was written since.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import attrs
 
-from compatkit.registry.index.evidence import Files
-from compatkit.registry.index.scanning import Watch, settled, stamp
-from compatkit.registry.results import FUNCTION, Result
+from compatkit.errors import CompatkitError, FormatError
+from compatkit.registry import disk as durable
+from compatkit.registry.index.looks import mark, pulse, read_plain
+from compatkit.registry.results import FOLDER, FUNCTION, MAX_BYTES, Result, from_bytes
 
-NAMES = ("measured", "pairs", "texts", "results")
-TABLES = (
-    # state of an extractor's folder when its heads were last listed, 0 where it does not tell
-    "CREATE TABLE measured (id INTEGER PRIMARY KEY, extractor TEXT NOT NULL UNIQUE, state INTEGER)",
-    "CREATE TABLE pairs (extractor INTEGER, head TEXT, state INTEGER, PRIMARY KEY (extractor, head)) WITHOUT ROWID",
-    # conditions and settings, which many results share, by a digest of their own
-    "CREATE TABLE texts (digest TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID",
-    "CREATE TABLE results (extractor INTEGER, head TEXT, key TEXT, digest TEXT, written INTEGER, stamp INTEGER,"
-    " conditions TEXT, settings TEXT, figures TEXT, error TEXT, PRIMARY KEY (extractor, head, key, digest))"
-    " WITHOUT ROWID",
-)
 FEW = 16
 """Heads of an extractor that are asked for one by one; above, all its rows are read."""
 SPELL = 1.0
 """Seconds of reading after which others are let in: what was read by then is kept."""
-_ROWS = (
-    "SELECT head, key, digest, written, stamp, conditions, settings, figures, error FROM results"
-    " WHERE extractor = ?"
-)
+Place = tuple[str, str, str]
+"""Head, key and digest of a result of an extractor, as its folders are named."""
+_POINTER_BYTES = 128
+_HEXADECIMAL = re.compile("[0-9a-f]{64}")
+_ROWS = "SELECT head, digest, written, conditions, settings, figures, error FROM results WHERE extractor = ?"
 _INSERT = "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -50,14 +42,12 @@ class Results:
 
     Attributes:
         connection: To the tables.
-        files: The truth.
+        root: Of the registry.
     """
 
     connection: sqlite3.Connection
-    files: Files
+    root: Path
     _texts: dict[str, Any] = attrs.field(init=False, factory=dict)
-    _watched: dict[str, int] = attrs.field(init=False, factory=dict)
-    """By extractor: state of ``tmp`` when all its pairs were last looked at by this process."""
     _begun: float = attrs.field(init=False, default=0.0)
 
     def find(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Result]:
@@ -69,13 +59,25 @@ class Results:
             OSError: The files cannot be read.
         """
         wanted = list(dict.fromkeys(one.removeprefix(FUNCTION) for one in heads))
-        watch = Watch.take(self.files.root)
+        now, before = pulse(self.root), self._data_version()
         found: list[Result] = []
+        looked: list[tuple[int | None, int]] = []
         try:
             for extractor in dict.fromkeys(one.removeprefix(FUNCTION) for one in extractors):
-                found += self._of_extractor(extractor, wanted, watch.stamp if watch.quiet else 0)
+                number, known = self._look(extractor, now)
+                if number is not None:
+                    found += self._told(number, extractor, wanted)
+                    if known != now:
+                        looked.append((now, number))
                 if self._begun and time.monotonic() - self._begun > SPELL:
                     self._end("COMMIT")
+            if looked:
+                with suppress(
+                    sqlite3.OperationalError
+                ):  # where nothing can be written, all is looked at again
+                    self._begin()
+                    if self._data_version() == before:
+                        self.connection.executemany("UPDATE measured SET pulse = ? WHERE id = ?", looked)
             self._end("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # what was wrong before is what is told
@@ -83,126 +85,116 @@ class Results:
             raise
         return found
 
-    def _of_extractor(self, extractor: str, heads: Sequence[str], seen: int) -> list[Result]:
-        number = self._look(extractor, heads, seen)
-        if number is None:
-            return []
-        found, old = self._told(number, extractor, heads)
-        if not old:
-            return found
-        self._begin()
-        for head in sorted(old):
-            self._read(number, extractor, head, time.time_ns())
-        return self._told(number, extractor, heads)[0]
-
-    def _look(self, extractor: str, heads: Sequence[str], seen: int) -> int | None:
-        """Read again what changed of an extractor's pairs; return its number, None if it has none.
+    def _look(self, extractor: str, now: int | None) -> tuple[int | None, int | None]:
+        """Read what is new or damaged of an extractor's results.
 
         Args:
             extractor: Hexadecimal function digest.
-            heads: The same, of those asked for.
-            seen: State of ``tmp`` if it tells whether a writer came by, else 0.
+            now: The pulse of the registry.
+
+        Returns:
+            Its number, None if it has no results; and the pulse when its folders were last listed.
         """
-        now, execute = time.time_ns(), self.connection.execute
-        known = execute("SELECT id, state FROM measured WHERE extractor = ?", (extractor,)).fetchone()
-        self.files.check(extractor)
+        durable.check_folders(self.root / FOLDER / extractor, self.root)
+        number, known = self._number(extractor)
+        quiet = now is not None and now == known
+        gone, new = self._news(number, extractor, quiet)
+        if not gone and not new:
+            return number, known
+        self._begin()
+        self.connection.execute("INSERT OR IGNORE INTO measured VALUES (NULL, ?, NULL)", (extractor,))
+        number, known = self._number(extractor)
+        gone, new = self._news(number, extractor, quiet)  # another process may have been faster
+        for place in gone | new:
+            sql = "DELETE FROM results WHERE extractor = ? AND head = ? AND key = ? AND digest = ?"
+            self.connection.execute(sql, (number, *place))
+        for place in new:
+            with suppress(FileNotFoundError):  # it was there a moment ago
+                self._read(number, extractor, place)
+        return number, known
+
+    def _number(self, extractor: str) -> tuple[int | None, int | None]:
+        sql = "SELECT id, pulse FROM measured WHERE extractor = ?"
+        return self.connection.execute(sql, (extractor,)).fetchone() or (None, None)
+
+    def _news(self, number: int | None, extractor: str, quiet: bool) -> tuple[set[Place], set[Place]]:
+        """Return the results that are not there any more, and those that have to be read.
+
+        Args:
+            number: Of the extractor.
+            extractor: Hexadecimal function digest.
+            quiet: Whether only damaged ones can have changed.
+        """
+        sql = "SELECT head, key, digest, stamp, error FROM results WHERE extractor = ?"
+        rows = self.connection.execute(f"{sql} AND error <> ''" if quiet else sql, (number,)).fetchall()
+        known = {row[:3] for row in rows}
+        sound = {row[:3] for row in rows if not row[4] or row[3] == mark(self._files(extractor, row[:3]))}
+        there = known if quiet else set(self._places(extractor))
+        return known - there, there - sound
+
+    def _places(self, extractor: str) -> Iterator[Place]:
+        folder = f"{self.root}/{FOLDER}/{extractor}"
+        for head in _entries(folder, folders=True):
+            for key in _entries(f"{folder}/{head}", folders=True):
+                for digest in _entries(f"{folder}/{head}/{key}", folders=False):
+                    yield head, key, digest
+
+    def _files(self, extractor: str, place: Place) -> list[str]:
+        """Return the file that points at a result, and its document."""
+        head, key, digest = place
+        pointer = f"{self.root}/{FOLDER}/{extractor}/{head}/{key}/{digest}"
+        return [pointer, f"{self.root}/blobs/sha256/{digest[:2]}/{digest}"]
+
+    def _read(self, number: int | None, extractor: str, place: Place) -> None:
+        """Read a result; one that is damaged keeps the error until one of its files changes.
+
+        Raises:
+            FileNotFoundError: It is not there any more.
+        """
+        now, files, (head, key, digest) = time.time_ns(), self._files(extractor, place), place
+        written, stamp, error = os.lstat(files[0]).st_mtime_ns, None, ""
+        texts = ["{}", "{}", "{}"]
         try:
-            own = os.lstat(self.files.folder(extractor))
+            data = self._document(files, digest)
+            both = FUNCTION + extractor, FUNCTION + head
+            found = from_bytes(data, *both, key, f"the result {digest}")
+            texts = [json.dumps(one, sort_keys=True, separators=(",", ":")) for one in found]
+        except (CompatkitError, OSError) as problem:
+            stamp, error = mark(files, now), str(problem)
+        conditions, settings = map(self._text, texts[:2])
+        row = number, head, key, digest, written, stamp, conditions, settings, texts[2], error
+        self.connection.execute(_INSERT, row)
+
+    def _document(self, files: list[str], digest: str) -> bytes:
+        _, line = read_plain(files[0], _POINTER_BYTES)
+        if line.strip() != f"sha256:{digest}".encode():
+            raise FormatError(
+                f"{files[0]} should hold the digest that it is named by, got {line!r:.80}. "
+                "`compatkit verify --repair` moves it to quarantine."
+            )
+        durable.check_folders(self.root / "blobs" / "sha256" / digest[:2], self.root)
+        try:
+            state, data = read_plain(files[1], MAX_BYTES + 1)
         except FileNotFoundError:
-            if known is not None:
-                self._forget(known[0])
-            return None
-        mark = stamp(own) if settled(own, now) else 0
-        if known is not None and known[1] == mark != 0:
-            number: int = known[0]
-            if self._watched.get(extractor) == seen != 0:
-                return number
-        else:
-            number = self._heads(extractor, mark)
-        self._pairs(number, extractor, heads, now, seen)
-        return number
+            raise FormatError(f"its document sha256:{digest} is missing.") from None
+        if state.st_size > MAX_BYTES:
+            raise FormatError(f"a result has at most {MAX_BYTES} bytes, sha256:{digest} has {state.st_size}.")
+        if sha256(data).hexdigest() != digest:
+            raise FormatError(f"its document sha256:{digest} holds other bytes than its name promises.")
+        return data
 
-    def _heads(self, extractor: str, mark: int) -> int:
-        """Bring the list of an extractor's heads up to date; return its number."""
-        self._begin()
-        execute = self.connection.execute
-        execute("INSERT OR IGNORE INTO measured VALUES (NULL, ?, 0)", (extractor,))
-        execute("UPDATE measured SET state = ? WHERE extractor = ?", (mark, extractor))
-        number = int(execute("SELECT id FROM measured WHERE extractor = ?", (extractor,)).fetchone()[0])
-        there = set(self.files.heads(extractor))
-        known = {head for (head,) in execute("SELECT head FROM pairs WHERE extractor = ?", (number,))}
-        for head in known - there:
-            execute("DELETE FROM results WHERE extractor = ? AND head = ?", (number, head))
-            execute("DELETE FROM pairs WHERE extractor = ? AND head = ?", (number, head))
-        rows = [(number, head) for head in there - known]
-        self.connection.executemany("INSERT OR REPLACE INTO pairs VALUES (?, ?, 0)", rows)
-        return number
-
-    def _forget(self, number: int) -> None:
-        self._begin()
-        for table, column in (("results", "extractor"), ("pairs", "extractor"), ("measured", "id")):
-            self.connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (number,))
-
-    def _pairs(self, number: int, extractor: str, heads: Sequence[str], now: int, seen: int) -> None:
-        """Read again the pairs whose folders changed, of those asked for."""
-        execute = self.connection.execute
-        known = dict(execute("SELECT head, state FROM pairs WHERE extractor = ?", (number,)).fetchall())
-        asked = [head for head in heads if head in known]
-        keys: dict[str, set[str]] = {head: set() for head in asked}
-        for row in self._rows("SELECT head, key FROM results WHERE extractor = ?", number, asked):
-            keys[row[0]].add(row[1])
-        changed = [
-            head
-            for head in asked
-            if not known[head] or self.files.state(extractor, head, keys[head], now) != known[head]
-        ]
-        if changed:
-            self._begin()
-            for head in changed:
-                known[head] = self._read(number, extractor, head, now)
-        self._watched[extractor] = seen if len(asked) == len(known) and all(known.values()) else 0
-
-    def _read(self, number: int, extractor: str, head: str, now: int) -> int:
-        """Read all results of a pair; return the state of its folders, 0 where it does not tell."""
-        execute = self.connection.execute
-        keys = self.files.keys(extractor, head)
-        rows = [row for key in keys for row in self.files.rows(extractor, head, key, now)]
-        # the folder of a key without a result is known by no row: such a pair is read each time
-        is_known = {row.key for row in rows} == set(keys)
-        state = (self.files.state(extractor, head, keys, now) or 0) if is_known else 0
-        execute("DELETE FROM results WHERE extractor = ? AND head = ?", (number, head))
-        for row in rows:
-            texts = self._text(row.conditions), self._text(row.settings)
-            execute(_INSERT, (number, head, *row[:4], *texts, *row[6:]))
-        execute("INSERT OR REPLACE INTO pairs VALUES (?, ?, ?)", (number, head, state))
-        return state
-
-    def _told(self, number: int, extractor: str, heads: Sequence[str]) -> tuple[list[Result], set[str]]:
-        """Return the rows of the pairs asked for, and the heads whose files are not as they were."""
-        folder, first, cut = self.files.folder(extractor), f"{FUNCTION}{extractor}", os.sep
-        found: list[Result] = []
-        old = set[str]()
-        decode, lstat, value = json.JSONDecoder().raw_decode, os.lstat, self._value
-        for head, key, name, written, mark, conditions, settings, figures, error in self._rows(
-            _ROWS, number, heads
-        ):
-            try:
-                if not mark or stamp(lstat(f"{folder}{cut}{head}{cut}{key}{cut}{name}")) != mark:
-                    old.add(head)
-            except OSError:
-                old.add(head)
-            texts = value(conditions), value(settings), decode(figures)[0]
-            found.append(Result(first, FUNCTION + head, f"sha256:{name}", written, *texts, error))
-        return found, old
-
-    def _rows(self, sql: str, number: int, heads: Sequence[str]) -> Iterator[Any]:
-        """Yield the rows of an extractor with some heads."""
+    def _told(self, number: int, extractor: str, heads: Sequence[str]) -> Iterator[Result]:
+        first, wanted = FUNCTION + extractor, set(heads)
+        execute, decode, value = self.connection.execute, json.JSONDecoder().raw_decode, self._value
         if len(heads) > FEW:
-            wanted = set(heads)
-            yield from (row for row in self.connection.execute(sql, (number,)).fetchall() if row[0] in wanted)
-            return
-        for head in heads:
-            yield from self.connection.execute(f"{sql} AND head = ?", (number, head)).fetchall()
+            rows = [row for row in execute(_ROWS, (number,)).fetchall() if row[0] in wanted]
+        else:
+            rows = [
+                row for head in heads for row in execute(f"{_ROWS} AND head = ?", (number, head)).fetchall()
+            ]
+        for head, digest, written, conditions, settings, figures, error in rows:
+            texts = value(conditions), value(settings), decode(figures)[0]
+            yield Result(first, FUNCTION + head, f"sha256:{digest}", written, *texts, error)
 
     def _text(self, text: str) -> str:
         """Keep a text once, however many results have it; return its key."""
@@ -216,6 +208,10 @@ class Results:
             self._texts[key] = json.loads(row[0])
         return self._texts[key]
 
+    def _data_version(self) -> int:
+        """Return a number that changes when another connection writes."""
+        return self.connection.execute("PRAGMA data_version").fetchone()[0]
+
     def _begin(self) -> None:
         if not self._begun:
             self.connection.execute("BEGIN IMMEDIATE")
@@ -225,3 +221,19 @@ class Results:
         if self._begun:
             self._begun = 0.0
             self.connection.execute(how)
+
+
+def _entries(folder: str, *, folders: bool) -> Iterator[str]:
+    """Yield the names of folders, or of plain files, that are digests; nothing where there is no folder.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            for one in entries:
+                fits = one.is_dir(follow_symlinks=False) if folders else one.is_file(follow_symlinks=False)
+                if fits and _HEXADECIMAL.fullmatch(one.name):
+                    yield one.name
+    except (FileNotFoundError, NotADirectoryError):
+        return

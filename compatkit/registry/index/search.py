@@ -1,21 +1,24 @@
-"""Searching: what may be asked, and what is found."""
+"""Searching: what may be asked, the SQL that it becomes, and what is found."""
 
 from __future__ import annotations
 
+import json
 import re
+import sqlite3
 from collections.abc import Mapping
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import attrs
 
 from compatkit.contracts.contract import Kind
 from compatkit.contracts.display import visible
+from compatkit.contracts.values import folded
 from compatkit.errors import UsageError
-from compatkit.registry.index.profiles import KINDS, Profile, searched, spelled
+from compatkit.registry.index.tables import Unusable
 
+KINDS: tuple[str, ...] = get_args(Kind)
 _ANCHOR = re.compile(r"(?:tensors:)?(?:sha256:)?([0-9a-f]{4,64})")
 MOST = 100
 """Tags or words in one search."""
@@ -23,20 +26,31 @@ LONGEST = 1000
 """Characters of a filter."""
 ANCHOR = "tensors:sha256:"
 """Before the hexadecimal digits of every anchor's digest."""
+MANY = 1000
+"""Manifests: where more fit, walking along the names finds the first versions sooner than sorting all that fit."""
+STARS = 3
+"""SQLite goes back for every star of a glob; a pattern with more is left to Python."""
+SOUND = "v.manifest NOT NULL AND v.manifest NOT IN (SELECT id FROM manifests WHERE error IS NOT NULL)"
+_COLUMNS = (
+    "f.name, v.major, v.minor, v.patch, v.state, m.digest, m.kind, m.builder, m.model, m.split, m.parameters, m.bytes,"
+    " m.title, m.licence, m.classes, m.more"
+)
+Sql = tuple[str, tuple[Any, ...]]
+"""A part of a statement, and its values."""
+_decode = json.JSONDecoder().raw_decode  # what json.loads does, without its preparations
 
 
 class Found(NamedTuple):  # made in a third of the time of an attrs class, hundreds at once
     """One version of one component, as far as it is searched for.
 
     Attributes:
-        digest: Of the manifest; ``""`` where the version's file is damaged.
+        digest: Of the manifest.
         bytes: Of the payload file.
         channels: Feature widths: of the outputs of an extractor, of the inputs of anything else.
         classes: Number of classes, None for a component without.
         anchors: Tensor digests that it was trained against.
         parents: Manifest digests by relation.
         withdrawn: Whether only its digest still finds it.
-        error: Why nothing else is known; ``""`` for a sound one.
     """
 
     name: str
@@ -56,28 +70,23 @@ class Found(NamedTuple):  # made in a third of the time of an attrs class, hundr
     anchors: tuple[str, ...] = ()
     parents: tuple[tuple[str, str], ...] = ()
     withdrawn: bool = False
-    error: str = ""
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
 
     def __repr__(self) -> str:
-        said = f"{self.kind.replace('_', ' ')}, {self.model} @ {self.split}" if not self.error else "damaged"
+        said = f"{self.kind.replace('_', ' ')}, {self.model} @ {self.split}"
         return f"Found({visible(str(self))!r}: {visible(said)}{', withdrawn' if self.withdrawn else ''})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values; of a damaged version, name, digest and error only."""
-        place = {"name": self.name, "version": self.version, "digest": self.digest or None}
-        if self.error:
-            return {**place, "withdrawn": self.withdrawn, "error": self.error}
-        facts = {field: value for field, value in self._asdict().items() if field not in (*place, "error")}
-        lists = {
+        """Return the fields as JSON values."""
+        return {
+            **self._asdict(),
             "tags": dict(self.tags),
             "channels": list(self.channels),
             "anchors": list(self.anchors),
             "parents": [{"relation": relation, "component": digest} for relation, digest in self.parents],
         }
-        return place | facts | lists
 
 
 def _text(instance: object, field: attrs.Attribute[str | None], value: str | None) -> None:
@@ -193,41 +202,105 @@ class Query:
         """The words of ``text`` as they are compared."""
         return searched(self.text or "").split()
 
-    def fits(self, name: str, about: Profile, digest: str) -> bool:
-        """Tell whether a version with these facts is one, whatever its number; the plain rule behind every index."""
-        tests = (
-            self.pattern is None or fnmatchcase(name, self.pattern),
-            self.kind in (None, about.kind),
-            self.tags.items() <= about.tags.items(),
-            self.model is None or fnmatchcase(about.model, self.model),
-            self.channels is None or self.channels in about.channels,
-            self.label is None or any(spelled(self.label) in names for names in about.classes),
-            self.anchor is None or any(one.startswith(self.anchor) for one in about.anchors),
-            self.parent is None or any(one == self.parent for _, one in about.parents),
-            self.digest in (None, digest),
-            all(word in about.words for word in self.words),
-            all(word in name or word in about.words for word in searched(self.anywhere or "").split()),
-        )
-        return all(tests)
 
-
-def found(
-    name: str, version: str, digest: str, about: Profile | None, *, withdrawn: bool, error: str = ""
-) -> Found:
-    """Return what is told of a version, from the facts of its manifest."""
-    if about is None:
-        return Found(name, version, digest, withdrawn=withdrawn, error=error)
-    facts = (about.kind, about.builder, about.model, about.split, about.parameters, about.bytes, about.title)
-    return Found(
-        name,
-        version,
-        digest,
-        *facts,
-        licence=about.licence,
-        classes=len(about.classes) or None,
-        tags=about.tags,
-        channels=about.channels,
-        anchors=about.anchors,
-        parents=about.parents,
-        withdrawn=withdrawn,
+def search(connection: sqlite3.Connection, query: Query) -> list[Found]:
+    """Return the versions that fit, by name and rising version."""
+    of_names, names = _named(query)
+    hits, values = _hits(query)
+    many = f"SELECT count(*) FROM (SELECT 1 FROM ({hits}) LIMIT {MANY})"
+    if hits and connection.execute(many, values).fetchone()[0] < MANY:
+        along = f"({hits}) h CROSS JOIN versions v ON v.manifest = h.manifest CROSS JOIN folders f ON f.id = v.folder"
+        fits = ""
+    else:
+        along = "folders f CROSS JOIN versions v ON v.folder = f.id"
+        fits = f" AND v.manifest IN ({hits})" if hits else ""
+    sql = (
+        f"SELECT {_COLUMNS} FROM {along} CROSS JOIN manifests m ON m.id = v.manifest WHERE m.error IS NULL{fits}"
+        f"{_of_versions(query)}{of_names} ORDER BY f.name, v.major, v.minor, v.patch LIMIT ? OFFSET ?"
     )
+    window = -1 if query.limit is None else query.limit, query.offset
+    return [_found(row) for row in connection.execute(sql, (*values, *names, *window)).fetchall()]
+
+
+def count(connection: sqlite3.Connection, query: Query) -> int:
+    """Return how many versions fit, whatever limit and offset."""
+    of_names, names = _named(query)
+    hits, values = _hits(query)
+    along = "folders f CROSS JOIN versions v ON v.folder = f.id" if of_names else "versions v"
+    fits = f"v.manifest IN ({hits})" if hits else SOUND
+    sql = f"SELECT count(*) FROM {along} WHERE {fits}{_of_versions(query)}{of_names}"
+    return connection.execute(sql, (*values, *names)).fetchone()[0]
+
+
+def glob(column: str, pattern: str | None) -> Sql:
+    """Return the condition that a glob matches; the one of SQLite where both mean the same, which is faster."""
+    if pattern is None:
+        return "", ()
+    if not pattern.isascii():  # no name is like that; half a surrogate pair would be no text to SQLite
+        return " AND 0", ()
+    if len(pattern) > LONGEST or "[" in pattern or "\0" in pattern or pattern.count("*") > STARS:
+        return f" AND fnmatch({column}, ?)", (pattern,)
+    return f" AND {column} GLOB ?", (pattern,)
+
+
+def spelled(name: str) -> str:
+    """Return a class name without differences in case, spaces, underscores and Unicode composition."""
+    return " ".join(folded(name).replace("_", " ").split())
+
+
+def searched(text: str) -> str:
+    """Return text as words are looked for in it."""
+    return " ".join(folded(text).split())
+
+
+def _of_versions(query: Query) -> str:
+    latest = " AND v.latest" if query.latest else ""
+    return latest + (" AND v.state < 2" if query.withdrawn else " AND v.state < 1")
+
+
+def _named(query: Query) -> Sql:
+    """Return the conditions on the name ``f.name`` of a version ``v``."""
+    sql, values = glob("f.name", query.pattern)
+    for word in searched(query.anywhere or "").split():
+        sql += " AND (instr(f.name, ?) > 0 OR v.manifest IN (SELECT id FROM manifests WHERE instr(words, ?) > 0))"
+        values += (word, word)
+    return sql, values
+
+
+def _hits(query: Query) -> Sql:
+    """Return the manifests that fit, as a set of numbers; no SQL where all do."""
+    sets: list[Sql] = [_term("value = ?", f"tag:{key}", value) for key, value in query.tags.items()]
+    if query.channels is not None:
+        sets.append(_term("value = ?", "channels", str(query.channels)))
+    if query.parent is not None:
+        sets.append(_term("value = ?", "parent", query.parent))
+    if query.digest is not None:
+        sets.append(
+            ("SELECT id AS manifest FROM manifests WHERE error IS NULL AND digest = ?", (query.digest,))
+        )
+    if query.anchor is not None:  # 'g' comes after every hexadecimal digit
+        sets.append(_term("value >= ? AND value < ?", "anchor", query.anchor, f"{query.anchor}g"))
+    if query.label is not None:
+        within = "value IN (SELECT list FROM classes WHERE name = ?)"
+        sets.append(_term(within, "classes", spelled(query.label)))
+    model, values = glob("model", query.model)
+    words = query.words
+    facts = f"{' AND kind = ?' if query.kind else ''}{model}" + " AND instr(words, ?) > 0" * len(words)
+    if facts:
+        given = ((query.kind,) if query.kind else ()) + values + tuple(words)
+        sets.append((f"SELECT id AS manifest FROM manifests WHERE error IS NULL{facts}", given))
+    return " INTERSECT ".join(sql for sql, _ in sets), tuple(value for _, given in sets for value in given)
+
+
+def _term(condition: str, field: str, *values: str) -> Sql:
+    return f"SELECT DISTINCT manifest FROM terms WHERE field = ? AND {condition}", (field, *values)
+
+
+def _found(row: tuple[Any, ...]) -> Found:
+    name, major, minor, patch, state, digest = row[:6]
+    try:
+        tags, channels, anchors, parents = _decode(row[15])[0]
+    except (TypeError, ValueError) as problem:
+        raise Unusable(f"{name} is not written as expected: {problem}", broken=True) from problem
+    lists = tags, tuple(channels), tuple(anchors), tuple(map(tuple, parents))
+    return Found._make((name, f"{major}.{minor}.{patch}", digest, *row[6:15], *lists, state > 0))

@@ -1,24 +1,24 @@
-"""The SQLite tables of the index, in a file or in memory, and what may go wrong with them.
+"""The SQLite tables of the index: in a file, or in memory where no file can be used.
 
-Never in WAL mode, which needs memory that all users of a file share: home folders may lie on a network. What is known
-of a manifest is keyed by its digest and so stays true for ever; names and versions point at it.
+A file that is broken is deleted and made anew. Never in WAL mode, which needs memory that all users of a file share:
+home folders may lie on a network. What is known of a manifest is keyed by its digest and so stays true for ever; names
+and versions point at it.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import weakref
 from contextlib import closing, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
-from compatkit.registry.index import results
-
-SCHEMA = 3
+SCHEMA = 4
 """Raised with every change of the tables or of what is put into them."""
 FILE = "index.sqlite"
 PATIENCE = 2.0
@@ -26,34 +26,41 @@ PATIENCE = 2.0
 SYNCHRONOUS = "NORMAL"
 """Waits for the disk where a power failure could otherwise leave a file that is wrong and looks right."""
 Kept = Literal["file", "memory"]
+Row = tuple[Any, ...]
+ROWS = 10_000
+"""Written in one go."""
 
-_TABLES = (
-    "CREATE TABLE about (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
-    # a folder below refs: state as in scanning.state; live versions, what is told of the latest
-    "CREATE TABLE folders (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, state INTEGER, settled INTEGER,"
-    " versions INTEGER, tombstones INTEGER, aliased INTEGER, live TEXT, manifest INTEGER, stamp INTEGER, error TEXT)",
+_TABLES = {
+    "about": "key TEXT PRIMARY KEY, value",
+    # a folder below refs; state is NULL where it has to be read again each time
+    "folders": "id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, state INTEGER, versions INTEGER, aliased INTEGER,"
+    " live TEXT, manifest INTEGER, error TEXT",
     # state: 0 live, 1 withdrawn, 2 not finished
-    "CREATE TABLE versions (folder INTEGER, major INTEGER, minor INTEGER, patch INTEGER, manifest INTEGER,"
-    " stamp INTEGER, state INTEGER, latest INTEGER, error TEXT, PRIMARY KEY (folder, major, minor, patch))"
-    " WITHOUT ROWID",
+    "versions": "folder INTEGER, major INTEGER, minor INTEGER, patch INTEGER, manifest INTEGER, stamp INTEGER,"
+    " state INTEGER, latest INTEGER, error TEXT, PRIMARY KEY (folder, major, minor, patch)",
     # also other documents that name blobs; of those, and of damaged manifests, kind is NULL
-    "CREATE TABLE manifests (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, stamp INTEGER, error TEXT, kind TEXT,"
+    "manifests": "id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, stamp INTEGER, error TEXT, kind TEXT,"
     " builder TEXT, model TEXT, split TEXT, parameters INTEGER, bytes INTEGER, title TEXT, licence TEXT,"
-    " classes INTEGER, more TEXT, words TEXT)",
-    "CREATE TABLE terms (field TEXT, value TEXT, manifest INTEGER, PRIMARY KEY (field, value, manifest)) WITHOUT ROWID",
+    " classes INTEGER, more TEXT, words TEXT",
+    "terms": "field TEXT, value TEXT, manifest INTEGER, PRIMARY KEY (field, value, manifest)",
     # most components share a few lists of classes, which may be long
-    "CREATE TABLE classes (name TEXT, list TEXT, PRIMARY KEY (name, list)) WITHOUT ROWID",
-    "CREATE TABLE edges (manifest INTEGER, digest TEXT, followed INTEGER, PRIMARY KEY (manifest, digest))"
-    " WITHOUT ROWID",
-    *results.TABLES,
-)
-INDEXES = {
+    "classes": "name TEXT, list TEXT, PRIMARY KEY (name, list)",
+    "edges": "manifest INTEGER, digest TEXT, followed INTEGER, PRIMARY KEY (manifest, digest)",
+    # pulse: of the registry when an extractor's results were last looked at
+    "measured": "id INTEGER PRIMARY KEY, extractor TEXT NOT NULL UNIQUE, pulse INTEGER",
+    # conditions and settings, which many results share, by a digest of their own
+    "texts": "digest TEXT PRIMARY KEY, text TEXT",
+    "results": "extractor INTEGER, head TEXT, key TEXT, digest TEXT, written INTEGER, stamp INTEGER, conditions TEXT,"
+    " settings TEXT, figures TEXT, error TEXT, PRIMARY KEY (extractor, head, key, digest)",
+}
+_INDEXES = {
     "named": "folders (name) WHERE versions > 0",
+    "unsure": "folders (id) WHERE state IS NULL",
     "versions_of": "versions (manifest, state, latest)",
     "kinds": "manifests (kind, model)",
     "damaged": "manifests (id) WHERE error IS NOT NULL",
+    "damaged_results": "results (extractor) WHERE error <> ''",
 }
-"""Of the tables: what is filled at once gets them afterwards, in half the time."""
 
 
 class Unusable(Exception):
@@ -69,8 +76,6 @@ class Unusable(Exception):
 
 
 FAILURES: tuple[type[Exception], ...] = (sqlite3.Error, Unusable)
-ODD = (TypeError, ValueError, LookupError, AttributeError)
-"""What comes of content that is damaged and still a database: texts where numbers were, bytes that are no text."""
 _DEFECTS = (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.NotSupportedError)
 _BROKEN = (
     sqlite3.SQLITE_ERROR,  # tables that are not ours, or no longer
@@ -110,20 +115,24 @@ class Tables:
 
     @classmethod
     def in_file(cls, path: Path, identity: str) -> Tables:
-        """Open the file; one that is new, or holds something else, gets empty tables.
+        """Open the file; one that is new gets empty tables.
 
         Args:
             path: The folder above is made.
             identity: Of the registry.
 
         Raises:
-            Unusable: The folder cannot be made.
-            sqlite3.Error: The file cannot be used.
+            Unusable: The file is none of ours, or cannot be made.
+            sqlite3.Error: It cannot be used.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if not _is_plain(path):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        except FileExistsError:
+            pass  # another process was faster, or what is no folder stands above: opening it tells
         except OSError as error:
-            raise Unusable(f"{path.parent} cannot be made: {error.strerror}", broken=False) from error
+            raise Unusable(f"{path} cannot be made: {error.strerror}", broken=False) from error
         connection = _connected(str(path))
         try:
             _prepare(connection, identity)
@@ -140,17 +149,13 @@ class Tables:
             path: Of the file.
             identity: Of the registry.
             copy: Whether to begin with what the file holds, where that can be read.
-
-        Raises:
-            sqlite3.Error: Not even that works.
         """
         connection = _connected(":memory:")
-        if copy:
-            with suppress(sqlite3.Error):
-                _copy(path.absolute(), connection)
         try:
+            if copy and _is_plain(path):
+                _copy(path.absolute(), connection)
             _prepare(connection, identity)
-        except sqlite3.Error:  # the copy was not good either
+        except FAILURES:  # the copy was not good
             connection.close()
             connection = _connected(":memory:")
             _prepare(connection, identity)
@@ -167,6 +172,59 @@ class Tables:
     def close(self) -> None:
         """Close the connection; a file that cannot even be closed is left."""
         _close(self.connection, os.getpid())
+
+
+@attrs.frozen(eq=False)
+class Rows:
+    """Rows that wait to be written, and the next free numbers.
+
+    Attributes:
+        connection: To the tables, inside a transaction.
+        fresh: Whether the tables held nothing, so that nobody needs to look for what they might hold.
+    """
+
+    connection: sqlite3.Connection
+    fresh: bool
+    _numbers: dict[str, int] = attrs.field(init=False, factory=dict)
+    _waiting: dict[str, list[Row]] = attrs.field(init=False, factory=dict)
+
+    @classmethod
+    def of(cls, connection: sqlite3.Connection, *, empty: bool) -> Rows:
+        """Return rows for tables, which first forget everything they hold if ``empty``."""
+        if empty:
+            for index in _INDEXES:
+                connection.execute(f"DROP INDEX IF EXISTS {index}")
+            for table in _TABLES.keys() - {"about"}:
+                connection.execute(f"DELETE FROM {table}")
+        return cls(connection, connection.execute("SELECT 1 FROM folders LIMIT 1").fetchone() is None)
+
+    def number(self, table: str) -> int:
+        """Return the next free number of a table."""
+        if table not in self._numbers:
+            last = self.connection.execute(f"SELECT ifnull(max(id), 0) FROM {table}").fetchone()
+            self._numbers[table] = last[0]
+        self._numbers[table] += 1
+        return self._numbers[table]
+
+    def add(self, table: str, *more: Row) -> None:
+        """Write rows, now or with others; one with the same key is replaced."""
+        rows = self._waiting.setdefault(table, [])
+        rows.extend(more)
+        if len(rows) >= ROWS:
+            self._insert(table, rows)
+            rows.clear()
+
+    def flush(self) -> None:
+        """Write the rows that wait; tables that held nothing get their indexes now, which takes half the time."""
+        for table, rows in self._waiting.items():
+            self._insert(table, sorted(rows) if table == "terms" else rows)
+        self._waiting.clear()
+        for name, columns in _INDEXES.items():
+            self.connection.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {columns}")
+
+    def _insert(self, table: str, rows: list[Row]) -> None:
+        places = ", ".join("?" * len(rows[0])) if rows else "NULL"
+        self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", rows)
 
 
 def _close(connection: sqlite3.Connection, process: int) -> None:
@@ -187,13 +245,41 @@ def remove(path: Path, inode: int) -> None:
             one.unlink()
 
 
+def inode_of(path: Path) -> int:
+    """Return what tells a file from others that had its name, 0 if there is none."""
+    try:
+        return os.lstat(path).st_ino
+    except OSError:
+        return 0
+
+
+def _is_plain(path: Path) -> bool:
+    """Tell whether the file is there.
+
+    SQLite would write through a link, and wait for ever at a pipe, also where its journal should be.
+
+    Raises:
+        Unusable: Something that is no plain file stands in its place, or in its journal's.
+    """
+    found = False
+    for one in (path.with_name(f"{path.name}-journal"), path.with_name(f"{path.name}-wal"), path):
+        try:
+            mode = os.lstat(one).st_mode
+        except OSError:
+            found = False
+            continue
+        if not stat.S_ISREG(mode):
+            raise Unusable(f"{one} is no plain file", broken=False)
+        found = True
+    return found
+
+
 def _connected(target: str) -> sqlite3.Connection:
     connection = sqlite3.connect(target, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
     connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
     connection.execute("PRAGMA cache_size = -16384")
-    connection.execute(
-        "PRAGMA cache_spill = OFF"
-    )  # others go on reading while this one writes, until it commits
+    # others go on reading while this one writes, until it commits
+    connection.execute("PRAGMA cache_spill = OFF")
     connection.create_function("fnmatch", 2, fnmatchcase, deterministic=True)
     return connection
 
@@ -201,51 +287,41 @@ def _connected(target: str) -> sqlite3.Connection:
 def _copy(path: Path, target: sqlite3.Connection) -> None:
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=PATIENCE / 10)) as source:
         source.execute("BEGIN")
-        source.execute(
-            "SELECT count(*) FROM sqlite_master"
-        )  # now it is ours to read; backup would wait for ever
+        # now it is ours to read; backup would wait for ever
+        source.execute("SELECT count(*) FROM sqlite_master")
         source.backup(target)
 
 
 def _prepare(connection: sqlite3.Connection, identity: str) -> None:
-    """Make the tables where there are none of this schema and registry, in one transaction."""
-    if _fits(connection, identity):
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        if not _fits(connection, identity):  # else another process was faster
-            for kind, name in connection.execute("SELECT type, name FROM sqlite_master").fetchall():
-                if kind in ("table", "view") and not name.startswith("sqlite_"):
-                    quoted = name.replace('"', '""')
-                    connection.execute(f'DROP {kind} IF EXISTS "{quoted}"')
-            for statement in _TABLES:
-                connection.execute(statement)
-            make_indexes(connection)
-            connection.execute("INSERT INTO about VALUES ('registry', ?)", (identity,))
-            connection.execute(f"PRAGMA user_version = {SCHEMA}")
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(*FAILURES):
-            connection.execute("ROLLBACK")
-        raise
+    """Make the tables where there are none, in one transaction.
+
+    Raises:
+        Unusable: There are others.
+    """
+    if _is_empty(connection):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if _is_empty(connection):  # else another process was faster
+                for table, columns in _TABLES.items():
+                    rowid = "" if "id INTEGER PRIMARY KEY" in columns else " WITHOUT ROWID"
+                    connection.execute(f"CREATE TABLE {table} ({columns}){rowid}")
+                connection.execute("INSERT INTO about VALUES ('registry', ?)", (identity,))
+                connection.execute(f"PRAGMA user_version = {SCHEMA}")
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(*FAILURES):
+                connection.execute("ROLLBACK")
+            raise
+    schema = connection.execute("PRAGMA user_version").fetchone()[0]
+    if schema != SCHEMA or told(connection, "registry") != identity:
+        raise Unusable("it is of another version, or of another registry", broken=True)
 
 
-def make_indexes(connection: sqlite3.Connection) -> None:
-    """Make the indexes that are not there."""
-    for name, columns in INDEXES.items():
-        connection.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {columns}")
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
 
 
-def _fits(connection: sqlite3.Connection, identity: str) -> bool:
-    if connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
-        return False
-    found = connection.execute("SELECT value FROM about WHERE key = 'registry'").fetchone()
-    return found is not None and found[0] == identity
-
-
-def inode_of(path: Path) -> int:
-    """Return what tells a file from others that had its name, 0 if there is none."""
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return 0
+def told(connection: sqlite3.Connection, key: str) -> Any:
+    """Return what the tables say about themselves; None if nothing."""
+    found = connection.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()
+    return None if found is None else found[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,7 +161,7 @@ def examine(
     blobs.check_all({*uses.of, *survey.blobs, *survey.odd})
     survey.tell_rights()
     _tell_leftovers(survey)
-    return Soundness(
+    found = Soundness(
         store.root,
         survey.findings.sorted(),
         wanted.patterns,
@@ -171,6 +172,10 @@ def examine(
         len(survey.blobs),
         blobs.amount,
     )
+    if not found.sound and store.index.path.exists():
+        with suppress(IntegrityError, EnvironmentFailure):
+            store.index.rebuild()  # it believes what it read before the damage
+    return found
 
 
 @attrs.frozen

@@ -229,7 +229,7 @@ def known(store: Store, progress: Progress | None = None) -> set[str] | None:
         return None
     store.index.refresh(progress=progress)
     status = store.index.status()
-    return None if status.damaged or status.kept == "files" else store.index.referenced()
+    return None if status.damaged else store.index.referenced()
 
 
 def _blobs(

@@ -13,6 +13,7 @@ import attrs
 
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError, LayoutError
 from compatkit.registry import disk as durable
+from compatkit.registry.disk import announced
 from compatkit.registry.layout import MARKER, inspect
 from compatkit.registry.maintenance.changes import Mender
 from compatkit.registry.maintenance.check import Soundness
@@ -103,13 +104,14 @@ class RepairPlan:
         """
         self._check_writer()
         outcomes: list[Outcome] = []
-        for number, action in enumerate(self.actions):
-            if progress is not None:
-                progress(number, len(self.actions), action.words)
-            try:
-                outcomes.append(Outcome(action, action.work()))
-            except (IntegrityError, EnvironmentFailure) as error:
-                outcomes.append(Outcome(action, False, str(error), error.code))
+        with announced(self.soundness.root):
+            for number, action in enumerate(self.actions):
+                if progress is not None:
+                    progress(number, len(self.actions), action.words)
+                try:
+                    outcomes.append(Outcome(action, action.work()))
+                except (IntegrityError, EnvironmentFailure) as error:
+                    outcomes.append(Outcome(action, False, str(error), error.code))
         return tuple(outcomes)
 
     def _check_writer(self) -> None:

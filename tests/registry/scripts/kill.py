@@ -125,9 +125,8 @@ def main() -> None:
         done += kill_one(root, seed + number)
         store = Store.open(root)
         index = Index.of(store.root, store.id)
-        check(
-            index.names() == store.names(), f"after kill {number}: the index does not say what the files say"
-        )
+        there = [name for name in store.references.names() if store.references.versions(name)]
+        check(index.names() == there, f"after kill {number}: the index does not say what the files say")
         index.close()
         for name in store.names():
             for alias in store.aliases(name):

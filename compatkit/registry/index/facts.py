@@ -1,0 +1,285 @@
+"""The facts of manifests that are searched for: picked out by plain code, and kept as rows.
+
+Reading every field strictly takes ten times as long. A manifest that is not written as this version writes it goes
+through the strict reader, which fills in defaults or says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any
+
+import attrs
+
+from compatkit.contracts.codec import MAX_BYTES, is_digest, loads, unstructure
+from compatkit.contracts.manifest import SCHEMA, Manifest, from_bytes
+from compatkit.errors import CompatkitError, FormatError
+from compatkit.registry import disk as durable
+from compatkit.registry.blobs import Objects
+from compatkit.registry.index.looks import mark, read_plain
+from compatkit.registry.index.search import KINDS, searched, spelled
+from compatkit.registry.index.tables import Rows
+from compatkit.registry.reach import How, names
+
+_LISTS = json.JSONEncoder(separators=(",", ":"))
+_FIELDS = frozenset(field.name for field in attrs.fields(Manifest))
+_FEATURES_SECOND = ("NCHW", "NC")
+
+
+@attrs.frozen
+class Profile:
+    """The searchable facts of one manifest.
+
+    Attributes:
+        bytes: Of the payload file.
+        channels: Feature widths that are numbers: of the outputs of an extractor, of the inputs of anything else but a
+            recombination, which has none.
+        classes: Every name of every class, as ``spelled`` gives them, in the order of the outputs.
+        anchors: Tensor digests that the part was trained against.
+        parents: Relation and manifest digest.
+        edges: How it names the digests that must be kept with it.
+    """
+
+    kind: str
+    builder: str
+    model: str
+    split: str
+    parameters: int
+    bytes: int
+    title: str
+    description: str
+    licence: str
+    tags: Mapping[str, str]
+    channels: tuple[int, ...]
+    classes: tuple[tuple[str, ...], ...]
+    anchors: tuple[str, ...]
+    parents: tuple[tuple[str, str], ...]
+    edges: Mapping[str, How]
+
+    @property
+    def words(self) -> str:
+        """Title, description, model and tags, as words are looked for in them."""
+        tags = (f"{key}={value}" for key, value in self.tags.items())
+        return searched("\n".join((self.title, self.description, self.model, *tags)))
+
+
+def profile(data: bytes, what: str) -> Profile:
+    """Return the facts of a manifest.
+
+    Args:
+        data: Its bytes, already compared with their digest.
+        what: Which manifest, for messages.
+
+    Raises:
+        FormatError: It is none that this version can read.
+    """
+    value = loads(data, what=what)
+    edges = dict(names(data, what, component=True))
+    try:
+        return _picked(value, edges)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        # something is odd: the strict reader fills it in, or says what is wrong
+        return _picked(unstructure(from_bytes(data, what=what)), edges)
+
+
+@attrs.frozen(eq=False)
+class Manifests:
+    """Gives every manifest a number, and writes down what it says when it is first asked for.
+
+    Attributes:
+        rows: Where it is written.
+        objects: Where it is read.
+        now: Time in ns, taken before the first look.
+    """
+
+    rows: Rows
+    objects: Objects
+    now: int
+    _known: dict[str, int] = attrs.field(init=False, factory=dict)
+    _looked: set[str] = attrs.field(init=False, factory=set)
+    _lists: set[str] = attrs.field(init=False, factory=set)
+    _shards: dict[str, str] = attrs.field(init=False, factory=dict)
+
+    def read(self, digest: str, *, again: bool = False) -> int:
+        """Read a manifest, and those that it keeps; one that is damaged keeps the error until its file changes.
+
+        Args:
+            digest: Of the manifest.
+            again: Whether to read it although it was read before.
+
+        Returns:
+            Its number.
+        """
+        if not again and digest in self._known:
+            return self._known[digest]
+        left: list[tuple[str, How]] = [(digest, "component")]
+        while left:
+            one, how = left.pop()
+            if how == "component":
+                number = self._number(one)
+                if number is not None and not (again and one == digest):
+                    continue
+                number = self._known[one] = number or self.rows.number("manifests")
+                found = self._manifest(number, one)
+            else:
+                found = self._document(one)
+            left += [edge for edge in found.items() if edge[1] != "payload"]
+        return self._known[digest]
+
+    def _number(self, digest: str) -> int | None:
+        """Return the number of a manifest that was read before, now or ever."""
+        number = self._known.get(digest)
+        if number is None and not self.rows.fresh:
+            known = "SELECT id FROM manifests WHERE digest = ? AND (kind NOT NULL OR error NOT NULL)"
+            row = self.rows.connection.execute(known, (digest,)).fetchone()
+            if row is not None:
+                number = self._known[digest] = row[0]
+        return number
+
+    def _manifest(self, number: int, digest: str) -> Mapping[str, How]:
+        try:
+            about = self._profile(digest)
+        except CompatkitError as error:
+            known = mark([f"{self.objects.root}/blobs/sha256/{digest[7:9]}/{digest[7:]}"], self.now)
+            self.rows.add("manifests", (number, digest, known, str(error), *(None,) * 11))
+            return {}
+        more = _LISTS.encode([about.tags, about.channels, about.anchors, about.parents])
+        facts = (about.kind, about.builder, about.model, about.split, about.parameters, about.bytes)
+        shown = (about.title, about.licence, len(about.classes) or None, more, about.words)
+        self.rows.add("manifests", (number, digest, None, None, *facts, *shown))
+        terms = [(f"tag:{key}", value) for key, value in about.tags.items()]
+        terms += [("channels", str(width)) for width in about.channels]
+        terms += [("anchor", anchor) for anchor in about.anchors]
+        terms += [("parent", parent) for _, parent in about.parents]
+        if about.classes:
+            terms.append(("classes", self._list(about.classes)))
+        self.rows.add("terms", *((field, value, number) for field, value in terms))
+        self._edges(number, about.edges)
+        return about.edges
+
+    def _document(self, digest: str) -> Mapping[str, How]:
+        """Return what a blob names that is no manifest, such as the record of a run; most name nothing."""
+        if digest in self._looked or digest in self._known:
+            return {}
+        self._looked.add(digest)
+        known = "SELECT 1 FROM manifests WHERE digest = ?"
+        if not self.rows.fresh and self.rows.connection.execute(known, (digest,)).fetchone():
+            return {}
+        try:
+            if not self._blob(digest, 1)[1].startswith(b"{"):
+                return {}
+            data = self._blob(digest, MAX_BYTES)[1]
+            if f"sha256:{sha256(data).hexdigest()}" != digest:
+                return {}
+            edges = dict(names(data, digest, component=False))
+        except (OSError, FormatError):  # what is missing or damaged is told by whoever checks a registry
+            return {}
+        if edges:
+            number = self.rows.number("manifests")
+            self.rows.add("manifests", (number, digest, None, None, *(None,) * 11))
+            self._edges(number, edges)
+        return edges
+
+    def _edges(self, number: int, edges: Mapping[str, How]) -> None:
+        self.rows.add("edges", *((number, edge, how != "payload") for edge, how in edges.items()))
+
+    def _profile(self, digest: str) -> Profile:
+        what = f"manifest {digest}"
+        try:
+            known, data = self._blob(digest, MAX_BYTES + 1)
+        except OSError:
+            known, data = None, b""
+        if known is not None and known.st_size > MAX_BYTES:
+            raise FormatError(f"{what}: at most {MAX_BYTES} bytes of JSON are read, got {known.st_size}.")
+        if known is None or f"sha256:{sha256(data).hexdigest()}" != digest:
+            # takes it back, or says what is wrong
+            data = self.objects.read(digest, verify="always", aside=False)
+        return profile(data, what)
+
+    def _blob(self, digest: str, limit: int) -> tuple[os.stat_result, bytes]:
+        """Read the beginning of a blob.
+
+        Raises:
+            OSError: There is none, or its folder, or one above, is a symbolic link.
+        """
+        first = digest[7:9]
+        if first not in self._shards:
+            folder = self.objects.root / "blobs" / "sha256" / first
+            self._shards[first] = ""
+            with suppress(CompatkitError):
+                durable.check_folders(folder, self.objects.root)
+                self._shards[first] = str(folder)
+        if not self._shards[first]:
+            raise OSError(f"{self.objects.root}/blobs/sha256/{first} is no folder")
+        return read_plain(f"{self._shards[first]}/{digest[7:]}", limit)
+
+    def _list(self, classes: tuple[tuple[str, ...], ...]) -> str:
+        """Keep a list of classes once, however many components have it; return its key."""
+        key = sha256(repr(classes).encode()).hexdigest()[:32]
+        if key not in self._lists:
+            self._lists.add(key)
+            self.rows.add("classes", *((name, key) for name in {one for names in classes for one in names}))
+        return key
+
+
+def _picked(value: Any, edges: Mapping[str, How]) -> Profile:
+    schema, kind = value["schema"], value["kind"]
+    if type(schema) is not int or schema != SCHEMA or kind not in KINDS or not value.keys() <= _FIELDS:
+        raise ValueError
+    about, blueprint, payload, contract = (
+        value[key] for key in ("about", "blueprint", "payload", "contract")
+    )
+    tags = about["tags"]
+    protocol, data = contract["protocol"], contract["data"]
+    side = "outputs" if blueprint["side"] == "extractor" else "inputs"
+    ports = [] if blueprint["side"] == "recombination" else contract["structural"][side]
+    return Profile(
+        kind,
+        _text(blueprint["builder"]),
+        _text(blueprint["model"]),
+        _text(blueprint["split"]),
+        _count(payload["parameters"]),
+        _count(payload["file"]["bytes"]),
+        _text(about["title"]),
+        _text(about["description"]),
+        _text(about["licence"]),
+        {key: _text(tag) for key, tag in tags.items()},
+        tuple(dict.fromkeys(_widths(ports))),
+        tuple(_names(one) for one in data["labels"] or ()),
+        tuple(_text(one["digest"]) for one in protocol["anchors"]),
+        tuple((_text(one["relation"]), _digest(one["component"])) for one in value["parents"]),
+        edges,
+    )
+
+
+def _widths(ports: list[Any]) -> list[int]:
+    widths = [
+        port["shape"][1 if port["layout"] in _FEATURES_SECOND else -1] for port in ports if port["shape"]
+    ]
+    return [width for width in widths if type(width) is int]
+
+
+def _names(label: Mapping[str, Any]) -> tuple[str, ...]:
+    return spelled(_text(label["name"])), *(spelled(_text(one)) for one in label["same_as"])
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError
+    return value
+
+
+def _digest(value: Any) -> str:
+    if not is_digest(value):
+        raise ValueError
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError
+    return value

@@ -1,0 +1,87 @@
+"""Looks at the files of a registry that follow no link: whether anything was written, and what a small file says."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+SETTLED_NS = 2 * 10**9
+"""What changed less than 2 s before it was looked at may change again without showing it: clocks can be coarse."""
+ABANDONED_NS = 3600 * 10**9
+"""A draft that is an hour old is nobody's any more: between its last byte and the link are milliseconds."""
+_OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+def pulse(root: Path) -> int | None:
+    """Return a number that every write of a program changes; None where a later write might not change it.
+
+    An abandoned draft counts with its state, which the link of a writer that stood still would change.
+    """
+    now = time.time_ns()
+    try:
+        states = [os.lstat(f"{root}/tmp"), os.lstat(f"{root}/refs")]
+        if not all(stat.S_ISDIR(one.st_mode) for one in states):
+            return None
+        with os.scandir(f"{root}/tmp") as entries:
+            drafts = [one.stat(follow_symlinks=False) for one in sorted(entries, key=lambda one: one.name)]
+    except OSError:  # whoever may not look cannot know
+        return None
+    if not all(settled(one, now) for one in states) or any(_age(one, now) < ABANDONED_NS for one in drafts):
+        return None
+    return hash(tuple(map(stamp, (*states, *drafts))))
+
+
+def stamp(state: os.stat_result) -> int:
+    """Return a number that tells the states of a file or folder apart.
+
+    The hash of a tuple of integers, which is not seeded: the same in every process of one kind of Python; another
+    kind reads everything once more. Inodes and times do not fit into SQLite's integers one by one.
+    """
+    return hash((state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
+
+
+def settled(state: os.stat_result, now: int) -> bool:
+    """Tell whether a file or folder changed long enough before ``now`` for its times to tell; not if later."""
+    return _age(state, now) >= SETTLED_NS
+
+
+def mark(paths: list[str], now: int | None = None) -> int | None:
+    """Return a number that tells the states of damaged files apart; 0 for one that is missing counts too.
+
+    Args:
+        paths: Of the files.
+        now: Time in ns before they were read: None is returned where a later change might not show.
+    """
+    found: list[int] = []
+    for path in paths:
+        try:
+            known = os.lstat(path)
+        except OSError:
+            found.append(0)
+            continue
+        if now is not None and not settled(known, now):
+            return None
+        found.append(stamp(known))
+    return hash(tuple(found))
+
+
+def read_plain(path: str, limit: int) -> tuple[os.stat_result, bytes]:
+    """Read the beginning of a regular file in one piece; the state is taken before.
+
+    Raises:
+        OSError: There is none, or something else stands there.
+    """
+    descriptor = os.open(path, _OPEN)
+    try:
+        known = os.fstat(descriptor)
+        if not stat.S_ISREG(known.st_mode):
+            raise OSError(f"{path} is no regular file")
+        return known, os.read(descriptor, min(limit, known.st_size))
+    finally:
+        os.close(descriptor)
+
+
+def _age(state: os.stat_result, now: int) -> int:
+    return now - max(state.st_mtime_ns, state.st_ctime_ns)

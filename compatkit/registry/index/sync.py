@@ -1,0 +1,359 @@
+"""From the files to the tables: what changed is read, once, and nothing else; no link is ever followed.
+
+Every writer makes a draft in ``<root>/tmp`` before what it does, and removes it after. So one number, the pulse of the
+registry, tells whether anything was written since the tables were filled; only then are the times of all folders
+compared. Files are never rewritten: one that was read once is not opened again, unless it was damaged.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import NamedTuple
+
+import attrs
+
+from compatkit.errors import CompatkitError, InvalidName
+from compatkit.registry import disk as durable
+from compatkit.registry.blobs import Objects
+from compatkit.registry.index.facts import Manifests
+from compatkit.registry.index.looks import mark, pulse, read_plain, settled, stamp
+from compatkit.registry.index.tables import FAILURES, Rows, told
+from compatkit.registry.names import Version, check_segment
+from compatkit.registry.os_errors import environment
+from compatkit.registry.refs import References
+
+Progress = Callable[[int, int, str], None]
+"""Called with done, total and what is being done."""
+Number = tuple[int, int, int]
+LIVE, WITHDRAWN, UNFINISHED = 0, 1, 2
+CUT_OFF = "is empty: a publish was cut off, or is under way on a file system without hard links."
+REPORTED = 50
+"""How often progress is reported, in names."""
+DEPTH = 3
+LINE_BYTES = 72
+_LINE = re.compile(rb"sha256:[0-9a-f]{64}\n")
+
+
+@attrs.define(eq=False)
+class Sync:
+    """Brings the tables up to what the files say, in one transaction each time.
+
+    Attributes:
+        connection: To the tables.
+        references: Names and versions.
+        objects: Manifests.
+    """
+
+    connection: sqlite3.Connection
+    references: References
+    objects: Objects
+    _pulse: int | None = attrs.field(init=False, default=None)
+
+    def refresh(self, *, everything: bool = False, progress: Progress | None = None) -> int:
+        """Read again what changed.
+
+        Args:
+            everything: Whether to read all files, whatever is known of them.
+            progress: Called with done, total and the name that is read.
+
+        Returns:
+            How many folders were read again.
+
+        Raises:
+            sqlite3.Error: The tables cannot be read or written; they are as before.
+            EnvironmentFailure: The files below ``refs`` cannot be read.
+            IntegrityError: The folder ``refs`` is a symbolic link.
+        """
+        root, now = self.references.root, pulse(self.references.root)
+        if self._pulse is None:
+            self._pulse = told(self.connection, "pulse")
+        quiet = now is not None and now == self._pulse and not everything
+        if not quiet:
+            durable.check_folders(root / "refs", root)
+        before = self._data_version()
+        changed, damaged = [""] if everything else self._changed(quiet), self._damaged()
+        count = 0
+        if changed or damaged:
+            with self._transaction():
+                if not everything and self._data_version() != before:
+                    changed = self._changed(quiet)  # another process was faster: what is left to do?
+                rows = Rows.of(self.connection, empty=everything)
+                manifests = Manifests(rows, self.objects, time.time_ns())
+                with environment("read", root / "refs"):
+                    for digest in () if everything else damaged:
+                        manifests.read(digest, again=True)
+                    count = Folders(rows, self.references, manifests).read(changed, progress)
+                rows.flush()
+                self._note(now)
+        elif now is not None and now != self._pulse:
+            with suppress(*FAILURES):  # where nothing can be written, the next process looks again
+                self._note(now)
+        self._pulse = now
+        return count
+
+    def _note(self, now: int | None) -> None:
+        self.connection.execute("INSERT OR REPLACE INTO about VALUES ('pulse', ?)", (now,))
+
+    def _changed(self, quiet: bool) -> list[str]:
+        """Return the folders that changed since they were read, by one look at each.
+
+        Args:
+            quiet: Whether only those can have changed that have to be read again each time.
+        """
+        if quiet:
+            rows = self.connection.execute("SELECT name FROM folders WHERE state IS NULL")
+            return [name for (name,) in rows.fetchall()]
+        refs = f"{self.references.root}/refs"
+        rows = self.connection.execute("SELECT name, state FROM folders").fetchall()
+        changed = [name for name, known in rows if known is None or _look(refs, name)[0] != known]
+        return changed if any(name == "" for name, _ in rows) else ["", *changed]
+
+    def _damaged(self) -> list[str]:
+        """Return the damaged manifests whose files changed since they were read."""
+        rows = self.connection.execute(
+            "SELECT digest, stamp FROM manifests WHERE error IS NOT NULL"
+        ).fetchall()
+        return [digest for digest, known in rows if known is None or mark([self._blob(digest)]) != known]
+
+    def _blob(self, digest: str) -> str:
+        return f"{self.references.root}/blobs/sha256/{digest[7:9]}/{digest[7:]}"
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Let one process write; what it reads from here on is newer than what anybody wrote before."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.connection.execute("COMMIT")
+        except BaseException:
+            with suppress(*FAILURES):
+                self.connection.execute("ROLLBACK")
+            raise
+
+    def _data_version(self) -> int:
+        """Return a number that changes when another connection writes."""
+        return self.connection.execute("PRAGMA data_version").fetchone()[0]
+
+
+class Line(NamedTuple):
+    """What a version's file says; ``stamp`` is 0 where a later change might not show."""
+
+    manifest: int | None
+    stamp: int
+    state: int
+    error: str | None
+
+
+@attrs.frozen(eq=False)
+class Folders:
+    """What one transaction reads of the folders below ``refs``.
+
+    Attributes:
+        rows: Where it is written.
+        references: Names and versions.
+        manifests: What versions point at.
+    """
+
+    rows: Rows
+    references: References
+    manifests: Manifests
+
+    @property
+    def refs(self) -> str:
+        """Path of the folder of all names."""
+        return f"{self.references.root}/refs"
+
+    def read(self, names: list[str], progress: Progress | None) -> int:
+        """Read folders, and those in them that nobody read yet; return how many.
+
+        A folder is read before those in it, so that nothing is read through one that became a link.
+        """
+        left, gone, done = sorted(names, reverse=True), set[str](), set[str]()
+        while left:
+            name = left.pop()
+            if name in done or any(above in gone for above in _above(name)):
+                continue
+            if progress is not None and len(done) % REPORTED == 0:
+                progress(len(done), len(done) + len(left) + 1, name)
+            children = self._folder(name)
+            known = set[str]() if self.rows.fresh else self._children(name)
+            for one in known - children if children is not None else {*known, name}:
+                gone.add(one)
+                self._remove(one)
+            if children is not None:
+                done.add(name)
+                left += sorted(children - known)
+        if progress is not None:
+            progress(len(done), len(done), "")
+        return len(done)
+
+    def _children(self, name: str) -> set[str]:
+        """Return the known folders in a folder."""
+        within, depth = (
+            ("name > ?1 || '/' AND name < ?1 || '0'", name.count("/") + 1) if name else ("name <> ?1", 0)
+        )
+        rows = self.rows.connection.execute(f"SELECT name FROM folders WHERE {within}", (name,))
+        return {one for (one,) in rows.fetchall() if one.count("/") == depth}
+
+    def _remove(self, name: str) -> None:
+        """Forget a folder and all that was in it."""
+        within = "name = ?1 OR (name > ?1 || '/' AND name < ?1 || '0')"  # '0' comes after '/'
+        execute = self.rows.connection.execute
+        execute(f"DELETE FROM versions WHERE folder IN (SELECT id FROM folders WHERE {within})", (name,))
+        execute(f"DELETE FROM folders WHERE {within}", (name,))
+
+    def _folder(self, name: str) -> set[str] | None:
+        """Read a folder; return the names of those in it, None if there is none (any more)."""
+        state, kinds = _look(self.refs, name, self.manifests.now)
+        if not kinds:
+            return None
+        path = f"{self.refs}/{name}" if name else self.refs
+        inside = _folders_in(path)
+        number, before = (None, {}) if self.rows.fresh else self._before(name)
+        if number is None:
+            number = self.rows.number("folders")
+        gone = set(_numbers(f"{path}/@tombstones")) if "@tombstones" in kinds else set[Number]()
+        lines = dict(self._lines(name, before, gone)) if "@versions" in kinds else {}
+        for one in before.keys() - lines.keys():
+            self.rows.connection.execute(
+                "DELETE FROM versions WHERE folder = ? AND major = ? AND minor = ? AND patch = ?",
+                (number, *one),
+            )
+        live = sorted(one for one, line in lines.items() if line.state == LIVE)
+        latest = live[-1] if live else None
+        for one, line in lines.items():
+            if before.get(one) != (line, one == latest):
+                manifest, known, status, error = line
+                self.rows.add("versions", (number, *one, manifest, known, status, one == latest, error))
+        last = lines[latest] if latest is not None else Line(None, 0, LIVE, None)
+        sure = state if all(line.error is None for line in lines.values()) else None
+        finished = sum(line.state != UNFINISHED for line in lines.values())
+        words = " ".join(f"{major}.{minor}.{patch}" for major, minor, patch in live)
+        aliased = not inside.isdisjoint(("@aliases", "@log"))
+        self.rows.add("folders", (number, name, sure, finished, aliased, words, last.manifest, last.error))
+        prefix = f"{name}/" if name else ""
+        return {prefix + one for one in inside if _is_segment(one)} if prefix.count("/") < DEPTH else set()
+
+    def _before(self, name: str) -> tuple[int | None, dict[Number, tuple[Line, bool]]]:
+        execute = self.rows.connection.execute
+        found = execute("SELECT id FROM folders WHERE name = ?", (name,)).fetchone()
+        sql = (
+            "SELECT major, minor, patch, manifest, stamp, state, error, latest FROM versions WHERE folder = ?"
+        )
+        rows = execute(sql, found).fetchall() if found is not None else []
+        return found and found[0], {row[:3]: (Line(*row[3:7]), bool(row[7])) for row in rows}
+
+    def _lines(
+        self, name: str, before: Mapping[Number, tuple[Line, bool]], gone: set[Number]
+    ) -> Iterator[tuple[Number, Line]]:
+        """Yield the versions of a name; files whose state is the same as before are not opened."""
+        folder = f"{self.refs}/{name}/@versions"
+        for number in _numbers(folder):
+            path = f"{folder}/{number[0]}.{number[1]}.{number[2]}"
+            try:
+                line = before[number][0] if number in before else None
+                if (
+                    line is None
+                    or line.error is not None
+                    or not line.stamp
+                    or stamp(os.lstat(path)) != line.stamp
+                ):
+                    line = self._line(name, number, path)
+            except FileNotFoundError:
+                continue  # it was there a moment ago
+            if line.state != UNFINISHED:
+                line = line._replace(state=WITHDRAWN if number in gone else LIVE)
+            yield number, line
+
+    def _line(self, name: str, number: Number, path: str) -> Line:
+        try:
+            known, data = read_plain(path, LINE_BYTES + 1)
+        except OSError:
+            known, data = os.lstat(path), b""
+        sure = stamp(known) if settled(known, self.manifests.now) else 0
+        if _LINE.fullmatch(data):
+            return Line(self.manifests.read(data[:-1].decode()), sure, LIVE, None)
+        if known.st_size == 0:
+            return Line(None, sure, UNFINISHED, f"{path} {CUT_OFF}")
+        try:
+            digest = self.references.digest(name, Version(*number))
+        except CompatkitError as error:
+            return Line(None, sure, LIVE, str(error))
+        if digest is None:
+            raise FileNotFoundError(path)
+        return Line(self.manifests.read(digest), 0, LIVE, None)
+
+
+def _look(refs: str, name: str, now: int | None = None) -> tuple[int | None, list[str]]:
+    """Look at the times of a component's folders.
+
+    Args:
+        refs: Path of ``<root>/refs``.
+        name: Path below it; ``""`` for ``refs`` itself.
+        now: Time in ns, if what is read next is to be kept.
+
+    Returns:
+        A number that changes whenever an entry of them does, None where a later change might not show; and which of
+        them are there, ``""`` for the folder itself.
+    """
+    folder = f"{refs}/{name}" if name else refs
+    states: list[int] = []
+    kinds: list[str] = []
+    sure = True
+    for kind in ("", "@versions", "@tombstones") if name else ("",):
+        try:
+            one = os.lstat(f"{folder}/{kind}" if kind else folder)
+        except OSError:
+            states.append(0)
+            continue
+        states.append(stamp(one))
+        if stat.S_ISDIR(one.st_mode):
+            kinds.append(kind)
+        elif not kind:
+            return None, []
+        sure = sure and (now is None or settled(one, now))
+    return hash(tuple(states)) if sure else None, kinds if "" in kinds else []
+
+
+def _folders_in(path: str) -> set[str]:
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
+        return {one.name for one in entries if one.is_dir(follow_symlinks=False)}
+    return set()
+
+
+def _numbers(folder: str) -> Iterator[Number]:
+    """Yield what is named by a version in ``@versions`` or ``@tombstones``; nothing where that is gone."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for name in os.listdir(folder):
+            number = _parsed(name)
+            if number is not None:
+                yield number
+
+
+@lru_cache(maxsize=2**14)  # most names have the same few
+def _parsed(text: str) -> Number | None:
+    """Return the three numbers of a version, None if the text is none."""
+    try:
+        return attrs.astuple(Version.parse(text))
+    except InvalidName:
+        return None
+
+
+def _is_segment(text: str) -> bool:
+    try:
+        return bool(check_segment(text))
+    except InvalidName:
+        return False
+
+
+def _above(name: str) -> Iterator[str]:
+    """Yield a folder's name and those of all folders that it is in."""
+    parts = name.split("/")
+    return ("/".join(parts[:length]) for length in range(len(parts), 0, -1))

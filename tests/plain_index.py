@@ -1,0 +1,162 @@
+"""Every answer of the index, read from the files each time: slow, and plainly right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compatkit.errors import CompatkitError, IntegrityError
+from compatkit.registry import resolving
+from compatkit.registry.aliases import Aliases
+from compatkit.registry.blobs import Objects
+from compatkit.registry.index.facts import Profile, profile
+from compatkit.registry.index.lookup import Listed
+from compatkit.registry.index.search import Found, Query, searched, spelled
+from compatkit.registry.names import Version
+from compatkit.registry.reach import names
+from compatkit.registry.refs import References
+from compatkit.registry.results import FUNCTION, from_bytes
+
+
+@attrs.frozen
+class Plain:
+    """A registry's files."""
+
+    root: Path
+
+    @property
+    def references(self) -> References:
+        return References(self.root)
+
+    def names(self, pattern: str | None = None) -> list[str]:
+        return [name for name in resolving.names(self.references, pattern) if self.references.versions(name)]
+
+    def search(self, query: Query) -> list[Found]:
+        fits = list(self._fitting(query))
+        return fits[query.offset :][: query.limit]
+
+    def count(self, query: Query) -> int:
+        return len(list(self._fitting(query)))
+
+    def listing(self) -> list[Listed]:
+        lines = (self._listed(name) for name in self.names())
+        return [line for line in lines if line is not None]
+
+    def roots(self) -> set[tuple[str, str]]:
+        each = ((name, self.digest(name, version)) for name, version in self.references.each())
+        return {(name, digest) for name, digest in each if digest}
+
+    def edges(self) -> set[tuple[str, str]]:
+        left, found, seen = [digest for _, digest in self.roots()], set[tuple[str, str]](), set[str]()
+        while left:
+            digest = left.pop()
+            if digest in seen:
+                continue
+            seen.add(digest)
+            for edge, how in self._named(digest):
+                found.add((digest, edge))
+                left += [edge] if how != "payload" else []
+        return found
+
+    def referenced(self) -> set[str]:
+        return {digest for _, digest in self.roots()} | {edge for _, edge in self.edges()}
+
+    def digest(self, name: str, version: Version) -> str | None:
+        try:
+            return self.references.digest(name, version)
+        except CompatkitError:
+            return None
+
+    def profile(self, digest: str | None) -> Profile | None:
+        try:
+            return profile(Objects(self.root).read(str(digest), aside=False), "it") if digest else None
+        except CompatkitError:
+            return None
+
+    def _fitting(self, query: Query) -> Iterator[Found]:
+        for name in self.names(query.pattern):
+            gone = self.references.withdrawn(name)
+            every = self.references.versions(name)
+            live = [version for version in every if version not in gone]
+            for version in live[-1:] if query.latest else every if query.withdrawn else live:
+                digest = self.digest(name, version)
+                about = self.profile(digest)
+                if about is not None and fits(query, name, about, str(digest)):
+                    yield found(name, version, str(digest), about, version in gone)
+
+    def _named(self, digest: str) -> list[tuple[str, Any]]:
+        try:
+            data = Objects(self.root).read(digest, aside=False)
+            return list(names(data, digest, component=self.profile(digest) is not None))
+        except CompatkitError:
+            return []
+
+    def _listed(self, name: str) -> Listed | None:
+        live = resolving.live(self.references, name)
+        if not live:
+            return None
+        versions = tuple(map(str, live))
+        about = self.profile(self.digest(name, live[-1]))
+        try:
+            aliases = Aliases(self.references.folder(name), self.root).all()
+        except IntegrityError:
+            about, aliases = None, {}
+        if about is None:
+            return Listed(name, versions[-1], versions, error="damaged")
+        facts = (about.kind, about.parameters, about.model, about.split)
+        return Listed(name, versions[-1], versions, *facts, aliases)
+
+
+def fits(query: Query, name: str, about: Profile, digest: str) -> bool:
+    """Tell whether a version with these facts is one, whatever its number."""
+    tests = (
+        query.pattern is None or fnmatchcase(name, query.pattern),
+        query.kind in (None, about.kind),
+        query.tags.items() <= about.tags.items(),
+        query.model is None or fnmatchcase(about.model, query.model),
+        query.channels is None or query.channels in about.channels,
+        query.label is None or any(spelled(query.label) in classes for classes in about.classes),
+        query.anchor is None or any(one.startswith(query.anchor) for one in about.anchors),
+        query.parent is None or any(one == query.parent for _, one in about.parents),
+        query.digest in (None, digest),
+        all(word in about.words for word in query.words),
+        all(word in name or word in about.words for word in searched(query.anywhere or "").split()),
+    )
+    return all(tests)
+
+
+def found(name: str, version: Version, digest: str, about: Profile, withdrawn: bool) -> Found:
+    facts = (about.kind, about.builder, about.model, about.split, about.parameters, about.bytes, about.title)
+    more = (
+        about.licence,
+        len(about.classes) or None,
+        about.tags,
+        about.channels,
+        about.anchors,
+        about.parents,
+    )
+    return Found(name, str(version), digest, *facts, *more, withdrawn)
+
+
+def results(root: Path, extractors: list[str], heads: list[str]) -> list[tuple[Any, ...]]:
+    """Return what ``Index.results`` tells, as plain tuples, with an error as True."""
+    told: list[tuple[Any, ...]] = []
+    for pointer in sorted((root / "evidence").glob("*/*/*/*")):
+        extractor, head, key, digest = pointer.relative_to(root / "evidence").parts
+        folders = [root / "evidence" / extractor / head, pointer.parent]
+        wanted = FUNCTION + extractor in extractors and FUNCTION + head in heads
+        if not wanted or pointer.is_symlink() or any(one.is_symlink() for one in folders):
+            continue
+        parts: Any = ({}, {}, {})
+        try:
+            sound = pointer.read_text().strip() == f"sha256:{digest}"
+            data = Objects(root).read(f"sha256:{digest}", verify="always", aside=False)
+            parts = from_bytes(data, FUNCTION + extractor, FUNCTION + head, key, "it") if sound else parts
+        except CompatkitError:
+            sound = False
+        told.append((FUNCTION + extractor, FUNCTION + head, f"sha256:{digest}", *parts, not sound))
+    return sorted(told, key=repr)
