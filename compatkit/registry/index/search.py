@@ -14,7 +14,7 @@ import attrs
 
 from compatkit.contracts.contract import Kind
 from compatkit.contracts.display import visible
-from compatkit.contracts.values import folded
+from compatkit.contracts.contract_rules import folded
 from compatkit.errors import UsageError
 from compatkit.registry.index.tables import Unusable
 
