@@ -13,12 +13,12 @@ from compatkit.contracts import cells
 from compatkit.contracts.cells import ADAPTED, Cell
 from compatkit.contracts.channels import channel_statistics
 from compatkit.contracts.contract import EXTRACTORS, HEADS
-from compatkit.contracts.manifest import Manifest, function_digest
+from compatkit.contracts.manifest import Manifest, function_digest, trained_with
 from compatkit.contracts.statistical import Blobs, ChannelFigures
 from compatkit.errors import FormatError, NotFound
 from compatkit.evaluation.records import Cells, Damaged
 from compatkit.registry.names import Reference
-from compatkit.registry.releases import function_of_parent, trained_with
+from compatkit.registry.releases import function_of_parent
 from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
 from compatkit.reports.verdicts import Verdicts

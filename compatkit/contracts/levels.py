@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from compatkit.contracts.cells import Cell, Grade
 from compatkit.contracts.contract import Anchor, Data, Protocol
 from compatkit.contracts.labels import Labels, names, shared_classes
+from compatkit.contracts.manifest import trained_with
 from compatkit.contracts.verdict import EQUAL_SHAPES, Codes, Finding, Promise, Report, Severity
 from compatkit.errors import DataError
-from compatkit.registry.releases import trained_with
 
 if TYPE_CHECKING:
     from compatkit.contracts.manifest import Manifest

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, get_args
 import attrs
 
 from compatkit.contracts.contract import Kind
-from compatkit.contracts.display import visible
 from compatkit.contracts.contract_rules import folded
+from compatkit.contracts.display import visible
 from compatkit.errors import UsageError
 from compatkit.registry.index.tables import Unusable
 
