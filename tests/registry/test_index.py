@@ -500,3 +500,12 @@ def test_what_verify_finds_and_a_repair_moves_is_seen(hand: Hand, monkeypatch: p
     assert pins(store.index) == ["a@1.0.0"] and "one line" in store.index.listing()[0].error
     plan(found).apply()
     assert pins(store.index) == pins(other) == ["a@1.0.0"] and store.index.listing()[0].version == "1.0.0"
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_rows_are_written_in_several_goes(hand: Hand, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr("compatkit.registry.index.tables.ROWS", rows)
+    for number in range(7):
+        hand.publish(f"n{number}", "1.0.0", hand.put(part(about=tagged(of=str(number), colour="red"))))
+    index = index_of(hand.root)
+    assert index.count(tags={"colour": "red"}) == 7 == len(index.listing()) and index.status().kept == "file"

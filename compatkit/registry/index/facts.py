@@ -1,8 +1,4 @@
-"""The facts of manifests that are searched for: picked out by plain code, and kept as rows.
-
-Reading every field strictly takes ten times as long. A manifest that is not written as this version writes it goes
-through the strict reader, which fills in defaults or says what is wrong.
-"""
+"""The facts of manifests that are searched for, and how they are kept as rows."""
 
 from __future__ import annotations
 
@@ -11,17 +7,16 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any
 
 import attrs
 
-from compatkit.contracts.codec import MAX_BYTES, is_digest, loads, unstructure
-from compatkit.contracts.manifest import SCHEMA, Manifest, from_bytes
+from compatkit.contracts.codec import MAX_BYTES
+from compatkit.contracts.manifest import Manifest, from_bytes
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.index.looks import mark, read_plain
-from compatkit.registry.index.search import KINDS, searched, spelled
+from compatkit.registry.index.search import searched, spelled
 from compatkit.registry.index.tables import Rows
 from compatkit.registry.reach import How, names
 
@@ -77,13 +72,28 @@ def profile(data: bytes, what: str) -> Profile:
     Raises:
         FormatError: It is none that this version can read.
     """
-    value = loads(data, what=what)
-    edges = dict(names(data, what, component=True))
-    try:
-        return _picked(value, edges)
-    except (LookupError, TypeError, ValueError, AttributeError):
-        # something is odd: the strict reader fills it in, or says what is wrong
-        return _picked(unstructure(from_bytes(data, what=what)), edges)
+    manifest = from_bytes(data, what=what)
+    about, blueprint, contract = manifest.about, manifest.blueprint, manifest.contract
+    extractor, recombination = blueprint.side == "extractor", blueprint.side == "recombination"
+    ports = contract.structural.outputs if extractor else contract.structural.inputs
+    widths = (port.channels for port in ports if not recombination)
+    return Profile(
+        manifest.kind,
+        blueprint.builder,
+        blueprint.model,
+        blueprint.split,
+        manifest.payload.parameters,
+        manifest.payload.file.bytes,
+        about.title,
+        about.description,
+        about.licence,
+        about.tags,
+        tuple(dict.fromkeys(width for width in widths if isinstance(width, int))),
+        tuple(tuple(map(spelled, label.names)) for label in contract.data.labels or ()),
+        tuple(anchor.digest for anchor in contract.protocol.anchors),
+        tuple((parent.relation, parent.component) for parent in manifest.parents),
+        dict(names(data, what, component=True)),
+    )
 
 
 @attrs.frozen(eq=False)
@@ -224,62 +234,3 @@ class Manifests:
             self._lists.add(key)
             self.rows.add("classes", *((name, key) for name in {one for names in classes for one in names}))
         return key
-
-
-def _picked(value: Any, edges: Mapping[str, How]) -> Profile:
-    schema, kind = value["schema"], value["kind"]
-    if type(schema) is not int or schema != SCHEMA or kind not in KINDS or not value.keys() <= _FIELDS:
-        raise ValueError
-    about, blueprint, payload, contract = (
-        value[key] for key in ("about", "blueprint", "payload", "contract")
-    )
-    tags = about["tags"]
-    protocol, data = contract["protocol"], contract["data"]
-    side = "outputs" if blueprint["side"] == "extractor" else "inputs"
-    ports = [] if blueprint["side"] == "recombination" else contract["structural"][side]
-    return Profile(
-        kind,
-        _text(blueprint["builder"]),
-        _text(blueprint["model"]),
-        _text(blueprint["split"]),
-        _count(payload["parameters"]),
-        _count(payload["file"]["bytes"]),
-        _text(about["title"]),
-        _text(about["description"]),
-        _text(about["licence"]),
-        {key: _text(tag) for key, tag in tags.items()},
-        tuple(dict.fromkeys(_widths(ports))),
-        tuple(_names(one) for one in data["labels"] or ()),
-        tuple(_text(one["digest"]) for one in protocol["anchors"]),
-        tuple((_text(one["relation"]), _digest(one["component"])) for one in value["parents"]),
-        edges,
-    )
-
-
-def _widths(ports: list[Any]) -> list[int]:
-    widths = [
-        port["shape"][1 if port["layout"] in _FEATURES_SECOND else -1] for port in ports if port["shape"]
-    ]
-    return [width for width in widths if type(width) is int]
-
-
-def _names(label: Mapping[str, Any]) -> tuple[str, ...]:
-    return spelled(_text(label["name"])), *(spelled(_text(one)) for one in label["same_as"])
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError
-    return value
-
-
-def _digest(value: Any) -> str:
-    if not is_digest(value):
-        raise ValueError
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError
-    return value

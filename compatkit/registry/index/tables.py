@@ -126,8 +126,8 @@ class Tables:
             sqlite3.Error: It cannot be used.
         """
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             if not _is_plain(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
         except FileExistsError:
             pass  # another process was faster, or what is no folder stands above: opening it tells
@@ -223,8 +223,9 @@ class Rows:
             self.connection.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {columns}")
 
     def _insert(self, table: str, rows: list[Row]) -> None:
-        places = ", ".join("?" * len(rows[0])) if rows else "NULL"
-        self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", rows)
+        if rows:
+            places = ", ".join("?" * len(rows[0]))
+            self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", rows)
 
 
 def _close(connection: sqlite3.Connection, process: int) -> None:
@@ -298,7 +299,7 @@ def _prepare(connection: sqlite3.Connection, identity: str) -> None:
     Raises:
         Unusable: There are others.
     """
-    if _is_empty(connection):
+    if not connection.execute("PRAGMA user_version").fetchone()[0] and _is_empty(connection):
         connection.execute("BEGIN IMMEDIATE")
         try:
             if _is_empty(connection):  # else another process was faster
