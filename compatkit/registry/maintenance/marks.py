@@ -200,7 +200,10 @@ class _Roots:
         """Keep what a file or folder of unknown meaning names."""
         full = os.fsencode(self.root / path)
         found: set[bytes] = set(_LOOSE.findall(os.path.basename(full))) if name else set()
-        mode = os.lstat(full).st_mode
+        try:
+            mode = os.lstat(full).st_mode
+        except FileNotFoundError:
+            return  # removed at this moment
         if stat.S_ISDIR(mode):
             for entry in listed(self.root, path):
                 self._mentions(f"{path}/{entry.name}")
