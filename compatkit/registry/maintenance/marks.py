@@ -14,6 +14,7 @@ import stat
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -400,15 +401,13 @@ def _opened(path: str) -> FileIO | None:
         IntegrityError: A link, folder, pipe or device stands in its place.
         OSError: It cannot be opened.
     """
-    try:  # what is no plain file, or cannot be opened, is opened again below, to be told why
+    with suppress(
+        OSError
+    ):  # what is no plain file, or cannot be opened, is opened again below, to be told why
         descriptor = os.open(path, _FLAGS)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return FileIO(descriptor)
         os.close(descriptor)
-    except FileNotFoundError:
-        return None
-    except OSError:
-        pass
     found = durable.open_plain(Path(path), Path(path).parent)
     return None if found is None else FileIO(found)
 
