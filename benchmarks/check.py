@@ -25,9 +25,7 @@ import attrs
 from compatkit.components.verdicts import check_all
 from compatkit.components.workspace import Registry
 from compatkit.contracts.canonical import dumps
-from compatkit.contracts.cells import METRIC, METRIC_VERSION, Cell, Figure
 from compatkit.contracts.check import check
-from compatkit.contracts.classes import common
 from compatkit.contracts.contract import (
     Anchor,
     Blueprint,
@@ -41,9 +39,10 @@ from compatkit.contracts.contract import (
     Statistical,
     Structural,
 )
+from compatkit.contracts.evidence import METRIC, METRIC_VERSION, Cell, Figure
+from compatkit.contracts.labels import common, spelling
 from compatkit.contracts.manifest import Edge, Manifest, Payload, function_digest
-from compatkit.contracts.spelling import spelling
-from compatkit.contracts.statistical import Blobs, ChannelFigures
+from compatkit.contracts.rules import Blobs, ChannelFigures
 from compatkit.registry.store import Store
 from compatkit.reports.verdicts import Verdicts
 

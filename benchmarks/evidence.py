@@ -32,7 +32,7 @@ import check as contracts
 from registry_measuring import Contestant, Gate, Row, compete, expect, head, lines, machine, say
 
 from compatkit.components.workspace import Registry
-from compatkit.contracts.cells import Cell, Figure
+from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.evaluation.keys import circumstances
 from compatkit.evaluation.records import record

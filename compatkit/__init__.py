@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from compatkit.components.workspace import Registry
     from compatkit.components.workspace.component import Component
     from compatkit.contracts.check import Finding, Report, check
-    from compatkit.contracts.classes import common as match_classes
-    from compatkit.contracts.classes import label
     from compatkit.contracts.contract import Blueprint, Contract, Label
+    from compatkit.contracts.labels import common as match_classes
+    from compatkit.contracts.labels import label
     from compatkit.contracts.manifest import About
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.predictions import Prediction, Predictions
@@ -93,7 +93,7 @@ _HOMES = {
     "hookimpl": "compatkit.hooks",
     "hookspec": "compatkit.hooks",
     "load_exported": "compatkit.components.exports.reading",
-    "label": "compatkit.contracts.classes",
+    "label": "compatkit.contracts.labels",
     "measure": "compatkit.training.measuring",
     "read_checkpoint": "compatkit.components.checkpoints.reading",
     "use": "compatkit.plugins",
@@ -183,7 +183,7 @@ def __getattr__(name: str) -> Any:
 
         return version("compatkit")
     if name == "match_classes":
-        return import_module("compatkit.contracts.classes").common
+        return import_module("compatkit.contracts.labels").common
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name in _MODULES:

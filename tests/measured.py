@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.cells import Cell, Figure, Grade
+from compatkit.contracts.evidence import Cell, Figure, Grade
 from compatkit.contracts.manifest import Edge, Manifest, function_digest
 from compatkit.evaluation.keys import Settings, circumstances
 from compatkit.evaluation.records import record

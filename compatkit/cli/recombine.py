@@ -13,13 +13,13 @@ from compatkit.cli.measure import measuring_options
 from compatkit.cli.options import about, about_options
 from compatkit.cli.output import emit, paragraph, progress, report_text, rows
 from compatkit.cli.roots import registry
-from compatkit.contracts.adaptation import FITTED
 from compatkit.contracts.batchnorm import estimates
+from compatkit.contracts.stitch import FITTED
 from compatkit.errors import DataError, IncompatibleError
 
 if TYPE_CHECKING:
-    from compatkit.contracts.cells import Cell
-    from compatkit.contracts.verdict import Report
+    from compatkit.contracts.evidence import Cell
+    from compatkit.contracts.report import Report
     from compatkit.evaluation.recombination import Recombination
 
 

@@ -14,7 +14,7 @@ import attrs
 from compatkit.components.loading import load, unloaded
 from compatkit.components.outcomes import refusal
 from compatkit.components.promises import CANDIDATE, Decider, Given, Pair, Progress
-from compatkit.contracts.cells import METRIC, METRIC_VERSION, Cell
+from compatkit.contracts.evidence import METRIC, METRIC_VERSION, Cell
 from compatkit.errors import FormatError, PolicyBroken, PolicyUndecided
 from compatkit.evaluation.keys import circumstances, conditions, is_kept
 from compatkit.evaluation.matrix import LoadedPart

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.display import Shown, aligned
+from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest
 from compatkit.data.split import Split
 from compatkit.errors import IncompatibleError, UsageError
@@ -29,7 +29,7 @@ from compatkit.training.trainer import Trainer
 if TYPE_CHECKING:
     from torch import nn
 
-    from compatkit.contracts.verdict import Report
+    from compatkit.contracts.report import Report
 
 TASK = "target"
 """Name of the run's only task; random numbers depend on it, and so on no name that is published."""

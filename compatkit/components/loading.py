@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
 
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.channels import channel_statistics
+from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest, function_digest, to_bytes, trained_with
 from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityError, NotFound, UsageError
 from compatkit.evaluation.records import record
@@ -22,8 +22,8 @@ from compatkit.registry.store import Store, named
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from compatkit.contracts.cells import Part
     from compatkit.contracts.contract import Blueprint
+    from compatkit.contracts.evidence import Part
     from compatkit.data.dataset import Split
     from compatkit.evaluation.matrix import LoadedPart
 
@@ -292,7 +292,7 @@ def keep(
 
 def described(part: LoadedPart) -> Part:
     """Return a loaded component as a row or column of a report."""
-    from compatkit.contracts.cells import Part
+    from compatkit.contracts.evidence import Part
     from compatkit.reports.contracts import summary
 
     return Part(part.reference, part.digest, part.function, part.kind, summary(part.manifest))

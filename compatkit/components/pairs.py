@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit.components.verdicts import check_all
-from compatkit.contracts import cells
-from compatkit.contracts.cells import ADAPTED, Cell
+from compatkit.contracts import evidence as cells
 from compatkit.contracts.channels import channel_statistics
 from compatkit.contracts.contract import EXTRACTORS, HEADS
+from compatkit.contracts.evidence import ADAPTED, Cell
 from compatkit.contracts.manifest import Manifest, function_digest
-from compatkit.contracts.statistical import Blobs, ChannelFigures
+from compatkit.contracts.rules import Blobs, ChannelFigures
 from compatkit.errors import FormatError, NotFound
 from compatkit.evaluation.records import Cells, Damaged
 from compatkit.registry.names import Reference

@@ -13,8 +13,8 @@ import attrs
 
 from compatkit.components.loading import described, keep, load, part_of
 from compatkit.components.outcomes import Answer, Outcome, refusal
-from compatkit.contracts.cells import METRIC, METRIC_VERSION, Cell
 from compatkit.contracts.check import check
+from compatkit.contracts.evidence import METRIC, METRIC_VERSION, Cell
 from compatkit.contracts.manifest import Manifest, trained_with
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import (

@@ -14,10 +14,10 @@ from compatkit.components.composition import ADAPTER, EXTRACTOR, HEAD, Compositi
 from compatkit.components.loading import load, pinned
 from compatkit.components.pairs import check_pairs
 from compatkit.components.seams import load_adapter
-from compatkit.contracts.adaptation import after
 from compatkit.contracts.batchnorm import estimates
 from compatkit.contracts.check import Report, check
 from compatkit.contracts.contract import EXTRACTORS, HEADS
+from compatkit.contracts.stitch import after
 from compatkit.errors import CutError, IntegrityError, UsageError
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.recombination import Estimate, Recombination

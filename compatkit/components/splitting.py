@@ -12,8 +12,8 @@ from compatkit.adapters.blueprints import InputSpec, build_pair, plan, prove, st
 from compatkit.adapters.rebuilding import check_rebuilt
 from compatkit.components.promises import publish
 from compatkit.components.publishing import Draft, blobs_of, contract_of, remember_proof
-from compatkit.contracts.classes import label
 from compatkit.contracts.contract import Blueprint, Contract, Data, Label
+from compatkit.contracts.labels import label
 from compatkit.contracts.manifest import About, Parent
 from compatkit.contracts.structuring import unstructure
 from compatkit.contracts.values import check_labels

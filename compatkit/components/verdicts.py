@@ -14,25 +14,27 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.check import check, check_kind, wiring_of
 from compatkit.contracts.contract import Contract, Data, Protocol
+from compatkit.contracts.evidence import Cell
 from compatkit.contracts.labels import label_findings
-from compatkit.contracts.levels import (
+from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
+from compatkit.contracts.match import inputs_of, wiring_codes
+from compatkit.contracts.report import Codes, Report, codes_of
+from compatkit.contracts.rules import (
     ONE_NETWORK,
+    Blobs,
     anchored,
     empirical_findings,
+    figures_of,
     images_of,
     input_codes,
     newest,
     promise_of,
     protocol_codes,
     protocol_of,
+    statistics_codes,
 )
-from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
-from compatkit.contracts.statistical import Blobs, figures_of, statistics_codes
-from compatkit.contracts.verdict import Codes, Report, codes_of
-from compatkit.contracts.wiring import inputs_of, wiring_codes
 from compatkit.reports.verdicts import Outline, Verdicts
 
 if TYPE_CHECKING:

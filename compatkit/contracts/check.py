@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Data
+from compatkit.contracts.evidence import Cell
 from compatkit.contracts.labels import label_findings
-from compatkit.contracts.levels import (
+from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
+from compatkit.contracts.match import wiring_findings
+from compatkit.contracts.report import Finding, Report, Severity, Wiring
+from compatkit.contracts.rules import (
+    Blobs,
     empirical_findings,
     input_findings,
     newest,
@@ -20,11 +24,8 @@ from compatkit.contracts.levels import (
     promise_of,
     protocol_findings,
     protocol_of,
+    statistics_findings,
 )
-from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
-from compatkit.contracts.statistical import Blobs, statistics_findings
-from compatkit.contracts.verdict import Finding, Report, Severity, Wiring
-from compatkit.contracts.wiring import wiring_findings
 from compatkit.errors import UsageError
 
 __all__ = ["Finding", "Report", "check"]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compatkit.contracts import cells
-from compatkit.contracts.cells import ADAPTED
+from compatkit.contracts import evidence as cells
+from compatkit.contracts.evidence import ADAPTED
 
 FUNCTIONS = "adapter_functions"
 """The setting with the function digests of the adapters, in order, with a blank between two."""

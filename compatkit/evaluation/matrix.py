@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.contracts.batchnorm import DEFAULT
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.contract import Data
-from compatkit.contracts.evidence import figure, grade, paired_interval_of_counts, recovered
+from compatkit.contracts.evidence import Cell, figure, grade, paired_interval_of_counts, recovered
 from compatkit.contracts.manifest import Manifest
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError

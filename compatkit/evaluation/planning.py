@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.contracts.check import Report, check
-from compatkit.contracts.classes import label
 from compatkit.contracts.contract import Label
-from compatkit.contracts.labels import shared_classes
-from compatkit.contracts.verdict import Promise
+from compatkit.contracts.labels import label, shared_classes
+from compatkit.contracts.report import Promise
 
 if TYPE_CHECKING:
     from compatkit.contracts.manifest import Manifest

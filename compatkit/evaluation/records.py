@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import attrs
 
-from compatkit.contracts.cells import Cell, Figure, Grade, weak_or_compatible
+from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import FormatError
 from compatkit.evaluation.keys import BOUND, conditions
 from compatkit.registry.results import Result

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.cells import Cell, Part
+from compatkit.contracts.evidence import Cell, Part
 from compatkit.errors import CompatkitError, FormatError
 
 if typing.TYPE_CHECKING:

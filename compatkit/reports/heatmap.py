@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.contracts.cells import Cell, Part
+from compatkit.contracts.evidence import Cell, Part
 from compatkit.reports.ink import INK, PAPER, QUIET, png, printable, shade, text_at
 from compatkit.reports.wording import (
     DASH,

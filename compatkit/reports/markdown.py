@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from compatkit.contracts.cells import Cell
+from compatkit.contracts.evidence import Cell
 from compatkit.reports.wording import (
     figure_text,
     interval,

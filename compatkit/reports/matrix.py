@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import attrs
 
 from compatkit.arguments import named
-from compatkit.contracts.cells import Cell, Figure, Grade, Part, Rung, State
 from compatkit.contracts.display import Shown
-from compatkit.contracts.verdict import Promise, Wiring
+from compatkit.contracts.evidence import Cell, Figure, Grade, Part, Rung, State
+from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UnknownName, UsageError
 from compatkit.reports.wording import rung_of
 from compatkit.reports.writing import kept, write

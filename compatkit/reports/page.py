@@ -17,7 +17,7 @@ import attrs
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from compatkit.contracts.cells import Cell, Part
+from compatkit.contracts.evidence import Cell, Part
 from compatkit.reports import document
 from compatkit.reports.ladder import Picture, picture
 from compatkit.reports.wording import (

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from compatkit.contracts.cells import Cell, Part
 from compatkit.contracts.display import aligned
+from compatkit.contracts.evidence import Cell, Part
 from compatkit.reports.wording import (
     Verdict,
     brief,

@@ -8,7 +8,7 @@ import json
 from itertools import product
 from typing import TYPE_CHECKING
 
-from compatkit.contracts.cells import Cell
+from compatkit.contracts.evidence import Cell
 from compatkit.reports.tidy import NAMES, row
 from compatkit.reports.wording import rung_of
 

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from compatkit.contracts.cells import Cell, Part
+from compatkit.contracts.evidence import Cell, Part
 from compatkit.reports.plain import PRINTED, summary
 from compatkit.reports.plain import render as plain
 from compatkit.reports.wording import brief, interval, settings_line, share, through, verdict, visible

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
-from compatkit.contracts.cells import Cell, Figure, Part
+from compatkit.contracts.evidence import Cell, Figure, Part
 from compatkit.errors import MissingDependency, UnknownName
 from compatkit.reports.wording import rung_of, verdict
 

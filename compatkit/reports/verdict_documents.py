@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.verdict import EQUAL_SHAPES, Finding
+from compatkit.contracts.report import EQUAL_SHAPES, Finding
 from compatkit.reports.markdown import escape
 from compatkit.reports.wording import of_word
 

@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from compatkit.contracts.verdict import EQUAL_SHAPES, WORDS, Severity, Word
+from compatkit.contracts.report import EQUAL_SHAPES, WORDS, Severity, Word
 from compatkit.reports.terminal import STYLES
 from compatkit.reports.wording import many, of_word, visible
 

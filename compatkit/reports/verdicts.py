@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit.contracts.display import Shown
-from compatkit.contracts.verdict import SEVERITIES, WORDS, Codes, Finding, Report, Severity, Word, requirement
+from compatkit.contracts.report import SEVERITIES, WORDS, Codes, Finding, Report, Severity, Word, requirement
 from compatkit.errors import UnknownName
 from compatkit.reports.wording import many
 from compatkit.reports.writing import kept

@@ -13,8 +13,8 @@ from torch.nn.parameter import is_lazy
 
 from compatkit.adapters.blueprints import build, with_classes
 from compatkit.contracts.canonical import dumps
-from compatkit.contracts.classes import common
 from compatkit.contracts.contract import Blueprint, Label
+from compatkit.contracts.labels import common
 from compatkit.errors import CutError, UnknownName, UsageError
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of

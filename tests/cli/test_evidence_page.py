@@ -17,7 +17,7 @@ import pytest
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.contracts import cells
+from compatkit.contracts import evidence as cells
 from compatkit.contracts.canonical import loads
 from compatkit.contracts.manifest import About
 from compatkit.evaluation.keys import conditions

@@ -22,9 +22,9 @@ from compatkit.adapters.stitching.seam import build_adapter
 from compatkit.components.bridging import fit_projection, standing
 from compatkit.components.seams import put_in, route
 from compatkit.components.splitting import SplitPart, publish_split, split
-from compatkit.contracts.adaptation import on_port
 from compatkit.contracts.contract import Port
 from compatkit.contracts.manifest import to_bytes
+from compatkit.contracts.stitch import on_port
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, IncompatibleError, IntegrityError, InvalidName, UsageError
 from compatkit.evaluation.preprocessing import normalise, prepare

@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 
 import compatkit as ck
 from compatkit.components.matrices import filling
-from compatkit.contracts import cells
-from compatkit.contracts.cells import Cell, Figure
+from compatkit.contracts import evidence as cells
 from compatkit.contracts.contract import Label
+from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import function_digest
 from compatkit.data.split import Split
 from compatkit.evaluation import keys, matrix

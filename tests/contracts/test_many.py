@@ -15,12 +15,12 @@ from sample_contracts import cells, data, manifests
 
 from compatkit.components import verdicts
 from compatkit.components.verdicts import check_all
-from compatkit.contracts.cells import Cell, Figure
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Statistical
+from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import Manifest, Parent, manifest_digest
-from compatkit.contracts.statistical import ChannelFigures
-from compatkit.contracts.verdict import SEVERITIES, Level
+from compatkit.contracts.report import SEVERITIES, Level
+from compatkit.contracts.rules import ChannelFigures
 from compatkit.errors import DataError, UnknownName, UsageError
 
 LEVELS = get_args(Level)

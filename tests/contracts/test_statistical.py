@@ -15,7 +15,8 @@ from sample_components import FEATURES, GREY, codes, extractor, figures, head, m
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Contract, FeatureStatistics, Protocol, Statistical, Structural
 from compatkit.contracts.manifest import Manifest
-from compatkit.contracts.statistical import (
+from compatkit.contracts.report import Report
+from compatkit.contracts.rules import (
     FAR_MEAN,
     FAR_SCALE,
     QUIET,
@@ -23,7 +24,6 @@ from compatkit.contracts.statistical import (
     figures_of,
     statistics_codes,
 )
-from compatkit.contracts.verdict import Report
 
 LEFT, RIGHT = sha256("left"), sha256("right")
 

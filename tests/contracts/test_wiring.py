@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sample_components import FEATURES, GREY
 
 from compatkit.adapters.stitching.seam import build_adapter
-from compatkit.contracts.adaptation import after, described, needed, on_port, project
 from compatkit.contracts.contract import Data, Port, Scaled
+from compatkit.contracts.match import adapters_for, wiring_findings
 from compatkit.contracts.ports import grid_at, spatial_at, tensor_shape
-from compatkit.contracts.wiring import adapters_for, wiring_findings
+from compatkit.contracts.stitch import after, described, needed, on_port, project
 from compatkit.errors import IncompatibleError, UsageError
 
 WIDE = attrs.evolve(GREY, size=(8, 16))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from measured import ASKED, settings
 
-from compatkit.contracts import cells
+from compatkit.contracts import evidence as cells
 from compatkit.evaluation.keys import conditions, is_kept, moved, question
 
 BATCH = {"policy": "batch", "batch_size": 30, "seed": 1}

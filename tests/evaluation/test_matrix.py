@@ -14,9 +14,8 @@ from evaluation.networks import Classes, Features, reference
 from sample_components import FEATURES, GREY, extractor, head, initial, labels, loaded, shared
 from torch import Tensor, nn
 
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.contract import Label
-from compatkit.contracts.evidence import figure, paired_interval, recovered
+from compatkit.contracts.evidence import Cell, figure, paired_interval, recovered
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, EnvironmentFailure, UsageError
 from compatkit.evaluation.matrix import LoadedPart, measure

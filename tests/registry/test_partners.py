@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compatkit.contracts.contract import Contract, Data, Dimension, Label, Port, Protocol, Scaled, Structural
-from compatkit.contracts.wiring import wiring_findings
+from compatkit.contracts.match import wiring_findings
 from compatkit.registry.versions.partners import Side, lost
 
 Partner = tuple[tuple[Port, ...], Data]

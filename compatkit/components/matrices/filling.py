@@ -19,8 +19,8 @@ from compatkit.components.loading import held_out, keep, load
 from compatkit.components.matrices.known import Asked, Known, Pair, look
 from compatkit.components.matrices.sides import Component, Sides
 from compatkit.components.matrices.where import Where
-from compatkit.contracts import cells as metric
-from compatkit.contracts.cells import ADAPTED, STATE, Cell
+from compatkit.contracts import evidence as metric
+from compatkit.contracts.evidence import ADAPTED, STATE, Cell
 from compatkit.errors import UsageError
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.planning import Images, notes_of, prospect

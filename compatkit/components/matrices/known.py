@@ -9,7 +9,7 @@ import attrs
 
 from compatkit.components.loading import family_of, trained_on
 from compatkit.components.matrices.sides import Component
-from compatkit.contracts.cells import Cell
+from compatkit.contracts.evidence import Cell
 from compatkit.errors import DataError, FormatError
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.keys import FUNCTIONS, SAMPLE, circumstances, conditions, is_kept, moved, question

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from compatkit.components.loading import load, unloaded
 from compatkit.contracts.batchnorm import DEFAULT
-from compatkit.contracts.cells import METRIC, METRIC_VERSION
+from compatkit.contracts.evidence import METRIC, METRIC_VERSION
 from compatkit.errors import UsageError
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.names import check_name

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from compatkit.contracts.canonical import dumps
-from compatkit.contracts.cells import Cell
+from compatkit.contracts.evidence import Cell
 from compatkit.errors import Incomplete
 from compatkit.experiments.sweeps.records import Record
 

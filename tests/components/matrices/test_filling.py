@@ -21,10 +21,10 @@ from small import data_set, quick
 import compatkit as ck
 from compatkit.adapters.stitching.seam import build_adapter
 from compatkit.components.matrices import filling
-from compatkit.contracts import cells
-from compatkit.contracts.adaptation import cast
-from compatkit.contracts.cells import Cell
+from compatkit.contracts import evidence as cells
+from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import About, function_digest
+from compatkit.contracts.stitch import cast
 from compatkit.errors import DataError, NotFound, UsageError
 from compatkit.evaluation import matrix as measuring
 from compatkit.evaluation.adapter import Adapter

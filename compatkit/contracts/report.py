@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from compatkit.contracts.cells import Grade
 from compatkit.contracts.display import Shown
+from compatkit.contracts.evidence import Grade
 from compatkit.errors import UsageError
 
 Level = Literal["structural", "data", "protocol", "statistical", "empirical"]

@@ -1,4 +1,4 @@
-"""The walk along one seam: what differs between an output and an input, and which adapter mends it.
+"""Whether what leaves one component can enter the other, and through which adapters: the structural level.
 
 Where the ports differ and an adapter mends it, the walk goes on with the port that the adapter leaves behind. So what
 differs comes in the order of the adapters: ``cast`` to a wider type before all arithmetic, ``drop-tokens``, ``pool`` or
@@ -9,17 +9,18 @@ count alone does not tell the grid), and ``project`` in the head's layout and at
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
 import attrs
 
-from compatkit.contracts.adaptation import behind, cast, drop_tokens, needed, permute, pool, project, resize
-from compatkit.contracts.contract import Blueprint, Port
+from compatkit.contracts.contract import Blueprint, Data, Port
 from compatkit.contracts.ports import (
     AtSize,
     Sides,
     agree,
+    at_size,
     by,
     grid,
     grid_at,
@@ -28,7 +29,19 @@ from compatkit.contracts.ports import (
     shown,
     spatial_at,
 )
-from compatkit.contracts.verdict import Finding, Severity
+from compatkit.contracts.report import Codes, Finding, Severity
+from compatkit.contracts.stitch import (
+    behind,
+    cast,
+    drop_tokens,
+    needed,
+    on_port,
+    permute,
+    pool,
+    project,
+    resize,
+)
+from compatkit.errors import IncompatibleError
 
 BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 """Between these types features can be converted."""
@@ -212,3 +225,103 @@ class Walk:
 
 def _unknown_sides(size: Sides) -> str:
     return f"give images whose tokens form a grid of their proportions, {by(size)}"
+
+
+class Inputs(NamedTuple):
+    """All that wiring depends on of a head.
+
+    Attributes:
+        names: Of its inputs.
+        taken: What they take, at the size of the images that the head was trained on.
+    """
+
+    names: tuple[str, ...]
+    taken: tuple[AtSize, ...]
+
+
+def inputs_of(ports: Sequence[Port], data: Data) -> Inputs:
+    """Return the inputs of a head that was trained on such images."""
+    return Inputs(tuple([port.name for port in ports]), tuple([at_size(port, data.size) for port in ports]))
+
+
+def wiring_findings(
+    outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data
+) -> Iterator[Finding]:
+    """Yield what keeps the extractor's outputs from entering the head as they are.
+
+    One output and one input are wired whatever their names; several are matched by name, in order.
+
+    Args:
+        outputs: Of the extractor.
+        inputs: Of the head.
+        data: Images of the extractor: the sizes at its outputs follow from their size.
+        head_data: Images that the head was trained on.
+    """
+    asked = inputs_of(inputs, head_data)
+    for place, difference in _differences(outputs, asked, data.size):
+        yield difference.finding(_whose(outputs, asked, place))
+
+
+def wiring_codes(outputs: Sequence[Port], inputs: Inputs, size: Sides) -> Codes:
+    """Return code and severity of what ``wiring_findings`` yields, each once, in less time.
+
+    Args:
+        outputs: Of the extractor.
+        inputs: Of the head.
+        size: Of the extractor's images.
+    """
+    return tuple(dict.fromkeys([one[:2] for _, one in _differences(outputs, inputs, size)]))
+
+
+def adapters_for(
+    outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data, *, fitted: bool = False
+) -> tuple[Blueprint, ...]:
+    """Return the adapters that make the outputs enter the head, in order; none where they do already.
+
+    Each is the remedy of one adaptable finding of ``wiring_findings``, which takes the same arguments.
+
+    Args:
+        outputs: Of the extractor.
+        inputs: Of the head.
+        data: Images of the extractor.
+        head_data: Images that the head was trained on.
+        fitted: Put a projection in also where the widths are equal.
+
+    Raises:
+        IncompatibleError: No adapters make the ports fit.
+    """
+    asked = inputs_of(inputs, head_data)
+    found = _differences(outputs, asked, data.size, fitted)
+    refused = [
+        str(one.finding(_whose(outputs, asked, place))) for place, one in found if one.severity == "refuses"
+    ]
+    if refused:
+        raise IncompatibleError("No adapter makes these parts fit:\n" + "\n".join(refused))
+    return tuple(
+        on_port(one.adapter, place, len(outputs)) if len(outputs) > 1 else one.adapter
+        for place, one in found
+        if one.adapter is not None
+    )
+
+
+def _differences(
+    outputs: Sequence[Port], inputs: Inputs, size: Sides, fitted: bool = False
+) -> list[tuple[int, Difference]]:
+    """Return what differs, each with the place of its port; -1 for what differs between all ports."""
+    if len(outputs) == len(inputs.taken) == 1:
+        return [(0, one) for one in Walk(outputs[0], inputs.taken[0], size, fitted).differences()]
+    given, asked = tuple(port.name for port in outputs), inputs.names
+    if given != asked:
+        expected, came = (f"{len(names)} tensors ({', '.join(names)})" for names in (asked, given))
+        return [(-1, Difference("ports-differ", "refuses", expected, came, SAME_TENSORS))]
+    return [
+        (place, one)
+        for place, (output, taken) in enumerate(zip(outputs, inputs.taken, strict=True))
+        for one in Walk(output, taken, size, fitted).differences()
+    ]
+
+
+def _whose(outputs: Sequence[Port], inputs: Inputs, place: int) -> str:
+    if place < 0:
+        return "head inputs expect, extractor outputs give"
+    return f"head input {inputs.names[place]!r} expects, extractor output {outputs[place].name!r} gives"
