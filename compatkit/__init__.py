@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from compatkit.components.checkpoints.reading import read_checkpoint
     from compatkit.components.exports.reading import load_exported
     from compatkit.components.outcomes import Outcome
-    from compatkit.components.verdicts import check_all
     from compatkit.components.workspace import Registry
     from compatkit.components.workspace.component import Component
     from compatkit.contracts.check import Finding, Report, check
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from compatkit.registry.versions.differences import Difference
     from compatkit.reports import pictures
     from compatkit.reports.matrix import Matrix
-    from compatkit.reports.verdicts import Verdicts
+    from compatkit.reports.verdicts import Verdicts, check_all
     from compatkit.training import testing
     from compatkit.training.fit import Fit
     from compatkit.training.measuring import Measurement, measure
@@ -88,7 +87,7 @@ _HOMES = {
     "Use": "compatkit.plugins",
     "Verdicts": "compatkit.reports.verdicts",
     "check": "compatkit.contracts.check",
-    "check_all": "compatkit.components.verdicts",
+    "check_all": "compatkit.reports.verdicts",
     "effect": "compatkit.hooks",
     "hookimpl": "compatkit.hooks",
     "hookspec": "compatkit.hooks",

@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.components.verdicts import check_all
 from compatkit.contracts import evidence as cells
-from compatkit.contracts.channels import channel_statistics
+from compatkit.contracts.channels import Blobs, ChannelFigures, channel_statistics
 from compatkit.contracts.contract import EXTRACTORS, HEADS
 from compatkit.contracts.evidence import ADAPTED, Cell
 from compatkit.contracts.manifest import Manifest, function_digest
-from compatkit.contracts.rules import Blobs, ChannelFigures
 from compatkit.errors import FormatError, NotFound
 from compatkit.evaluation.records import Cells, Damaged
 from compatkit.registry.names import Reference
 from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
-from compatkit.reports.verdicts import Verdicts
+from compatkit.reports.verdicts import Verdicts, check_all
 
 if TYPE_CHECKING:
     from compatkit.contracts.contract import Data

@@ -1,17 +1,21 @@
-"""The rules of a check beside wiring and classes: images, training, statistics, and what was measured."""
+"""The rules of a check beside wiring and classes: images, training, statistics, and what was measured.
+
+A rule compares what it depends on of an extractor with the same of a head, and returns hits: code and severity at
+once, the texts when they are asked for. So one rule serves a pair and all pairs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
-from compatkit.contracts.contract import Anchor, Contract, Data, FeatureStatistics, Protocol
+from compatkit.contracts.channels import Blobs, ChannelFigures
+from compatkit.contracts.contract import Anchor, Data, FeatureStatistics, Port, Protocol
 from compatkit.contracts.evidence import Cell, Grade
 from compatkit.contracts.labels import Labels, names, shared_classes
-from compatkit.contracts.report import EQUAL_SHAPES, Codes, Finding, Promise, Report, Severity
+from compatkit.contracts.report import EQUAL_SHAPES, Finding, Level, Promise, Report, Severity
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
@@ -24,34 +28,84 @@ RELEASED = "released"
 """What a target head is called that new parts were trained against, in the place of an auxiliary head's task."""
 IMAGES = ("size", "channels", "mean", "std")
 """What is compared of the images of two components."""
+FAR_MEAN = 0.5
+"""Feature means further apart than this many standard deviations of the head's training features are far."""
+FAR_SCALE = 2.0
+"""Feature standard deviations that differ by more than this factor are far."""
+QUIET = 0.01
+"""A channel's standard deviation counts as at least this share of its port's, so that dead channels are not far."""
+REMEDY = "reestimate the statistics (normalisation), or bridge the parts with an adapter fitted on unlabelled images"
 
-images_of = attrgetter(*IMAGES)
-"""Return these values of a ``Data``."""
-
-_INPUT: Codes = (("input-differs", "informs"),)
-_BATCH: Codes = (("normalisation-needed", "informs"),)
-ONE_NETWORK: Codes = (("one-network", "promises"),)
-"""Code and severity of what ``own_finding`` returns."""
+Texts = tuple[str, str, str, str]
+"""Of a finding: expected, came, whose, remedy."""
 
 
-class Anchored(NamedTuple):
+class Hit(NamedTuple):
+    """What a rule found.
+
+    Attributes:
+        texts: Returns the texts of the finding from both sides and ``values``.
+        values: What else they say.
+    """
+
+    code: str
+    severity: Severity
+    level: Level
+    texts: Callable[..., Texts]
+    values: tuple[Any, ...] = ()
+
+    def finding(self, given: Any, asked: Any) -> Finding:
+        """Return it in full; the rule found it between these two."""
+        return Finding(self.code, self.level, self.severity, *self.texts(given, asked, *self.values))
+
+
+Hits = Sequence[Hit]
+
+
+def images_of(data: Data) -> tuple[Any, ...]:
+    """Return all that the rule of images depends on of one component."""
+    return data.size, data.channels, data.mean, data.std
+
+
+def images(given: tuple[Any, ...], trained: tuple[Any, ...]) -> Hits:
+    """Compare the extractor's images with those that the head was trained on; both from ``images_of``."""
+    return () if given == trained else _OTHER_IMAGES
+
+
+def _images(given: tuple[Any, ...], trained: tuple[Any, ...]) -> Texts:
+    pairs = list(zip(IMAGES, given, trained, strict=True))
+    return (
+        "; ".join(f"{name} {_value(theirs)}" for name, mine, theirs in pairs if mine != theirs),
+        "; ".join(f"{name} {_value(mine)}" for name, mine, theirs in pairs if mine != theirs),
+        "images that the head was trained on, images of the extractor",
+        "none needed: the extractor's own preprocessing is used",
+    )
+
+
+_OTHER_IMAGES: Hits = (Hit("input-differs", "informs", "data", _images),)
+
+
+@attrs.frozen
+class Trained:
     """All that a promise depends on of one component.
 
     Attributes:
         batch: Whether it holds batch normalisation.
-        anchors: Kind and digest of what it was trained against, in order.
+        names: Kind and digest of what it was trained against, in order.
         known: The same.
+        anchors: The same in full.
     """
 
     batch: bool
-    anchors: tuple[tuple[str, str], ...]
-    known: frozenset[tuple[str, str]]
+    names: tuple[tuple[str, str], ...]
+    known: frozenset[tuple[str, str]] = attrs.field(eq=False)
+    anchors: tuple[Anchor, ...] = attrs.field(eq=False)
 
 
-def anchored(protocol: Protocol) -> Anchored:
+def trained(protocol: Protocol) -> Trained:
     """Return all that a promise depends on of one component."""
-    anchors = tuple((one.kind, one.digest) for one in protocol.anchors)
-    return Anchored(protocol.normalisation == "batch", anchors, frozenset(anchors))
+    names = tuple([(one.kind, one.digest) for one in protocol.anchors])
+    return Trained(protocol.normalisation == "batch", names, frozenset(names), protocol.anchors)
 
 
 def protocol_of(head: Manifest) -> Protocol:
@@ -63,70 +117,67 @@ def protocol_of(head: Manifest) -> Protocol:
     return Protocol(known.normalisation, (*known.anchors, own))
 
 
-def input_findings(given: Data, trained: Data) -> Iterator[Finding]:
-    """Yield how the extractor's images differ from those that the head was trained on."""
-    differing = [name for name in IMAGES if getattr(given, name) != getattr(trained, name)]
-    if differing:
-        yield Finding(
-            "input-differs",
-            "data",
-            "informs",
-            "; ".join(f"{name} {_value(getattr(trained, name))}" for name in differing),
-            "; ".join(f"{name} {_value(getattr(given, name))}" for name in differing),
-            "images that the head was trained on, images of the extractor",
-            "none needed: the extractor's own preprocessing is used",
-        )
-
-
-def input_codes(given: object, trained: object) -> Codes:
-    """Return code and severity of what ``input_findings`` yields, from ``images_of`` both sides."""
-    return _INPUT if given != trained else ()
-
-
-def protocol_findings(left: Protocol, right: Protocol) -> Iterator[Finding]:
-    """Yield whose statistics batch normalisation needs, and every anchor that both were trained against."""
-    sides = [name for name, one in (("extractor", left), ("head", right)) if one.normalisation == "batch"]
-    if sides:
-        yield Finding(
-            "normalisation-needed",
-            "protocol",
-            "informs",
-            "statistics of the images that the pair runs on",
-            "statistics of the images that each part was trained on",
-            f"batch normalisation in the {' and the '.join(sides)}",
-            "normalisation batch (batches of the extractor's images), or reestimate (unlabelled images of the "
-            "extractor's own data)",
-        )
-    known = {(one.kind, one.digest): one for one in left.anchors}
-    for one in right.anchors:
-        if (one.kind, one.digest) in known:
-            yield _anchor(known[one.kind, one.digest], one)
-
-
-def protocol_codes(left: Anchored, right: Anchored) -> Codes:
-    """Return code and severity of what ``protocol_findings`` yields, each once."""
-    codes = _BATCH if left.batch or right.batch else ()
+def training(left: Trained, right: Trained) -> Hits:
+    """Say whether batch normalisation needs statistics, and name every anchor that both were trained against."""
+    found = _NORMALISED if left.batch or right.batch else ()
     if left.known.isdisjoint(right.known):
-        return codes
-    shared = [_anchor_code(one) for one, digest in right.anchors if (one, digest) in left.known]
-    return *codes, *dict.fromkeys(shared)
+        return found
+    both = zip(right.names, right.anchors, strict=True)
+    return *found, *(_shared(one) for name, one in both if name in left.known)
 
 
-def _anchor_code(kind: str) -> tuple[str, Severity]:
-    return ("initial-weights-shared", "informs") if kind == "initial_weights" else ("head-shared", "promises")
+def _batch(left: Trained, right: Trained) -> Texts:
+    sides = [name for name, one in (("extractor", left), ("head", right)) if one.batch]
+    return (
+        "statistics of the images that the pair runs on",
+        "statistics of the images that each part was trained on",
+        f"batch normalisation in the {' and the '.join(sides)}",
+        "normalisation batch (batches of the extractor's images), or reestimate (unlabelled images of the "
+        "extractor's own data)",
+    )
 
 
-def promise_of(codes: Iterable[str]) -> Promise:
-    """Return the best that protocol findings with such codes promise."""
-    found = set(codes)
-    if "one-network" in found:
-        return "one-network"
-    if "head-shared" in found:
-        return "shared-head"
-    return "shared-init" if "initial-weights-shared" in found else "none"
+_NORMALISED: Hits = (Hit("normalisation-needed", "informs", "protocol", _batch),)
 
 
-def own_finding(extractor: str) -> Finding:
+def _shared(anchor: Anchor) -> Hit:
+    if anchor.kind == "initial_weights":
+        return Hit("initial-weights-shared", "informs", "protocol", _initial, (anchor,))
+    return Hit("head-shared", "promises", "protocol", _head, (anchor,))
+
+
+def _initial(left: Trained, _right: Trained, shared: Anchor) -> Texts:
+    own = dict(zip(left.names, left.anchors, strict=True))[shared.kind, shared.digest]
+    return (
+        f"initial weights {_short(shared.digest)}",
+        f"the same{_rows(own.classes or (), shared.classes or ())}",
+        "head and extractor",
+        "alone never a promise: training moves the networks apart again; class layers that started equal help "
+        "where the same class stands at the same row; measure the pair",
+    )
+
+
+def _rows(left: Labels, right: Labels) -> str:
+    """Say how many common classes stand at one row of two class layers that started equal; nothing of others."""
+    try:
+        pairs = shared_classes(left, right)
+    except DataError:  # classes of one name: `check(data=...)` tells
+        return ""
+    same = sum(mine == theirs for mine, theirs in pairs)
+    return f"; class layers too: {same} of {len(pairs)} common classes stand at one row" if pairs else ""
+
+
+def _head(_left: object, _right: object, shared: Anchor) -> Texts:
+    classes = f" ({names(shared.classes)})" if shared.classes else ""
+    return (
+        f"trained against the auxiliary head {shared.task or 'without a name'} {_short(shared.digest)}",
+        f"the same{classes}",
+        "head and extractor",
+        "",
+    )
+
+
+def own(extractor: str) -> Hit:
     """Return that a head names this very extractor as the one that it was made with.
 
     The name is the digest of the extractor's manifest, which names its weights and its cut: other weights, or another
@@ -135,14 +186,142 @@ def own_finding(extractor: str) -> Finding:
     Args:
         extractor: Manifest digest.
     """
-    return Finding(
-        "one-network",
-        "protocol",
-        "promises",
-        f"the extractor {_short(extractor)} that the head was cut from one network with, or trained with",
-        "the same",
-        "head and extractor",
+    return Hit("one-network", "promises", "protocol", _own, (extractor,))
+
+
+def _own(_left: object, _right: object, extractor: str) -> Texts:
+    expected = (
+        f"the extractor {_short(extractor)} that the head was cut from one network with, or trained with"
     )
+    return expected, "the same", "head and extractor", ""
+
+
+def promise_of(codes: Sequence[str]) -> Promise:
+    """Return the best that hits of training with such codes promise."""
+    if "one-network" in codes:
+        return "one-network"
+    if "head-shared" in codes:
+        return "shared-head"
+    return "shared-init" if "initial-weights-shared" in codes else "none"
+
+
+class Features(NamedTuple):
+    """All that the rule of statistics depends on of one feature port.
+
+    Attributes:
+        mean: Over all images, channels and positions.
+        std: Over the same.
+        channels: Of every channel, where they were read.
+        port: Name, where a head has several.
+    """
+
+    mean: float
+    std: float
+    channels: ChannelFigures | None
+    port: str | None
+
+
+def features_of(
+    features: Sequence[FeatureStatistics] | None, blobs: Blobs, inputs: Sequence[Port] | None = None
+) -> tuple[Features, ...]:
+    """Return all that the rule of statistics depends on of one component, in the order of its feature ports.
+
+    Args:
+        features: As its contract states them.
+        blobs: Statistics of the channels, as far as they were read.
+        inputs: Of a head; None for an extractor.
+    """
+    stated = features or ()
+    names = (
+        [None] * len(stated) if inputs is None else [one.name if len(inputs) > 1 else None for one in inputs]
+    )
+    return tuple(
+        [
+            Features(one.mean, one.std, blobs.get(one.per_channel["blob"]) if one.per_channel else None, name)
+            for one, name in zip(stated, names, strict=False)
+        ]
+    )
+
+
+def statistics(left: Sequence[Features], right: Sequence[Features]) -> Hits:
+    """Return which features are far from those that the head was trained on.
+
+    Where both sides have statistics of the same number of channels, these are compared, else the port as a whole.
+
+    Args:
+        left: Of the extractor.
+        right: Of the head.
+    """
+    found: Hits = ()
+    for place, (given, trained) in enumerate(zip(left, right, strict=False)):
+        mean, std, mine, _ = given
+        wanted, scale, theirs, port = trained
+        if mine is not None and theirs is not None and len(mine.means) == len(theirs.means):
+            quiet = QUIET * scale
+            far = _far_channels(mine, theirs, quiet)
+            if far.any():
+                values = mine, theirs, quiet, far, port
+                found = (*found, Hit("statistics-far", "warns", "statistical", _worst, values))
+        # Written without a division, so that features of scale 0 are far from all others and not from each other.
+        elif abs(mean - wanted) > FAR_MEAN * scale or std > FAR_SCALE * scale or scale > FAR_SCALE * std:
+            found = (*found, Hit("statistics-far", "warns", "statistical", _whole, (place,)))
+    return found
+
+
+def _far_channels(given: ChannelFigures, trained: ChannelFigures, quiet: float) -> NDArray[np.bool_]:
+    """Return for each channel what ``statistics`` says of a whole port; scales below ``quiet`` count as that."""
+    import numpy as np
+
+    scale, wanted = np.maximum(given.stds, quiet), np.maximum(trained.stds, quiet)
+    far = abs(given.means - trained.means) > FAR_MEAN * wanted
+    far |= scale > FAR_SCALE * wanted
+    far |= wanted > FAR_SCALE * scale
+    return far
+
+
+def _whole(left: Sequence[Features], right: Sequence[Features], place: int) -> Texts:
+    given, trained = left[place], right[place]
+    expected, came = (
+        f"mean {one.mean:.4g} and standard deviation {one.std:.4g} over all channels"
+        for one in (trained, given)
+    )
+    return expected, came, _whose(trained.port), REMEDY
+
+
+def _worst(
+    _left: object,
+    _right: object,
+    given: ChannelFigures,
+    trained: ChannelFigures,
+    quiet: float,
+    far: NDArray[np.bool_],
+    port: str | None,
+) -> Texts:
+    places = far.nonzero()[0].tolist()
+
+    def distance(place: int) -> float:
+        """In units of what is just not far."""
+        tiny = 1e-300  # no division by 0: scales of 0 are as far as can be
+        scale, wanted = (max(float(one.stds[place]), quiet, tiny) for one in (given, trained))
+        shift = abs(float(given.means[place] - trained.means[place]))
+        return max(shift / (FAR_MEAN * wanted), scale / wanted / FAR_SCALE, wanted / scale / FAR_SCALE)
+
+    worst = max(places, key=distance)
+    expected, came = (
+        f"mean {side.means[worst]:.4g} and standard deviation {side.stds[worst]:.4g}"
+        for side in (trained, given)
+    )
+    return (
+        f"{expected} in channel {worst}",
+        f"{came}: the worst of {len(places)} channels that are far, of {len(given.means)}",
+        _whose(port),
+        REMEDY,
+    )
+
+
+def _whose(port: str | None) -> str:
+    said = "training features of the head, features of the extractor on its own images"
+    return said if port is None else f"{said}, port {port!r}"
 
 
 def newest(cells: Sequence[Cell]) -> Grade:
@@ -178,39 +357,6 @@ def empirical_findings(answers: Report, cells: Sequence[Cell]) -> Iterator[Findi
         )
 
 
-def _rows(left: Labels, right: Labels) -> str:
-    """Say how many common classes stand at one row of two class layers that started equal; nothing of others."""
-    try:
-        pairs = shared_classes(left, right)
-    except DataError:  # classes of one name: `check(data=...)` tells
-        return ""
-    same = sum(mine == theirs for mine, theirs in pairs)
-    return f"; class layers too: {same} of {len(pairs)} common classes stand at one row" if pairs else ""
-
-
-def _anchor(left: Anchor, shared: Anchor) -> Finding:
-    if shared.kind == "initial_weights":
-        return Finding(
-            "initial-weights-shared",
-            "protocol",
-            "informs",
-            f"initial weights {_short(shared.digest)}",
-            f"the same{_rows(left.classes or (), shared.classes or ())}",
-            "head and extractor",
-            "alone never a promise: training moves the networks apart again; class layers that started equal help "
-            "where the same class stands at the same row; measure the pair",
-        )
-    classes = f" ({names(shared.classes)})" if shared.classes else ""
-    return Finding(
-        "head-shared",
-        "protocol",
-        "promises",
-        f"trained against the auxiliary head {shared.task or 'without a name'} {_short(shared.digest)}",
-        f"the same{classes}",
-        "head and extractor",
-    )
-
-
 def _measured(cell: Cell) -> Finding:
     came = "no figure"
     if (figure := cell.restricted) is not None:
@@ -239,151 +385,3 @@ def _value(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(f"{one:.4g}" if isinstance(one, float) else str(one) for one in value)
     return str(value)
-
-
-FAR_MEAN = 0.5
-"""Feature means further apart than this many standard deviations of the head's training features are far."""
-FAR_SCALE = 2.0
-"""Feature standard deviations that differ by more than this factor are far."""
-QUIET = 0.01
-"""A channel's standard deviation counts as at least this share of its port's, so that dead channels are not far."""
-_FAR: Codes = (("statistics-far", "warns"),)
-REMEDY = "reestimate the statistics (normalisation), or bridge the parts with an adapter fitted on unlabelled images"
-
-
-def _doubles(values: Any) -> NDArray[np.float64]:
-    import numpy as np  # only where a contract has such statistics, so that a check stays light
-
-    return np.asarray(values, dtype=np.float64)
-
-
-@attrs.frozen(eq=False)
-class ChannelFigures:
-    """Mean and standard deviation of every channel of one feature port, in the order of the channels.
-
-    Attributes:
-        means: ``(C,)``, finite.
-        stds: ``(C,)``, finite, from 0.
-    """
-
-    means: NDArray[np.float64] = attrs.field(converter=_doubles)
-    stds: NDArray[np.float64] = attrs.field(converter=_doubles)
-
-
-Blobs = Mapping[str, ChannelFigures]
-"""Statistics of the channels by the digest of the blob that a manifest names; those that are not there are not used."""
-
-
-def statistics_findings(left: Contract, right: Contract, blobs: Blobs) -> Iterator[Finding]:
-    """Yield which features are far from those that the head was trained on.
-
-    Where both sides have statistics of the same number of channels, these are compared, else the port as a whole.
-
-    Args:
-        left: Of the extractor.
-        right: Of the head.
-        blobs: Statistics of the channels, as far as they were read.
-    """
-    inputs = right.structural.inputs
-    sides = left.statistical.features or (), right.statistical.features or ()
-    for port, given, trained in zip(inputs, *sides, strict=False):
-        whose = "training features of the head, features of the extractor on its own images"
-        whose += f", port {port.name!r}" if len(inputs) > 1 else ""
-        both = _both(_channels(given, blobs), _channels(trained, blobs))
-        if both is not None:
-            yield from _by_channel(*both, QUIET * trained.std, whose)
-        elif _far(given, trained):
-            expected, came = (
-                f"mean {one.mean:.4g} and standard deviation {one.std:.4g} over all channels"
-                for one in (trained, given)
-            )
-            yield Finding("statistics-far", "statistical", "warns", expected, came, whose, REMEDY)
-
-
-class PortFigures(NamedTuple):
-    """All that this level depends on of one feature port: the channels as far as they were read."""
-
-    mean: float
-    std: float
-    channels: ChannelFigures | None
-
-
-def figures_of(features: Sequence[FeatureStatistics] | None, blobs: Blobs) -> tuple[PortFigures, ...]:
-    """Return all that this level depends on of one component, in the order of its feature ports."""
-    return tuple([PortFigures(one.mean, one.std, _channels(one, blobs)) for one in features or ()])
-
-
-def statistics_codes(left: Sequence[PortFigures], right: Sequence[PortFigures]) -> Codes:
-    """Return code and severity of what ``statistics_findings`` yields, in less time.
-
-    Args:
-        left: Of the extractor.
-        right: Of the head, no more than it has inputs.
-    """
-    for given, trained in zip(left, right, strict=False):
-        both = _both(given.channels, trained.channels)
-        if _far(given, trained) if both is None else _far_channels(*both, QUIET * trained.std).any():
-            return _FAR
-    return ()
-
-
-def _channels(one: FeatureStatistics, blobs: Blobs) -> ChannelFigures | None:
-    return blobs.get(one.per_channel["blob"]) if blobs and one.per_channel is not None else None
-
-
-def _both(
-    given: ChannelFigures | None, trained: ChannelFigures | None
-) -> tuple[ChannelFigures, ChannelFigures] | None:
-    if given is None or trained is None or len(given.means) != len(trained.means):
-        return None
-    return given, trained
-
-
-def _far(given: FeatureStatistics | PortFigures, trained: FeatureStatistics | PortFigures) -> bool:
-    # Written without a division, so that features of scale 0 are far from all others and not from each other.
-    return (
-        abs(given.mean - trained.mean) > FAR_MEAN * trained.std
-        or given.std > FAR_SCALE * trained.std
-        or trained.std > FAR_SCALE * given.std
-    )
-
-
-def _far_channels(given: ChannelFigures, trained: ChannelFigures, quiet: float) -> NDArray[np.bool_]:
-    """Return for each channel what ``_far`` says of a port; scales below ``quiet`` count as that."""
-    import numpy as np
-
-    scale, wanted = np.maximum(given.stds, quiet), np.maximum(trained.stds, quiet)
-    far = abs(given.means - trained.means) > FAR_MEAN * wanted
-    far |= scale > FAR_SCALE * wanted
-    far |= wanted > FAR_SCALE * scale
-    return far
-
-
-def _by_channel(
-    given: ChannelFigures, trained: ChannelFigures, quiet: float, whose: str
-) -> Iterator[Finding]:
-    far = _far_channels(given, trained, quiet).nonzero()[0].tolist()
-    if not far:
-        return
-
-    def distance(place: int) -> float:
-        """In units of what is just not far."""
-        tiny = 1e-300  # no division by 0: scales of 0 are as far as can be
-        scale, wanted = (max(float(one.stds[place]), quiet, tiny) for one in (given, trained))
-        shift = abs(float(given.means[place] - trained.means[place]))
-        return max(shift / (FAR_MEAN * wanted), scale / wanted / FAR_SCALE, wanted / scale / FAR_SCALE)
-
-    worst = max(far, key=distance)
-    expected, came = (
-        f"mean {side.means[worst]:.4g} and standard deviation {side.stds[worst]:.4g}"
-        for side in (trained, given)
-    )
-    yield Finding(
-        "statistics-far",
-        "statistical",
-        "warns",
-        f"{expected} in channel {worst}",
-        f"{came}: the worst of {len(far)} channels that are far, of {len(given.means)}",
-        whose,
-        REMEDY,
-    )
