@@ -18,6 +18,7 @@ from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest
 from compatkit.data.split import Split
 from compatkit.errors import IncompatibleError, UsageError
+from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.matrix import LoadedPart, measure
 from compatkit.plugins import Use, as_use
 from compatkit.training.beginning import Statistics
@@ -136,7 +137,7 @@ def _measured(
     arms: Sequence[tuple[str, str]], extractor: LoadedPart, head: LoadedPart, test: Split, batch_size: int
 ) -> dict[tuple[str, str], Cell]:
     tests = {extractor.reference: test}
-    return {arm: measure([extractor], [head], tests, policy=arm[1], batch_size=batch_size)[0] for arm in arms}
+    return {arm: measure([extractor], [head], tests, Conditions(arm[1], batch_size))[0] for arm in arms}
 
 
 def check_source(report: Report) -> None:

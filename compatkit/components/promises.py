@@ -24,6 +24,7 @@ from compatkit.errors import (
     PolicyDataMissing,
     UsageError,
 )
+from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.matrix import measure as measure_pairs
 from compatkit.registry.names import Reference
@@ -57,13 +58,16 @@ def measure(
         [extractor],
         heads,
         {extractor.reference: split},
-        policy=policy.normalisation,
-        batch_size=policy.batch_size,
-        seed=policy.seed,
+        conditions_of(policy),
         progress=progress,
     )
     keep(store, [extractor], heads, cells)
     return cells
+
+
+def conditions_of(policy: Policy) -> Conditions:
+    """Return the conditions that a policy measures under."""
+    return Conditions(policy.normalisation, policy.batch_size, policy.seed)
 
 
 def images(wanted: Images, given: Given = ()) -> Split:

@@ -93,7 +93,7 @@ class Cell:
         difference: Paired 95 % interval of accuracy minus bound.
         common: Common classes, by the data set's names.
         settings: How it was measured: metric, data, policy, batch size, seed, precision, the bound's head, device,
-            ...; ``compatkit.evaluation.keys`` says which of them the figures depend on.
+            ...; ``compatkit.evaluation.conditions`` says which of them the figures depend on.
         findings: Lines of the check's report, for people.
         reason: Why there is no figure, or why it is stale; else empty.
         ladder: What each rung gave, where a bridge stands between the two.

@@ -17,7 +17,10 @@ from golden.observe import HERE, asked, collected, differences, plan, public, re
 import compatkit as ck
 from compatkit.contracts.manifest import from_bytes, to_bytes
 
-MEANT: dict[str, str] = {}
+MEANT: dict[str, str] = {
+    f"/domains/measure/parameters/{name}": "what domains imports, no name of its own: it takes Conditions as one value"
+    for name in ("policy", "batch_size", "seed", "precision", "device")
+}
 """Places, as a failure prints them, by the reason for the change."""
 
 

@@ -87,7 +87,7 @@ class Measuring(Finding):
             extractors=extractors,
             heads=heads,
             data=data,
-            terms=Conditions(normalisation, batch_size, seed, precision, device),
+            conditions=Conditions(normalisation, batch_size, seed, precision, device),
             where=parse(where),
             fill=check_fill(fill),
             adapters=between,
