@@ -54,7 +54,7 @@ def load(
         IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         UnknownName: The blueprint's builder or model is not known here.
     """
-    from compatkit.components.publishing import proof_of
+    from compatkit.components.proofs import proof_of
     from compatkit.components.verification import verify as hold_against
 
     if not admitted:
@@ -150,7 +150,7 @@ def registered(
         state: The weights.
         publish: Publishes the final manifest with its module.
     """
-    from compatkit.components.publishing import probe_of, remember_proof
+    from compatkit.components.proofs import probe_of, remember_proof
     from compatkit.components.verification import verify
 
     to_bytes(manifest)  # values that no contract can hold are refused before anything is built

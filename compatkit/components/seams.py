@@ -53,6 +53,8 @@ def route(
         )
     if report.wiring == "refused":
         raise IncompatibleError(str(report), subject=report)
+    if report.wiring == "direct" and not given:
+        return []
     places: list[Place] = []
     ports, left = extractor.contract.structural.outputs, extractor.contract.data
     for target in (*given, None):

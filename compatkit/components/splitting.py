@@ -11,7 +11,8 @@ import attrs
 from compatkit.adapters.blueprints import InputSpec, build_pair, plan, prove, structural
 from compatkit.adapters.rebuilding import check_rebuilt
 from compatkit.components.promises import publish
-from compatkit.components.publishing import Draft, blobs_of, contract_of, remember_proof
+from compatkit.components.proofs import remember_proof
+from compatkit.components.publishing import Draft, blobs_of, contract_of
 from compatkit.contracts.contract import Blueprint, Contract, Data, Label
 from compatkit.contracts.labels import label
 from compatkit.contracts.manifest import About, Parent

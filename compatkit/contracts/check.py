@@ -64,10 +64,23 @@ def check(
         DataError: Two classes of the data, or of the head, have one name, or one means the same as two of the
             other side.
     """
-    check_kind(extractor, "first")
-    check_kind(head, "second")
-    blobs = channels or {}
-    given, asked = _given(extractor, blobs), _asked(head, blobs, _against([extractor]))
+    return report_of(extractor, head, data=data, evidence=evidence, channels=channels or {})
+
+
+def report_of(
+    extractor: Manifest,
+    head: Manifest,
+    names: tuple[str, str] | None = None,
+    *,
+    data: Data | None,
+    evidence: Sequence[Cell],
+    channels: Blobs,
+) -> Report:
+    """Return what ``check`` does, of parts whose references may be known."""
+    first, second = names or ("it", "it")
+    check_kind(extractor, "first", first)
+    check_kind(head, "second", second)
+    given, asked = _given(extractor, channels), _asked(head, channels, _against([extractor]))
     found: list[list[Finding]] = []
     for rule, left, right in zip(RULES, given, asked, strict=True):
         found.append([one.finding(left, right) for one in rule(left, right)])
@@ -75,9 +88,10 @@ def check(
     if _own([extractor], [head]):
         training.append(rules.own(manifest_digest(extractor)).finding(extractor, head))
     answers = _answers([one.severity for one in structural], [one.code for one in training], evidence)
-    classes, empirical = _classes(data, head, "the head"), rules.empirical_findings(answers, evidence)
+    classes = _classes(data, head, f"the head {second}" if names else "the head")
+    empirical = rules.empirical_findings(answers, evidence)
     findings = (*structural, *images, *classes, *training, *statistics, *empirical)
-    return Report(answers.wiring, answers.promise, answers.evidence, findings)
+    return Report(answers.wiring, answers.promise, answers.evidence, findings, *(names or ()))
 
 
 def compare(
@@ -95,9 +109,8 @@ def compare(
         check_kind(manifest, "second", name)
 
     def report(extractor: str, head: str) -> Report:
-        cells = evidence.get((extractor, head), ())
-        found = check(extractors[extractor], heads[head], data=data, evidence=cells, channels=channels)
-        return attrs.evolve(found, extractor=extractor, head=head)
+        names, parts = (extractor, head), (extractors[extractor], heads[head])
+        return report_of(*parts, names, data=data, evidence=evidence.get(names, ()), channels=channels)
 
     lefts, rights = list(extractors.values()), list(heads.values())
     against, own = _against(lefts), _own(lefts, rights)
@@ -120,13 +133,13 @@ def compare(
     return Outlines(tuple(extractors), tuple(heads), tuple(table), report)
 
 
-def check_kind(manifest: Manifest, place: Literal["first", "second"], name: str = "it") -> None:
+def check_kind(manifest: Manifest, place: Literal["first", "second"], name: str) -> None:
     """Refuse a component that cannot be this side of a seam.
 
     Args:
         manifest: Of the component.
         place: ``"first"`` gives features, ``"second"`` takes them.
-        name: Its reference, where it is known, for the message.
+        name: Its reference, for the message.
 
     Raises:
         UsageError: The first is no extractor, or the second no head.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compatkit.components.loading import load, pinned
+from compatkit.components.pairs import check_pair
 from compatkit.components.workspace.finding import Finding
 from compatkit.contracts.manifest import About
 from compatkit.errors import UsageError
@@ -91,8 +92,8 @@ class Building(Finding):
             raise UsageError(
                 f"data= expects a Split of images, got a {type(data).__name__}. Pass data.train of a data set."
             )
-        report = self.check(extractor, head)
         first, second = self.store.resolve(extractor), self.store.resolve(head)
+        report = check_pair(self.store, first, second)
         given = [
             load_adapter(self.store, one) for one in ([adapters] if isinstance(adapters, str) else adapters)
         ]
