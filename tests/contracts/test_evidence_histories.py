@@ -231,7 +231,7 @@ class World:
                 "*.extractor",
                 "*.head",
                 {"*": split},
-                normalisation=wanted.policy,
+                bn_policy=wanted.policy,
                 batch_size=wanted.batch_size,
                 seed=wanted.seed,
                 precision=wanted.precision,

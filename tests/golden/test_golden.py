@@ -18,8 +18,14 @@ import compatkit as ck
 from compatkit.contracts.manifest import from_bytes, to_bytes
 
 MEANT: dict[str, str] = {
-    f"/domains/measure/parameters/{name}": "what domains imports, no name of its own: it takes Conditions as one value"
-    for name in ("policy", "batch_size", "seed", "precision", "device")
+    **{
+        f"/domains/measure/parameters/{name}": "imported there, no name of its own: it takes Conditions as one value"
+        for name in ("policy", "batch_size", "seed", "precision", "device")
+    },
+    **{
+        f"/Registry/methods/{name}/parameters/normalisation/1": "deprecated: None leaves the word to bn_policy"
+        for name in ("matrix", "set_policy")
+    },
 }
 """Places, as a failure prints them, by the reason for the change."""
 
