@@ -228,6 +228,7 @@ class _Level:
         self._rows, self._given = _distinct(given)
         self._columns, self._asked = _distinct(asked)
         self._found: dict[int, list[Codes]] = {}
+        self._codes = {id(one): codes_of(one) for one in rules.CONSTANT}
 
     def row(self, place: int) -> list[Codes]:
         """Return the codes of an extractor with every head."""
@@ -235,8 +236,12 @@ class _Level:
         found = self._found.get(number)
         if found is None:
             given, rule = self._given[number], self._rule
-            hits = [rule(given, asked) for asked in self._asked]
-            found = self._found[number] = [codes_of(one) if one else () for one in hits]
+            known = self._codes
+            found = self._found[number] = []
+            for asked in self._asked:
+                hits = rule(given, asked)
+                codes = known.get(id(hits))
+                found.append(codes_of(hits) if codes is None else codes)
         return [found[column] for column in self._columns]
 
 

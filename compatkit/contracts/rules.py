@@ -139,6 +139,9 @@ def _batch(left: Trained, right: Trained) -> Texts:
 
 _NORMALISED: Hits = (Hit("normalisation-needed", "informs", "protocol", _batch),)
 
+CONSTANT: tuple[Hits, ...] = ((), _OTHER_IMAGES, _NORMALISED)
+"""What rules find of most pairs, each one object."""
+
 
 def _shared(anchor: Anchor) -> Hit:
     if anchor.kind == "initial_weights":
@@ -253,7 +256,7 @@ def statistics(left: Sequence[Features], right: Sequence[Features]) -> Hits:
         right: Of the head.
     """
     found: Hits = ()
-    for place, (given, trained) in enumerate(zip(left, right, strict=False)):
+    for given, trained in zip(left, right, strict=False):
         mean, std, mine, _ = given
         wanted, scale, theirs, port = trained
         if mine is not None and theirs is not None and len(mine.means) == len(theirs.means):
@@ -264,7 +267,7 @@ def statistics(left: Sequence[Features], right: Sequence[Features]) -> Hits:
                 found = (*found, Hit("statistics-far", "warns", "statistical", _worst, values))
         # Written without a division, so that features of scale 0 are far from all others and not from each other.
         elif abs(mean - wanted) > FAR_MEAN * scale or std > FAR_SCALE * scale or scale > FAR_SCALE * std:
-            found = (*found, Hit("statistics-far", "warns", "statistical", _whole, (place,)))
+            found = (*found, Hit("statistics-far", "warns", "statistical", _whole, (given, trained)))
     return found
 
 
@@ -279,8 +282,7 @@ def _far_channels(given: ChannelFigures, trained: ChannelFigures, quiet: float) 
     return far
 
 
-def _whole(left: Sequence[Features], right: Sequence[Features], place: int) -> Texts:
-    given, trained = left[place], right[place]
+def _whole(_left: object, _right: object, given: Features, trained: Features) -> Texts:
     expected, came = (
         f"mean {one.mean:.4g} and standard deviation {one.std:.4g} over all channels"
         for one in (trained, given)
