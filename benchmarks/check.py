@@ -22,11 +22,9 @@ from typing import Literal
 
 import attrs
 
-from compatkit.components.verdicts import check_all
 from compatkit.components.workspace import Registry
-from compatkit.contracts.cells import METRIC, METRIC_VERSION, Cell, Figure
+from compatkit.contracts.channels import Blobs, ChannelFigures
 from compatkit.contracts.check import check
-from compatkit.contracts.classes import common
 from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import (
     Anchor,
@@ -41,11 +39,11 @@ from compatkit.contracts.contract import (
     Statistical,
     Structural,
 )
+from compatkit.contracts.evidence import METRIC, METRIC_VERSION, Cell, Figure
+from compatkit.contracts.labels import common, spelling
 from compatkit.contracts.manifest import Edge, Manifest, Payload, function_digest
-from compatkit.contracts.spelling import spelling
-from compatkit.contracts.statistical import Blobs, ChannelFigures
 from compatkit.registry.store import Store
-from compatkit.reports.verdicts import Verdicts
+from compatkit.reports.verdicts import Verdicts, check_all
 
 CHANNELS = 512
 Row = tuple[str, int, float, float]

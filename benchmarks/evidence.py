@@ -32,9 +32,9 @@ import check as contracts
 from registry_measuring import Contestant, Gate, Row, compete, expect, head, lines, machine, say
 
 from compatkit.components.workspace import Registry
-from compatkit.contracts.cells import Cell, Figure
+from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import Manifest, Parent, function_digest
-from compatkit.evaluation.keys import circumstances
+from compatkit.evaluation.conditions import Conditions, ImageFacts
 from compatkit.evaluation.records import record
 from compatkit.registry.index.tables import FILE
 from compatkit.registry.results import key_of, to_bytes
@@ -97,17 +97,8 @@ def measured(row: int, column: int, bound: str) -> Cell:
     right = 1000 + (row * 977 + column * 31) % 8800
     figure = Figure(right / IMAGES, right, IMAGES, right / IMAGES - 0.01, right / IMAGES + 0.01)
     best = Figure(0.97, 9700, IMAGES, 0.96, 0.98)
-    settings = circumstances(
-        policy="batch",
-        batch_size=256,
-        seed=0,
-        precision="float32",
-        data="bench/test",
-        data_digest=DATA,
-        images=IMAGES,
-        normalised=True,
-        bound=bound,
-    )
+    images = ImageFacts("bench/test", DATA, IMAGES)
+    settings = Conditions().settings(images, normalised=True, bound=bound)
     cell = Cell(
         "e", "h", "direct", "none", "compatible", figure, figure, 0.1, best, 0.5, (-0.5, -0.4), ("0", "1")
     )

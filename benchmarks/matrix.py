@@ -37,6 +37,7 @@ from torch import Tensor, nn
 import compatkit as ck
 from compatkit.components.loading import load
 from compatkit.data.dataset import DataSet, Split
+from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.matrix import LoadedPart, measure
 from compatkit.evaluation.normalisation import batches
 
@@ -172,7 +173,7 @@ def naive(parts: Parts, policy: str) -> Right:
 def ours(parts: Parts, policy: str) -> Right:
     """Measure the matrix."""
     data = {one.reference: parts.images for one in parts.extractors}
-    found = measure(parts.extractors, parts.heads, data, policy=policy, batch_size=BATCH)
+    found = measure(parts.extractors, parts.heads, data, Conditions(policy, BATCH))
     return {(one.extractor, one.head): one.restricted.correct for one in found if one.restricted}
 
 

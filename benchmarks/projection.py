@@ -61,16 +61,14 @@ def measure(registry: ck.Registry, train: ck.Split, test: ck.Split, counts: list
         images = train.subset(count, seed=0)
         for policy in POLICIES:
             estimated = {"images": train.subset(1000, seed=1)} if policy == "reestimate" else {}
-            model = registry.recombine(
-                early, late, adapt=True, data=images, normalisation=policy, **estimated
-            )
+            model = registry.recombine(early, late, adapt=True, data=images, bn_policy=policy, **estimated)
             yield str(count), policy, accuracy(model, test)
             if policy != "reestimate":  # statistics were estimated on resized maps
                 del model.adapters[0]
                 yield f"{count}, no resize", policy, accuracy(model, test)
     for policy in POLICIES:
         estimated = {"images": train.subset(1000, seed=1)} if policy == "reestimate" else {}
-        own = registry.recombine(early, "parts/early.head", normalisation=policy, **estimated)
+        own = registry.recombine(early, "parts/early.head", bn_policy=policy, **estimated)
         yield "bound", policy, accuracy(own, test)
 
 

@@ -9,9 +9,9 @@ import check as contracts
 from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
 from registry_settings import Given
 
-from compatkit.components.verdicts import check_all
 from compatkit.contracts.contract import Contract, Data, Port, Structural
 from compatkit.contracts.manifest import Manifest
+from compatkit.reports.verdicts import check_all
 
 SIDE = 300
 FEWER = 100

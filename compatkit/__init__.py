@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from compatkit.components.checkpoints.reading import read_checkpoint
     from compatkit.components.exports.reading import load_exported
     from compatkit.components.outcomes import Outcome
-    from compatkit.components.verdicts import check_all
     from compatkit.components.workspace import Registry
     from compatkit.components.workspace.component import Component
     from compatkit.contracts.check import Finding, Report, check
-    from compatkit.contracts.classes import common as match_classes
-    from compatkit.contracts.classes import label
     from compatkit.contracts.contract import Blueprint, Contract, Label
+    from compatkit.contracts.labels import common as match_classes
+    from compatkit.contracts.labels import label
     from compatkit.contracts.manifest import About
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.predictions import Prediction, Predictions
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from compatkit.registry.versions.differences import Difference
     from compatkit.reports import pictures
     from compatkit.reports.matrix import Matrix
-    from compatkit.reports.verdicts import Verdicts
+    from compatkit.reports.verdicts import Verdicts, check_all
     from compatkit.training import testing
     from compatkit.training.fit import Fit
     from compatkit.training.measuring import Measurement, measure
@@ -88,12 +87,12 @@ _HOMES = {
     "Use": "compatkit.plugins",
     "Verdicts": "compatkit.reports.verdicts",
     "check": "compatkit.contracts.check",
-    "check_all": "compatkit.components.verdicts",
+    "check_all": "compatkit.reports.verdicts",
     "effect": "compatkit.hooks",
     "hookimpl": "compatkit.hooks",
     "hookspec": "compatkit.hooks",
     "load_exported": "compatkit.components.exports.reading",
-    "label": "compatkit.contracts.classes",
+    "label": "compatkit.contracts.labels",
     "measure": "compatkit.training.measuring",
     "read_checkpoint": "compatkit.components.checkpoints.reading",
     "use": "compatkit.plugins",
@@ -183,7 +182,7 @@ def __getattr__(name: str) -> Any:
 
         return version("compatkit")
     if name == "match_classes":
-        return import_module("compatkit.contracts.classes").common
+        return import_module("compatkit.contracts.labels").common
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name in _MODULES:

@@ -137,7 +137,7 @@ def promise(registry: ck.Registry, plan: Story) -> None:
         "backward_transitive",
         data=plan.first.test,
         tolerance=plan.tolerance,
-        normalisation="running",
+        bn_policy="running",
     )
 
 
@@ -183,7 +183,7 @@ def tell(registry: ck.Registry, plan: Story) -> ck.Matrix:
     versions = [f"{EXTRACTOR}@{one}" for one in registry.store.versions(EXTRACTOR)]
     # what the policy measured before the successors had heads of their own is measured again, with their bound
     return registry.matrix(
-        versions, heads(registry), {EXTRACTOR: plan.first.test}, normalisation="running", fill="stale"
+        versions, heads(registry), {EXTRACTOR: plan.first.test}, bn_policy="running", fill="stale"
     )
 
 

@@ -257,7 +257,7 @@ def measure(
                 "*/*.extractor",
                 "*/*.head",
                 images,
-                normalisation=policy,
+                bn_policy=policy,
                 batch_size=run.settings["test_batch"],
             )
             rows += [_row(cell, policy) for cell in matrix.cells]

@@ -145,7 +145,7 @@ def update(run: Run, data: ck.DataSet, registry: ck.Registry, head: str) -> dict
 def accuracy(run: Run, registry: ck.Registry, extractor: str, head: str, test: ck.Split) -> float | None:
     """Return the accuracy of a recombination on all classes, under batch statistics."""
     (cell,) = registry.matrix(
-        extractor, head, {"*": test}, normalisation="batch", batch_size=run.settings["test_batch"]
+        extractor, head, {"*": test}, bn_policy="batch", batch_size=run.settings["test_batch"]
     ).cells
     return None if cell.restricted is None else cell.restricted.accuracy
 

@@ -57,7 +57,7 @@ def correlated(fit: ck.Fit, tasks: Sequence[ck.Task], layer: str, seed: int) -> 
         (prefix,) = {name.partition("/")[0] for name in registry.names()}
         models = [
             registry.recombine(
-                f"{prefix}/{task.name}.extractor", f"{prefix}/{task.name}.head", normalisation="batch"
+                f"{prefix}/{task.name}.extractor", f"{prefix}/{task.name}.head", bn_policy="batch"
             )
             for task in tasks
         ]

@@ -135,7 +135,7 @@ def measure(registry: ck.Registry, sets: list[ck.DataSet]) -> list[dict[str, Any
     tests = {f"{PREFIX}/r{number}.extractor": data.test for number, data in enumerate(sets, 1)}
     rows: list[dict[str, Any]] = []
     for policy in (STORED, ESTIMATED):
-        matrix = registry.matrix(f"{PREFIX}/r*.extractor", f"{PREFIX}/r*.head", tests, normalisation=policy)
+        matrix = registry.matrix(f"{PREFIX}/r*.extractor", f"{PREFIX}/r*.head", tests, bn_policy=policy)
         for cell in matrix.cells:
             if cell.restricted is None:
                 raise TrainingError(f"{cell.extractor} with {cell.head} could not be measured: {cell.reason}")

@@ -18,7 +18,6 @@ import attrs
 from measured import settings
 from torch.utils.data import Dataset  # here, so that torch is not imported while reading is watched
 
-from compatkit.contracts.cells import Cell, Figure
 from compatkit.contracts.contract import (
     Blueprint,
     Contract,
@@ -30,6 +29,7 @@ from compatkit.contracts.contract import (
     Statistical,
     Structural,
 )
+from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import About, Edge, Manifest, Payload, edges, function_digest
 from compatkit.errors import CompatkitError
 from compatkit.evaluation.records import Cells, record

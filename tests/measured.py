@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.cells import Cell, Figure, Grade
+from compatkit.contracts.evidence import Cell, Figure, Grade
 from compatkit.contracts.manifest import Edge, Manifest, function_digest
-from compatkit.evaluation.keys import Settings, circumstances
+from compatkit.evaluation.conditions import Conditions, ImageFacts, Settings
 from compatkit.evaluation.records import record
 from compatkit.registry.store import Store
 
@@ -24,6 +24,14 @@ ASKED = {
     "normalised": True,
     "bound": "",
 }
+
+
+def circumstances(
+    *, data: str, data_digest: str, images: int, sample: bool = False, **given: Any
+) -> Settings:
+    """Return the settings of a cell; the rest are fields of ``Conditions`` and arguments of its ``settings``."""
+    conditions = Conditions(*(given.pop(name) for name in ("policy", "batch_size", "seed", "precision")))
+    return conditions.settings(ImageFacts(data, data_digest, images, sample=sample), **given)
 
 
 def settings(**changes: Any) -> Settings:

@@ -22,7 +22,7 @@ from compatkit.contracts.contract import (
     Structural,
 )
 from compatkit.contracts.manifest import Edge, Manifest, Parent, Payload
-from compatkit.contracts.verdict import Finding, Report
+from compatkit.contracts.report import Finding, Report
 from compatkit.evaluation.matrix import LoadedPart
 
 IMAGE = Port("image", ("N", 1, "H", "W"))

@@ -8,7 +8,6 @@ import attrs
 from hypothesis import strategies as st
 from sample_components import initial, manifest, shared
 
-from compatkit.contracts.cells import Cell, Figure
 from compatkit.contracts.contract import (
     Contract,
     Data,
@@ -21,8 +20,9 @@ from compatkit.contracts.contract import (
     Statistical,
     Structural,
 )
+from compatkit.contracts.evidence import Cell, Figure
+from compatkit.contracts.labels import spelling
 from compatkit.contracts.manifest import Manifest
-from compatkit.contracts.spelling import spelling
 
 NAMES = (
     "cat",

@@ -25,7 +25,7 @@ from compatkit.cli.output import clean, emit, only_json, report_text, speaks, wa
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken
 
 if TYPE_CHECKING:
-    from compatkit.contracts.verdict import Report
+    from compatkit.contracts.report import Report
 
 COMMANDS = {
     "adapt": ("compatkit.cli.adapt", "Move an extractor to images without labels."),
@@ -255,7 +255,7 @@ def _fail(
 
 def _refuse(error: IncompatibleError, machine: bool) -> int:
     """Tell of two parts that cannot be wired; the report says what each expects and what would adapt them."""
-    from compatkit.contracts.verdict import Report
+    from compatkit.contracts.report import Report
 
     report = error.subject if isinstance(error.subject, Report) else None
     message = str(error)

@@ -176,6 +176,6 @@ def _tell(context: click.Context, adapted: Adapted, kept: str | None) -> None:
         "recombine",
         kept,
         adapted.head.reference,
-        "--normalisation",
+        "--bn-policy",
         "batch",
     )

@@ -23,7 +23,7 @@ from compatkit.cli.roots import check_outputs, registry, store
 
 if TYPE_CHECKING:
     from compatkit.components.bridges.results import Bridge, Step
-    from compatkit.contracts.cells import Figure
+    from compatkit.contracts.evidence import Figure
 
 WORDS = {
     "fit": "the bridge fits",

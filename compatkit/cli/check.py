@@ -13,7 +13,7 @@ from compatkit.cli.roots import check_outputs, registry
 if TYPE_CHECKING:
     from compatkit.components.bridges.recorded import BridgeRecord
     from compatkit.contracts.contract import Data
-    from compatkit.contracts.verdict import Report
+    from compatkit.contracts.report import Report
     from compatkit.reports.verdicts import Verdicts
 
 LEVELS = ("direct", "shared-init", "shared-head", "compatible", "perfect")
@@ -80,8 +80,8 @@ def check_command(
 
 def _classes(name: str, root: str | None, download: bool) -> Data:
     """Return the classes of a data set, as what pairs are meant for."""
-    from compatkit.contracts.classes import label
     from compatkit.contracts.contract import Data
+    from compatkit.contracts.labels import label
     from compatkit.data import load
     from compatkit.plugins.discovery import providers
 
@@ -90,7 +90,7 @@ def _classes(name: str, root: str | None, download: bool) -> Data:
 
 
 def _tell(report: Report, bridges: list[BridgeRecord], require: str, satisfied: bool, machine: bool) -> None:
-    from compatkit.contracts.verdict import EQUAL_SHAPES
+    from compatkit.contracts.report import EQUAL_SHAPES
 
     if machine:
         there = [one.to_json() for one in bridges]

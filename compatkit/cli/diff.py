@@ -112,6 +112,6 @@ def _print_step(found: Difference, left: Reference, right: Reference) -> None:
     where = f": {least} after {left.version}" if left.name == right.name else ", if B were to follow A"
     click.echo(f"least step  {click.style(found.bump.upper(), bold=True)}{where}")
     if found.equal_shapes:
-        from compatkit.contracts.verdict import EQUAL_SHAPES
+        from compatkit.contracts.report import EQUAL_SHAPES
 
         paragraph(f"{EQUAL_SHAPES} The ports are equal and the weights are new: measure before you swap.")

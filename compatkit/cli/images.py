@@ -125,7 +125,7 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
     """
     if tests is None:
         return None
-    from compatkit.contracts.classes import known_classes
+    from compatkit.contracts.labels import known_classes
 
     known = head.contract.data.labels or ()
     try:

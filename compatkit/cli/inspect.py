@@ -103,7 +103,7 @@ def _told(found: Description) -> dict[str, str]:
 
 
 def _part(blueprint: Blueprint) -> str:
-    from compatkit.contracts.adaptation import described
+    from compatkit.contracts.stitch import described
 
     if blueprint.side == "adapter":
         return described(blueprint)

@@ -14,8 +14,8 @@ from compatkit.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from compatkit.components.workspace import Registry
-    from compatkit.contracts.cells import Cell
     from compatkit.contracts.contract import Kind
+    from compatkit.contracts.evidence import Cell
     from compatkit.contracts.manifest import About
     from compatkit.evaluation.recombination import Recombination
 

@@ -18,6 +18,7 @@ from compatkit.cli.options import (
 from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, warn
 from compatkit.cli.roots import check_outputs, registry
 from compatkit.contracts.batchnorm import DEFAULT
+from compatkit.evaluation.conditions import PRECISIONS
 
 if TYPE_CHECKING:
     from compatkit.components.bridges.results import Bridge
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
     from compatkit.reports.matrix import Matrix
 
-PRECISIONS = ("float32", "bfloat16")
 FILLS = ("missing", "stale", "all", "none")
 WRITERS = ("html", "png", "markdown", "csv")
 
@@ -49,13 +49,15 @@ def measuring_options(function: Any) -> Any:
         ),
         click.option(
             "--precision",
-            type=click.Choice(PRECISIONS),
+            type=click.Choice((*PRECISIONS, "bf16")),
             default="float32",
             show_default=True,
             help="float32, or bfloat16 by autocast.",
         ),
         click.option(
+            "--bn-policy",
             "--normalisation",
+            "bn_policy",
             type=StatisticsType(),
             default=DEFAULT,
             show_default=True,
@@ -145,7 +147,7 @@ def matrix_command(
         rights: Sequence[Component] = []
         if rung is not None:  # chosen and checked before any image is read, as the matrix will choose them
             rights = sides.choose(heads, "head", where)
-            _check_policy(rights, conditions["normalisation"])
+            _check_policy(rights, conditions["bn_policy"])
         sets = data_sets(held, lefts, recipe=recipe, names=names, root=data_root, download=download)
         data = {name: one.test for name, one in sets.items()}
         if rung is not None:

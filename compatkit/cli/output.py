@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 if TYPE_CHECKING:
-    from compatkit.contracts.verdict import Report
+    from compatkit.contracts.report import Report
     from compatkit.reports.matrix import Matrix
 
 NARROW, WIDE = 60, 110

@@ -55,7 +55,9 @@ def expected_option(function: Any) -> Any:
 )
 @click.option("--metric", default="recombination_accuracy", show_default=True, help="What is measured.")
 @click.option(
+    "--bn-policy",
     "--normalisation",
+    "bn_policy",
     type=StatisticsType(),
     default=DEFAULT,
     show_default=True,

@@ -17,8 +17,8 @@ from compatkit.contracts.batchnorm import estimates
 from compatkit.errors import DataError, IncompatibleError
 
 if TYPE_CHECKING:
-    from compatkit.contracts.cells import Cell
-    from compatkit.contracts.verdict import Report
+    from compatkit.contracts.evidence import Cell
+    from compatkit.contracts.report import Report
     from compatkit.evaluation.recombination import Recombination
 
 
@@ -77,7 +77,7 @@ def recombine_command(
     _refuse(report, adapt)
     fits = needs_fit(report)
     data = None
-    anew = publish is not None and estimates(conditions["normalisation"])
+    anew = publish is not None and estimates(conditions["bn_policy"])
     if fits or anew or not no_measure:
         where = {"recipe": recipe, "names": (name,) if name else (), "root": data_root, "download": download}
         try:
@@ -89,11 +89,11 @@ def recombine_command(
                 f"{error} Or build it without a figure: --no-measure.", subject=error.subject
             ) from error
     policy = "running" if no_measure else "batch"  # measured by the matrix, under the policy asked for
-    policy = policy if publish is None else conditions["normalisation"]
+    policy = policy if publish is None else conditions["bn_policy"]
     given = fitting_images(data) if data is not None and (fits or anew) else None
     images, fitted_on = given if anew else None, given if fits else None
     model = held.recombine(
-        str(left), str(right), normalisation=policy, images=images, adapt=adapt, data=fitted_on
+        str(left), str(right), bn_policy=policy, images=images, adapt=adapt, data=fitted_on
     )
     if no_measure or data is None:
         _tell(model.report, None, model, machine, keep(held, publish, model, None, about(context)))

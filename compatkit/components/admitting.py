@@ -13,10 +13,10 @@ import attrs
 
 from compatkit.components.loading import load, unloaded
 from compatkit.components.outcomes import refusal
-from compatkit.components.promises import CANDIDATE, Decider, Given, Pair, Progress
-from compatkit.contracts.cells import METRIC, METRIC_VERSION, Cell
+from compatkit.components.promises import CANDIDATE, Decider, Given, Pair, Progress, conditions_of
+from compatkit.contracts.evidence import METRIC, METRIC_VERSION, Cell
 from compatkit.errors import FormatError, PolicyBroken, PolicyUndecided
-from compatkit.evaluation.keys import circumstances, conditions, is_kept
+from compatkit.evaluation.conditions import ImageFacts, is_kept, key_of
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.planning import is_normalised
 from compatkit.evaluation.records import Cells
@@ -155,18 +155,10 @@ class Recalling(Decider):
         self, result: Result, extractor: LoadedPart, head: LoadedPart, policy: Policy, digest: str
     ) -> bool:
         settings = self._cells_of.settings(result)
-        asked = circumstances(
-            policy=policy.normalisation,
-            batch_size=policy.batch_size,
-            seed=policy.seed,
-            precision="float32",
-            data=settings["data"],
-            data_digest=digest,
-            images=settings["images"],
-            normalised=is_normalised(extractor.manifest, head.manifest),
-            bound="",
-        )
-        return is_kept(conditions(asked), result.conditions) and (
+        images = ImageFacts(settings["data"], digest, settings["images"])
+        normalised = is_normalised(extractor.manifest, head.manifest)
+        asked = key_of(conditions_of(policy).settings(images, normalised=normalised, bound=""))
+        return is_kept(asked, result.conditions) and (
             (policy.metric, policy.metric_version) == (METRIC, METRIC_VERSION)
         )
 

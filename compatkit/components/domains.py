@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.display import Shown, aligned
+from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest
 from compatkit.data.split import Split
 from compatkit.errors import IncompatibleError, UsageError
+from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.matrix import LoadedPart, measure
 from compatkit.plugins import Use, as_use
 from compatkit.training.beginning import Statistics
@@ -29,7 +30,7 @@ from compatkit.training.trainer import Trainer
 if TYPE_CHECKING:
     from torch import nn
 
-    from compatkit.contracts.verdict import Report
+    from compatkit.contracts.report import Report
 
 TASK = "target"
 """Name of the run's only task; random numbers depend on it, and so on no name that is published."""
@@ -136,7 +137,7 @@ def _measured(
     arms: Sequence[tuple[str, str]], extractor: LoadedPart, head: LoadedPart, test: Split, batch_size: int
 ) -> dict[tuple[str, str], Cell]:
     tests = {extractor.reference: test}
-    return {arm: measure([extractor], [head], tests, policy=arm[1], batch_size=batch_size)[0] for arm in arms}
+    return {arm: measure([extractor], [head], tests, Conditions(arm[1], batch_size))[0] for arm in arms}
 
 
 def check_source(report: Report) -> None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.blueprints import build, class_layers, with_classes
-from compatkit.contracts.classes import common, label
 from compatkit.contracts.contract import HEADS, Contract, Label
+from compatkit.contracts.labels import common, label
 from compatkit.contracts.manifest import About, Manifest, Parent
 from compatkit.errors import UsageError
 from compatkit.evaluation.matrix import LoadedPart

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
 
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.channels import channel_statistics
+from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest, function_digest, to_bytes, trained_with
 from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityError, UsageError
 from compatkit.evaluation.records import record
@@ -23,8 +23,8 @@ from compatkit.registry.store import Store, named
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from compatkit.contracts.cells import Part
     from compatkit.contracts.contract import Blueprint
+    from compatkit.contracts.evidence import Part
     from compatkit.data.dataset import Split
     from compatkit.evaluation.matrix import LoadedPart
 
@@ -55,7 +55,7 @@ def load(
         IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         UnknownName: The blueprint's builder or model is not known here.
     """
-    from compatkit.components.publishing import proof_of
+    from compatkit.components.proofs import proof_of
     from compatkit.components.verification import verify as hold_against
 
     if not admitted:
@@ -143,7 +143,7 @@ def registered(
         state: The weights.
         publish: Publishes the final manifest with its module.
     """
-    from compatkit.components.publishing import probe_of, remember_proof
+    from compatkit.components.proofs import probe_of, remember_proof
     from compatkit.components.verification import verify
 
     to_bytes(manifest)  # values that no contract can hold are refused before anything is built
@@ -285,7 +285,7 @@ def keep(
 
 def described(part: LoadedPart) -> Part:
     """Return a loaded component as a row or column of a report."""
-    from compatkit.contracts.cells import Part
+    from compatkit.contracts.evidence import Part
     from compatkit.reports.contracts import summary
 
     return Part(part.reference, part.digest, part.function, part.kind, summary(part.manifest))

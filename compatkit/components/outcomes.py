@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.cells import Figure
 from compatkit.contracts.display import Shown, aligned
+from compatkit.contracts.evidence import Figure
 from compatkit.registry.questions import Question
 
 if TYPE_CHECKING:

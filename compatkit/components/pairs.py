@@ -8,27 +8,48 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.components.verdicts import check_all
-from compatkit.contracts import cells
-from compatkit.contracts.cells import ADAPTED, Cell
-from compatkit.contracts.channels import channel_statistics
+from compatkit.contracts import evidence as cells
+from compatkit.contracts.channels import Blobs, ChannelFigures, channel_statistics
+from compatkit.contracts.check import report_of
 from compatkit.contracts.contract import EXTRACTORS, HEADS
+from compatkit.contracts.evidence import ADAPTED, Cell
 from compatkit.contracts.manifest import Manifest, function_digest, trained_with
-from compatkit.contracts.statistical import Blobs, ChannelFigures
 from compatkit.errors import FormatError, NotFound
 from compatkit.evaluation.records import Cells, Damaged
 from compatkit.registry.names import Reference
 from compatkit.registry.releases import function_of_parent
 from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
-from compatkit.reports.verdicts import Verdicts
+from compatkit.reports.verdicts import Verdicts, check_all
 
 if TYPE_CHECKING:
     from compatkit.contracts.contract import Data
+    from compatkit.contracts.report import Report
 
 Wanted = Sequence[str | Reference]
 Components = dict[str, Manifest]
 """By pinned reference."""
+
+
+def check_pair(store: Store, extractor: Reference, head: Reference, *, data: Data | None = None) -> Report:
+    """Compare an extractor with a head, with what was measured of them.
+
+    Args:
+        store: Where they are.
+        extractor: With name, version and digest.
+        head: The same.
+        data: As for ``check``.
+
+    Raises:
+        UsageError: The first is no extractor, or the second no head.
+        DataError: As for ``check``.
+        IntegrityError: A manifest or statistics are damaged.
+    """
+    names = str(extractor), str(head)
+    left, right = store.manifest(extractor), store.manifest(head)
+    lefts, rights = {names[0]: left}, {names[1]: right}
+    cells, channels = measured(store, lefts, rights).get(names, ()), _channels(store, lefts, rights)
+    return report_of(left, right, names, data=data, evidence=cells, channels=channels)
 
 
 def check_pairs(store: Store, extractors: Wanted, heads: Wanted, *, data: Data | None = None) -> Verdicts:

@@ -13,8 +13,8 @@ import attrs
 
 from compatkit.components.loading import described, keep, load, part_of
 from compatkit.components.outcomes import Answer, Outcome, refusal
-from compatkit.contracts.cells import METRIC, METRIC_VERSION, Cell
 from compatkit.contracts.check import check
+from compatkit.contracts.evidence import METRIC, METRIC_VERSION, Cell
 from compatkit.contracts.manifest import Manifest, trained_with
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import (
@@ -24,6 +24,7 @@ from compatkit.errors import (
     PolicyDataMissing,
     UsageError,
 )
+from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.matrix import measure as measure_pairs
 from compatkit.registry.names import Reference
@@ -57,13 +58,16 @@ def measure(
         [extractor],
         heads,
         {extractor.reference: split},
-        policy=policy.normalisation,
-        batch_size=policy.batch_size,
-        seed=policy.seed,
+        conditions_of(policy),
         progress=progress,
     )
     keep(store, [extractor], heads, cells)
     return cells
+
+
+def conditions_of(policy: Policy) -> Conditions:
+    """Return the conditions that a policy measures under."""
+    return Conditions(policy.normalisation, policy.batch_size, policy.seed)
 
 
 def images(wanted: Images, given: Given = ()) -> Split:

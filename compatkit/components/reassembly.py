@@ -12,12 +12,12 @@ import attrs
 from compatkit.adapters.stitching.seam import build_adapter
 from compatkit.components.composition import ADAPTER, EXTRACTOR, HEAD, Composition, Facts, Pin
 from compatkit.components.loading import load, pinned
-from compatkit.components.pairs import check_pairs
+from compatkit.components.pairs import check_pair
 from compatkit.components.seams import load_adapter
-from compatkit.contracts.adaptation import after
 from compatkit.contracts.batchnorm import estimates
 from compatkit.contracts.check import Report, check
 from compatkit.contracts.contract import EXTRACTORS, HEADS
+from compatkit.contracts.stitch import after
 from compatkit.errors import CutError, IntegrityError, UsageError
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.recombination import Estimate, Recombination
@@ -182,4 +182,4 @@ class Reassembly:
         if extractor.version is None or head.version is None:
             report = check(left.manifest, right.manifest, own=right.is_own(left))
             return attrs.evolve(report, extractor=left.reference, head=right.reference)
-        return check_pairs(self.store, [extractor], [head]).report(left.reference, right.reference)
+        return check_pair(self.store, extractor, head)

@@ -10,7 +10,7 @@ import torch
 
 from compatkit.components.composition import ADAPTER, EXTRACTOR, HEAD, Composition, Facts, Pin, composition
 from compatkit.components.loading import check_signature, check_version, pinned
-from compatkit.components.publishing import probe_of, proof_of, remember_proof
+from compatkit.components.proofs import probe_of, proof_of, remember_proof
 from compatkit.components.reassembly import SHOWN, Reassembly
 from compatkit.components.verification import verify as hold_against
 from compatkit.contracts.batchnorm import estimates

@@ -8,7 +8,8 @@ import attrs
 
 from compatkit.components.outcomes import Outcome, refusal
 from compatkit.components.promises import Decider, Given, Progress, candidate_of
-from compatkit.components.publishing import Draft, drafts, remember_proof, training_facts
+from compatkit.components.proofs import remember_proof
+from compatkit.components.publishing import Draft, drafts, training_facts
 from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import About, Manifest, Parent, Payload, to_bytes

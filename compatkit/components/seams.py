@@ -10,11 +10,11 @@ from compatkit.adapters.stitching.seam import build_adapter
 from compatkit.components.bridging import Place, fit_projection, own_extractor, standing
 from compatkit.components.loading import load, pinned
 from compatkit.components.publishing import contract_of
-from compatkit.contracts.adaptation import FITTED, after, described, needed
 from compatkit.contracts.contract import Blueprint, Structural
 from compatkit.contracts.manifest import About, Manifest
-from compatkit.contracts.verdict import Report
-from compatkit.contracts.wiring import adapters_for
+from compatkit.contracts.match import adapters_for
+from compatkit.contracts.report import Report
+from compatkit.contracts.stitch import FITTED, after, described, needed
 from compatkit.data.split import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import Adapter
@@ -53,6 +53,8 @@ def route(
         )
     if report.wiring == "refused":
         raise IncompatibleError(str(report), subject=report)
+    if report.wiring == "direct" and not given:
+        return []
     places: list[Place] = []
     ports, left = extractor.contract.structural.outputs, extractor.contract.data
     for target in (*given, None):

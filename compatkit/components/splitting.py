@@ -11,11 +11,12 @@ import attrs
 from compatkit.adapters.blueprints import InputSpec, build_pair, plan, prove, structural
 from compatkit.adapters.rebuilding import check_rebuilt
 from compatkit.components.promises import publish
-from compatkit.components.publishing import Draft, blobs_of, contract_of, remember_proof
-from compatkit.contracts.classes import label
+from compatkit.components.proofs import remember_proof
+from compatkit.components.publishing import Draft, blobs_of, contract_of
 from compatkit.contracts.codec import unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Data, Label
 from compatkit.contracts.contract_rules import check_labels
+from compatkit.contracts.labels import label
 from compatkit.contracts.manifest import About, Parent
 from compatkit.data.resizing import KERNELS
 from compatkit.errors import FormatError, UsageError

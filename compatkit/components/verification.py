@@ -13,7 +13,7 @@ from compatkit.adapters.blueprints import same_probe, structural, with_classes
 from compatkit.adapters.builders import library_note
 from compatkit.adapters.fingerprint import observe
 from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
-from compatkit.components.publishing import normalisation_of, probe_shapes
+from compatkit.components.proofs import normalisation_of, probe_shapes
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Scaled
 from compatkit.contracts.manifest import Manifest
 from compatkit.contracts.ports import agree, by, resolved

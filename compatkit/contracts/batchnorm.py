@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 from difflib import get_close_matches
+from typing import Any
 
 from compatkit.errors import UsageError
 
@@ -39,6 +41,14 @@ def check_policy(name: str) -> str:
     raise UsageError(
         f"Unknown normalisation {name!r:.60}; expected one of {', '.join(POLICIES)}.{hint}", subject=name
     )
+
+
+def under_old_name(bn_policy: Any, normalisation: Any) -> Any:
+    """Return a policy, also where it was given by its old name ``normalisation``."""
+    if normalisation is None:
+        return bn_policy
+    warnings.warn("normalisation= is called bn_policy= now.", DeprecationWarning, stacklevel=3)
+    return normalisation
 
 
 def is_policy(name: object) -> bool:

@@ -1,12 +1,14 @@
-"""The blob that ``FeatureStatistics.per_channel`` names: mean and standard deviation of every channel.
+"""Mean and standard deviation of every channel: as values, and as the blob that a manifest names.
 
-C means, then C standard deviations, little-endian float32: eight bytes a channel.
+The blob holds C means, then C standard deviations, little-endian float32: eight bytes a channel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from compatkit.errors import FormatError
 
@@ -16,6 +18,29 @@ if TYPE_CHECKING:
 
 BYTES = 8
 """Of a channel."""
+
+
+def _doubles(values: Any) -> NDArray[np.float64]:
+    import numpy as np  # only where a contract has such statistics, so that a check stays light
+
+    return np.asarray(values, dtype=np.float64)
+
+
+@attrs.frozen(eq=False)
+class ChannelFigures:
+    """Mean and standard deviation of every channel of one feature port, in the order of the channels.
+
+    Attributes:
+        means: ``(C,)``, finite.
+        stds: ``(C,)``, finite, from 0.
+    """
+
+    means: NDArray[np.float64] = attrs.field(converter=_doubles)
+    stds: NDArray[np.float64] = attrs.field(converter=_doubles)
+
+
+Blobs = Mapping[str, ChannelFigures]
+"""Statistics of the channels by the digest of the blob that a manifest names; those that are not there are not used."""
 
 
 def channel_bytes(

@@ -1,34 +1,42 @@
 """Contract against contract: whether a head fits an extractor, from their manifests alone.
 
-A pure function that reads no weights. It says whether the parts can be wired, what they were both trained
-against, and what was measured; these are three answers, because equal shapes are not compatibility.
+A pure function that reads no weights. It says whether the parts can be wired, what they were both trained against, and
+what was measured; these are three answers, because equal shapes are not compatibility.
+
+What a rule depends on is taken from each contract once, and two such values are compared once: real contracts all
+differ, by their probes at least, but few differ in what a rule depends on. A pair's report is made of what the rules
+found; of many pairs the codes are kept, and reports are made for those that somebody asks for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, Literal
+
+import attrs
 
 from compatkit.arguments import named
-from compatkit.contracts.cells import Cell
+from compatkit.contracts import rules
+from compatkit.contracts.channels import Blobs
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Data
+from compatkit.contracts.evidence import Cell
 from compatkit.contracts.labels import label_findings
-from compatkit.contracts.levels import (
-    empirical_findings,
-    input_findings,
-    newest,
-    own_findings,
-    promise_of,
-    protocol_findings,
-    protocol_of,
-)
-from compatkit.contracts.manifest import Manifest, manifest_digest
-from compatkit.contracts.statistical import Blobs, statistics_findings
-from compatkit.contracts.verdict import Finding, Report, Severity, Wiring
-from compatkit.contracts.wiring import wiring_findings
+from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
+from compatkit.contracts.match import Outputs, inputs_of, outputs_of, wiring
+from compatkit.contracts.report import Codes, Finding, Outline, Outlines, Report, Severity, codes_of
 from compatkit.errors import UsageError
 
-__all__ = ["Finding", "Report", "check"]
+__all__ = ["Finding", "Report", "check", "compare"]
+
+RULES: tuple[Callable[[Any, Any], Sequence[Any]], ...] = (
+    wiring,
+    rules.images,
+    rules.training,
+    rules.statistics,
+)
+"""Each compares what ``_given`` and ``_asked`` return in its place; those of the classes and of what was measured
+depend on more than two contracts."""
 
 
 @named
@@ -61,43 +69,87 @@ def check(
         DataError: Two classes of the data, or of the head, have one name, or one means the same as two of the
             other side.
     """
-    check_kind(extractor, "first")
-    check_kind(head, "second")
-    left, right = extractor.contract, head.contract
-    structural = tuple(
-        wiring_findings(left.structural.outputs, right.structural.inputs, left.data, right.data)
-    )
-    protocol = (
-        *protocol_findings(left.protocol, protocol_of(head)),
-        *own_findings(head, manifest_digest(extractor), own=own),
-    )
-    answers = Report(
-        wiring_of([one.severity for one in structural]),
-        promise_of([one.code for one in protocol]),
-        newest(evidence),
-    )
-    findings = (
-        *structural,
-        *input_findings(left.data, right.data),
-        *(
-            ()
-            if data is None or data.labels is None
-            else label_findings(data.labels, right.data.labels or ())
-        ),
-        *protocol,
-        *statistics_findings(left, right, channels or {}),
-        *empirical_findings(answers, evidence),
-    )
-    return Report(answers.wiring, answers.promise, answers.evidence, findings)
+    return report_of(extractor, head, data=data, evidence=evidence, channels=channels or {}, own=own)
 
 
-def check_kind(manifest: Manifest, place: Literal["first", "second"], name: str = "it") -> None:
+def report_of(
+    extractor: Manifest,
+    head: Manifest,
+    names: tuple[str, str] | None = None,
+    *,
+    data: Data | None,
+    evidence: Sequence[Cell],
+    channels: Blobs,
+    own: bool,
+) -> Report:
+    """Return what ``check`` does, of parts whose references may be known."""
+    first, second = names or ("it", "it")
+    check_kind(extractor, "first", first)
+    check_kind(head, "second", second)
+    given, asked = _given(extractor, channels), _asked(head, channels, _against([extractor]))
+    found: list[list[Finding]] = []
+    for rule, left, right in zip(RULES, given, asked, strict=True):
+        found.append([one.finding(left, right) for one in rule(left, right)])
+    structural, images, training, statistics = found
+    digest = manifest_digest(extractor)
+    for one in dict.fromkeys(trained_with(head)):
+        if own or one == digest:
+            training.append(rules.own(one, exact=one == digest).finding(extractor, head))
+    answers = _answers([one.severity for one in structural], [one.code for one in training], evidence)
+    classes = _classes(data, head, f"the head {second}" if names else "the head")
+    empirical = rules.empirical_findings(answers, evidence)
+    findings = (*structural, *images, *classes, *training, *statistics, *empirical)
+    return Report(answers.wiring, answers.promise, answers.evidence, findings, *(names or ()))
+
+
+def compare(
+    extractors: Mapping[str, Manifest],
+    heads: Mapping[str, Manifest],
+    *,
+    data: Data | None = None,
+    evidence: Mapping[tuple[str, str], Sequence[Cell]],
+    channels: Blobs,
+    own: Collection[tuple[str, str]],
+) -> Outlines:
+    """Check every extractor with every head; the arguments are those of ``check_all``, by reference."""
+    for name, manifest in extractors.items():
+        check_kind(manifest, "first", name)
+    for name, manifest in heads.items():
+        check_kind(manifest, "second", name)
+
+    def report(extractor: str, head: str) -> Report:
+        names, parts = (extractor, head), (extractors[extractor], heads[head])
+        cells = evidence.get(names, ())
+        return report_of(*parts, names, data=data, evidence=cells, channels=channels, own=names in own)
+
+    lefts, rights = list(extractors.values()), list(heads.values())
+    against, made_with = _against(lefts), _made_with(extractors, heads, own)
+    given = [_given(one, channels) for one in lefts]
+    asked = [_asked(one, channels, against) for one in rights]
+    levels = [
+        _Level(rule, [one[place] for one in given], [one[place] for one in asked])
+        for place, rule in enumerate(RULES)
+    ]
+    classes = [codes_of(_classes(data, one, f"the head {name}")) for name, one in heads.items()]
+    outlines = _Outlines()
+    table: list[tuple[Outline, ...]] = []
+    for row, extractor in enumerate(extractors):
+        structural, images, training, statistics = (level.row(row) for level in levels)
+        for column in made_with.get(row, ()):
+            training[column] += codes_of([rules.own(extractor, exact=True)])
+        codes = zip(structural, images, classes, training, statistics, strict=True)
+        cells = [evidence.get((extractor, head), ()) for head in heads] if evidence else repeat(())
+        table.append(tuple(map(outlines.of, codes, cells)))
+    return Outlines(tuple(extractors), tuple(heads), tuple(table), report)
+
+
+def check_kind(manifest: Manifest, place: Literal["first", "second"], name: str) -> None:
     """Refuse a component that cannot be this side of a seam.
 
     Args:
         manifest: Of the component.
         place: ``"first"`` gives features, ``"second"`` takes them.
-        name: Its reference, where it is known, for the message.
+        name: Its reference, for the message.
 
     Raises:
         UsageError: The first is no extractor, or the second no head.
@@ -111,7 +163,147 @@ def check_kind(manifest: Manifest, place: Literal["first", "second"], name: str 
         )
 
 
-def wiring_of(severities: Iterable[Severity]) -> Wiring:
-    """Return whether parts with such structural findings can be connected."""
-    found = set(severities)
-    return "refused" if "refuses" in found else "needs-adapter" if "adaptable" in found else "direct"
+def _given(extractor: Manifest, blobs: Blobs) -> tuple[Any, ...]:
+    """Return what each rule depends on of an extractor."""
+    one = extractor.contract
+    return (
+        outputs_of(one.structural.outputs, one.data),
+        rules.images_of(one.data),
+        rules.trained(one.protocol),
+        rules.features_of(one.statistical.features, blobs),
+    )
+
+
+def _asked(head: Manifest, blobs: Blobs, against: set[str]) -> tuple[Any, ...]:
+    """Return what each rule depends on of a head.
+
+    Args:
+        head: Manifest.
+        blobs: Statistics of the channels.
+        against: Digests of all heads that the extractors were trained against; a head that is none of these is not
+            named among what it was trained against itself, so that equal protocols stay equal.
+    """
+    one = head.contract
+    return (
+        inputs_of(one.structural.inputs, one.data),
+        rules.images_of(one.data),
+        rules.trained(rules.protocol_of(head) if head.payload.tensors in against else one.protocol),
+        rules.features_of(one.statistical.features, blobs, one.structural.inputs),
+    )
+
+
+def _against(extractors: Iterable[Manifest]) -> set[str]:
+    return {anchor.digest for one in extractors for anchor in one.contract.protocol.anchors}
+
+
+def _classes(data: Data | None, head: Manifest, name: str) -> tuple[Finding, ...]:
+    if data is None or data.labels is None:
+        return ()
+    return label_findings(data.labels, head.contract.data.labels or (), head=name)
+
+
+def _answers(structural: Sequence[Severity], training: Sequence[str], cells: Sequence[Cell]) -> Report:
+    """Return wiring, promise and evidence from severities, codes and measured cells."""
+    wired = (
+        "refused" if "refuses" in structural else "needs-adapter" if "adaptable" in structural else "direct"
+    )
+    return Report(wired, rules.promise_of(training), rules.newest(cells))
+
+
+def _made_with(
+    extractors: Mapping[str, Manifest], heads: Mapping[str, Manifest], own: Collection[tuple[str, str]]
+) -> dict[int, set[int]]:
+    """Return the columns of the heads that were cut or trained with an extractor, by the extractor's row."""
+    named: dict[str, set[int]] = {}
+    for column, head in enumerate(heads.values()):
+        for one in trained_with(head):
+            named.setdefault(one, set()).add(column)
+    if not named:
+        return {}
+    found = {row: set(named.get(manifest_digest(one), ())) for row, one in enumerate(extractors.values())}
+    rows = {name: row for row, name in enumerate(extractors)}
+    columns = {name: column for column, (name, one) in enumerate(heads.items()) if any(trained_with(one))}
+    for extractor, head in own:
+        if extractor in rows and head in columns:
+            found[rows[extractor]].add(columns[head])
+    return found
+
+
+class _Level:
+    """The codes that a rule finds for every pair, compared once for each two different values.
+
+    Args:
+        rule: Compares two values.
+        given: What it depends on, of each extractor.
+        asked: The same of each head.
+    """
+
+    def __init__(
+        self, rule: Callable[[Any, Any], Sequence[Any]], given: Iterable[Any], asked: Iterable[Any]
+    ) -> None:
+        self._rule = rule
+        self._rows, self._given = _distinct(given)
+        self._columns, self._asked = _distinct(asked)
+        self._found: dict[int, list[Codes]] = {}
+        self._codes = {id(one): codes_of(one) for one in rules.CONSTANT}
+
+    def row(self, place: int) -> list[Codes]:
+        """Return the codes of an extractor with every head."""
+        number = self._rows[place]
+        found = self._found.get(number)
+        if found is None:
+            given, rule = self._given[number], self._rule
+            known = self._codes
+            found = self._found[number] = []
+            for asked in self._asked:
+                hits = rule(given, asked)
+                codes = known.get(id(hits))
+                found.append(codes_of(hits) if codes is None else codes)
+        return [found[column] for column in self._columns]
+
+
+class _Outlines:
+    """Whole outlines, of which equal ones are one object."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Outline] = {}
+
+    def of(self, known: tuple[Codes, ...], cells: Sequence[Cell]) -> Outline:
+        """Return what there is to say of a pair, without the texts.
+
+        Args:
+            known: Its codes at every level but the last: structural, data, classes, protocol, statistical.
+            cells: What was measured of it.
+        """
+        key = (known, tuple([(one.grade, one.restricted is None) for one in cells])) if cells else known
+        found = self._known.get(key)
+        if found is None:
+            structural, _, _, training, _ = known
+            answers = _answers([one for _, one in structural], [one for one, _ in training], cells)
+            codes = (*known, codes_of(list(rules.empirical_findings(answers, cells))))
+            found = self._known[key] = Outline(answers, tuple(one for level in codes for one in level))
+        return found
+
+
+def _distinct(values: Iterable[Any]) -> tuple[list[int], list[Any]]:
+    """Return a number for each value, the same for equal ones, and the values by their numbers."""
+    numbers: dict[Hashable, int] = {}
+    places: list[int] = []
+    kept: list[Any] = []
+    for value in values:
+        key = _key(value) if isinstance(value, Outputs) else value
+        places.append(numbers.setdefault(key, len(kept)))
+        if len(numbers) > len(kept):
+            kept.append(value)
+    return places, kept
+
+
+def _key(value: Any) -> Hashable:
+    """Return a value of contracts as tuples, which can be looked up where ports cannot."""
+    if isinstance(value, tuple):
+        return tuple(map(_key, value))
+    if isinstance(value, Mapping):
+        return tuple(sorted((name, _key(one)) for name, one in value.items()))
+    if attrs.has(type(value)):
+        return type(value), *(_key(getattr(value, field.name)) for field in attrs.fields(type(value)))
+    return value

@@ -1,13 +1,252 @@
-"""The classes of a check: which of those asked for does the head know, and which only look as if it did?"""
+"""Class names: how they are compared, which mean the same, and what a check says of them.
+
+Case, spaces, underscores and Unicode composition make no difference. A letter of another script that looks like a
+Latin one does: such names are told apart, and ``skeleton`` finds them so that somebody is told. Only true synonyms are
+in the table: a pickup truck is a truck, but not every truck is a pickup truck.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
-from compatkit.contracts.classes import common, look_alikes
+from compatkit.arguments import named
 from compatkit.contracts.contract import Label
-from compatkit.contracts.spelling import strange
-from compatkit.contracts.verdict import Finding
+from compatkit.contracts.report import Finding
+from compatkit.errors import DataError
+
+_CYRILLIC = (
+    ("\u0410\u0430\u0412\u0415\u0435\u0405\u0455\u0406\u0456\u0408\u0458\u041a", "AaBEeSsIiJjK"),
+    ("\u041c\u041d\u04bb\u041e\u043e\u0420\u0440\u0421\u0441\u0422\u0423\u0443", "MHhOoPpCcTYy"),
+    ("\u04ae\u0425\u0445\u0501\u051a\u051b\u051c\u051d\u0474\u0475\u04c0\u04cf", "YXxdQqWwVvIl"),
+)
+_GREEK = (
+    ("\u0391\u03b1\u0392\u03b3\u0395\u0396\u0397\u0399\u03b9\u03f3\u037f\u039a", "AaByEZHIijJK"),
+    ("\u03ba\u039c\u039d\u03bd\u039f\u03bf\u03a1\u03c1\u03a4\u03c5\u03a5\u03a7", "kMNvOoPpTuYX"),
+    ("\u03c7\u03f2\u03f9", "xcC"),
+)
+_OTHERS = (
+    ("\u0131\u0251\u0261\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u2018\u2019", "iag-------''"),
+    ("\u02bc", "'"),
+)
+_LOOK_LATIN = {
+    ord(one): latin
+    for alphabet in (_CYRILLIC, _GREEK, _OTHERS)
+    for strange_ones, known in alphabet
+    for one, latin in zip(strange_ones, known, strict=True)
+}
+"""A small part of Unicode's table of confusables (UTS 39): letters that look Latin in nearly every font, and dashes.
+
+Width and style need no entry: compatibility decomposition (NFKD) removes them.
+"""
+NAMED = 4
+"""More characters than this are counted, not named."""
+
+
+@lru_cache(maxsize=2**16)  # the parts of one task name the same classes
+def spelling(name: str) -> str:
+    """Return ``name`` without differences in case, spaces, underscores and Unicode composition."""
+    if name.isascii():
+        return " ".join(name.lower().replace("_", " ").split())
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+    return " ".join(folded.replace("_", " ").split())
+
+
+@lru_cache(maxsize=2**16)
+def skeleton(name: str) -> str:
+    """Return the spelling of what ``name`` looks like: Latin for look-alikes, nothing for what is invisible."""
+    if name.isascii():
+        return spelling(name)
+    # Mapped first as it is: some look-alikes decompose into letters that are none.
+    decomposed = unicodedata.normalize("NFKD", name.translate(_LOOK_LATIN)).translate(_LOOK_LATIN)
+    return spelling("".join(one for one in decomposed if not _invisible(one)))
+
+
+def strange(name: str) -> str:
+    """Return which characters of ``name`` are not ASCII, by code point and Unicode name; ``""`` for none."""
+    found = list(dict.fromkeys(one for one in name if not one.isascii()))
+    named = [f"U+{ord(one):04X} {unicodedata.name(one, 'without a name')}" for one in found[:NAMED]]
+    return ", ".join(named) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+
+
+def _invisible(one: str) -> bool:
+    """Format characters (zero-width, direction, soft hyphen), variation selectors, the grapheme joiner."""
+    return unicodedata.category(one) == "Cf" or "\ufe00" <= one <= "\ufe0f" or one == "\u034f"
+
+
+Classes = Sequence[str] | Sequence[Label]
+
+SYNONYMS: tuple[tuple[str, ...], ...] = (
+    ("airplane", "aeroplane", "plane"),
+    ("automobile", "car", "auto", "motorcar"),
+    ("bicycle", "bike"),
+    ("couch", "sofa"),
+    ("keyboard", "computer_keyboard"),
+    ("lawn_mower", "lawnmower"),
+    ("motorcycle", "motorbike"),
+    ("streetcar", "tram"),
+    ("sweet_pepper", "bell_pepper"),
+    ("television", "tv"),
+    ("trouser", "trousers"),
+    ("truck", "lorry"),
+    ("0", "zero", "0 - zero"),
+    ("1", "one", "1 - one"),
+    ("2", "two", "2 - two"),
+    ("3", "three", "3 - three"),
+    ("4", "four", "4 - four"),
+    ("5", "five", "5 - five"),
+    ("6", "six", "6 - six"),
+    ("7", "seven", "7 - seven"),
+    ("8", "eight", "8 - eight"),
+    ("9", "nine", "9 - nine"),
+)
+
+_GROUPS = {spelling(name): group for group in SYNONYMS for name in group}
+_MEANS = {spelling(name): spelling(group[0]) for group in SYNONYMS for name in group}
+"""Every name of the table to the one that stands for its group."""
+
+
+def same_as(name: str) -> tuple[str, ...]:
+    """Return the other names of this class in the alias table, in its order; ``()`` where there are none."""
+    own = spelling(name)
+    return tuple(other for other in _GROUPS.get(own, ()) if spelling(other) != own)
+
+
+@named
+def label(name: str) -> Label:
+    """Return the class as a contract keeps it: its name, with the names that mean the same."""
+    return Label(name, same_as(name))
+
+
+def known_classes(
+    names: Sequence[str], known: Sequence[Label], *, whose: tuple[str, str]
+) -> list[tuple[int, int]]:
+    """Return the classes of images with the outputs that mean the same, as ``common``; none where none does.
+
+    Args:
+        names: Classes of the images.
+        known: Labels of the outputs.
+        whose: The images' name, and the owner of the outputs, for messages.
+
+    Raises:
+        DataError: Two classes have one name, or one means the same as two of the other side.
+    """
+    return common(tuple(map(label, names)), known, whose=(f"the classes of {whose[0]}", whose[1]))
+
+
+def common(
+    a: Classes, b: Classes, *, whose: tuple[str, str] = ("the first classes", "the second classes")
+) -> list[tuple[int, int]]:
+    """Return the pairs of indices of classes that both have, in the order of ``a``.
+
+    Two classes are the same where any of their names are, through the alias table and through the names
+    that a ``Label`` brings; case, spaces, underscores and Unicode composition make no difference.
+
+    Args:
+        a: Class names, or labels.
+        b: The same.
+        whose: Owners of both, for messages.
+
+    Raises:
+        DataError: Two classes of one side have the same name, or a class fits two of the other side.
+    """
+    left, right = (_meanings(classes, owner) for classes, owner in zip((a, b), whose, strict=True))
+    places = _places(right)
+    pairs = [(place, one) for place, names in enumerate(left) for one in _partners(names, places)]
+    for side, classes, others in ((0, a, b), (1, b, a)):
+        taken: dict[int, int] = {}
+        for pair in pairs:
+            if pair[side] in taken:
+                twice = [_shown(others[taken[pair[side]]]), _shown(others[pair[1 - side]])]
+                raise DataError(
+                    f"Class {_shown(classes[pair[side]])} means the same as both {' and '.join(twice)} (of "
+                    f"{whose[1 - side]}); a class can have one partner only. Merge the two, or rename one of them."
+                )
+            taken[pair[side]] = pair[1 - side]
+    return pairs
+
+
+def look_alikes(a: Classes, b: Classes, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the pairs of indices of classes that look the same and are not, in the order of ``a``.
+
+    Two names look the same where their skeletons are equal: a Cyrillic letter looks like a Latin one, a
+    zero-width space like nothing. Only classes without a partner on the other side are looked at.
+
+    Args:
+        a: Class names, or labels.
+        b: The same.
+        pairs: What ``common`` gave for them.
+    """
+    if _plain(a) and _plain(b):
+        return []
+    mine, theirs = ({pair[side] for pair in pairs} for side in (0, 1))
+    places = _places(map(_forms, b))
+    return [
+        (place, partner)
+        for place, one in enumerate(a)
+        for partner in _partners(_forms(one), places)
+        if place not in mine or partner not in theirs
+    ]
+
+
+def _meanings(classes: Classes, owner: str) -> list[tuple[str, ...]]:
+    """Return the names of each class as they are compared, one for each group of synonyms."""
+    seen: dict[str, int] = {}
+    found: list[tuple[str, ...]] = []
+    for place, one in enumerate(classes):
+        name, others = (one, ()) if isinstance(one, str) else (one.name, one.same_as)
+        own = spelling(name)
+        first = seen.setdefault(own, place)
+        if first != place:
+            raise DataError(
+                f"Two of {owner} have one name: number {first + 1}, {_shown(classes[first])}, and number {place + 1}, "
+                f"{name!r} (case, spaces and underscores make no difference). Rename one of them, so that it is "
+                "known which is meant."
+            )
+        meant = _MEANS.get(own, own)
+        found.append(_all_meant(meant, others) if others else (meant,))
+    return found
+
+
+def _all_meant(meant: str, others: Sequence[str]) -> tuple[str, ...]:
+    spelled = map(spelling, others)
+    return tuple({meant: None} | {_MEANS.get(one, one): None for one in spelled})
+
+
+def _places(classes: Iterable[tuple[str, ...]]) -> dict[str, list[int]]:
+    """Return where each name stands."""
+    found: dict[str, list[int]] = {}
+    for place, names in enumerate(classes):
+        for name in names:
+            if name in found:
+                found[name].append(place)
+            else:
+                found[name] = [place]
+    return found
+
+
+def _partners(names: tuple[str, ...], places: Mapping[str, list[int]]) -> Sequence[int]:
+    if len(names) == 1:
+        return places.get(names[0], ())
+    return sorted({one for name in names for one in places.get(name, ())})
+
+
+def _plain(classes: Classes) -> bool:
+    return all(
+        one.isascii() if isinstance(one, str) else one.name.isascii() and all(map(str.isascii, one.same_as))
+        for one in classes
+    )
+
+
+def _forms(one: str | Label) -> tuple[str, ...]:
+    names = (one,) if isinstance(one, str) else (one.name, *one.same_as)
+    return tuple({_MEANS.get(form, form): None for form in map(skeleton, names)})
+
+
+def _shown(one: str | Label) -> str:
+    return repr(one if isinstance(one, str) else one.name)
+
 
 SHOWN = 12
 """More classes than this are counted, not named."""
@@ -36,7 +275,7 @@ def label_findings(asked: Labels, outputs: Labels, *, head: str = "the head") ->
 
 
 def shared_classes(asked: Labels, outputs: Labels, *, head: str = "the head") -> Pairs:
-    """Return the pairs of indices of classes that both have, in the order of ``asked``; see ``data.classes.common``.
+    """Return the pairs of indices of classes that both have, in the order of ``asked``; see ``common``.
 
     Raises:
         DataError: As for ``label_findings``.

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.contracts.classes import common
+from compatkit.contracts.labels import common
 from compatkit.data.checking import check_images, check_labels, check_names, check_size
 from compatkit.data.resizing import KERNELS, CropMode, resized
 from compatkit.data.separable import Floats, Images, chunks, mapped

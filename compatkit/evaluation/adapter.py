@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 from torch import nn
 
-from compatkit.contracts.adaptation import described
 from compatkit.contracts.contract import Blueprint, Data, Port
 from compatkit.contracts.manifest import Parent, function_of
+from compatkit.contracts.stitch import described
 from compatkit.registry.weights.tensorfile import serialise, tensor_digest
 
 ADAPTS = "adapts"

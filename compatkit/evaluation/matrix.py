@@ -13,20 +13,17 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.contracts.batchnorm import DEFAULT
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.contract import Data
-from compatkit.contracts.evidence import figure, grade, paired_interval_of_counts, recovered
+from compatkit.contracts.evidence import Cell, figure, grade, paired_interval_of_counts, recovered
 from compatkit.contracts.manifest import Manifest
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError
-from compatkit.evaluation import keys
 from compatkit.evaluation.adapter import Adapter
-from compatkit.evaluation.conditions import Conditions
+from compatkit.evaluation.conditions import Conditions, ImageFacts, Settings
 from compatkit.evaluation.figures import Tally, chance_level
 from compatkit.evaluation.normalisation import normalised
 from compatkit.evaluation.passes import Column, run
-from compatkit.evaluation.planning import BROKEN, Images, Prospect, notes_of, prospect
+from compatkit.evaluation.planning import BROKEN, Prospect, notes_of, prospect
 from compatkit.evaluation.preprocessing import Prepared, prepare
 
 Progress = Callable[[int, int, str], None]
@@ -119,12 +116,8 @@ def measure(
     extractors: Sequence[LoadedPart],
     heads: Sequence[LoadedPart],
     data: Mapping[str, Split],
+    conditions: Conditions,
     *,
-    policy: str = DEFAULT,
-    batch_size: int = 256,
-    seed: int = 0,
-    precision: str = "float32",
-    device: str = "cpu",
     adapters: Adapters | None = None,
     only: Collection[tuple[str, str]] | None = None,
     bounds: Mapping[str, LoadedPart] | None = None,
@@ -141,13 +134,7 @@ def measure(
         extractors: Rows.
         heads: Columns; the first that an extractor was trained with gives the bound of its row.
         data: Test images of each extractor, by its reference; preprocessed as its contract says.
-        policy: ``"batch"``: statistics of each batch, formed from all images of the split.
-            ``"reestimate"``: of extractor and head anew from the same images, unlabelled; ``"mix:16"``: these mixed
-            with the stored ones, which count as 16 images. ``"running"``: as stored.
-        batch_size: Largest batch; the images are split into equal batches up to it.
-        seed: Of the order of the images.
-        precision: ``"float32"`` (TF32 off), or ``"bfloat16"`` by autocast.
-        device: Where to run; modules return to where they were.
+        conditions: Policy, batches, precision, device.
         adapters: For pairs that need some; their cells name them in ``settings``.
         only: Pairs of references to measure; None measures all.
         bounds: Heads that give the bound of an extractor, by its reference, whether they are columns or not.
@@ -158,34 +145,33 @@ def measure(
         Cells, row by row.
 
     Raises:
-        UsageError: Wrong kinds of components, an unknown policy or precision, a batch size below 1.
+        UsageError: Wrong kinds of components.
         DataError: An extractor has no test images, or too few for batch statistics.
         EnvironmentFailure: There is no such device.
     """
-    conditions = Conditions(policy, batch_size, seed, precision, device)
     for part in extractors:
         if part.reference not in data:
             given = ", ".join(data) or "no extractor"
             raise DataError(f"{part.reference} has no test images; they were given for {given}.")
-    between, rows = adapters or {}, list[tuple[list[_Pair], _Pair | None]]()
+    between, rows = adapters or {}, list[tuple[ImageFacts, list[_Pair], _Pair | None]]()
     for part in extractors:
-        images = Images.of(data[part.reference])
+        images = ImageFacts.of(data[part.reference])
         chosen = [one for one in heads if only is None or (part.reference, one.reference) in only]
         pairs = [_pair(part, one, images, between.get((part.reference, one.reference), ())) for one in chosen]
-        rows.append((pairs, _own(part, heads, pairs, images, bounds or {})))
+        rows.append((images, pairs, _own(part, heads, pairs, images, bounds or {})))
     steps = [
         conditions.passes(len(data[part.reference])) if any(not pair.reason for pair in pairs) else 0
-        for part, (pairs, _) in zip(extractors, rows, strict=True)
+        for part, (_, pairs, _) in zip(extractors, rows, strict=True)
     ]
     cells, ready = list[Cell](), _Ready()
-    for number, (part, (pairs, own)) in enumerate(zip(extractors, rows, strict=True)):
+    for number, (part, (images, pairs, own)) in enumerate(zip(extractors, rows, strict=True)):
         before, total, name = sum(steps[:number]), sum(steps), part.reference
 
         def tick(done: int, before: int = before, total: int = total, name: str = name) -> None:
             if progress is not None:
                 progress(before + done, total, name)
 
-        found = _row(part, pairs, own, data[part.reference], conditions, ready, tick)
+        found = _row(part, pairs, own, data[part.reference], images, conditions, ready, tick)
         if each is not None:
             each(found)
         cells += found[: len(pairs)]
@@ -196,7 +182,7 @@ def _own(
     extractor: LoadedPart,
     heads: Sequence[LoadedPart],
     pairs: Sequence[_Pair],
-    images: Images,
+    images: ImageFacts,
     bounds: Mapping[str, LoadedPart],
 ) -> _Pair | None:
     """Return the pair that gives the bound of a row, one of ``pairs`` where it is among them."""
@@ -207,7 +193,7 @@ def _own(
     return next(same, None) or _pair(extractor, head, images, ())
 
 
-def _pair(extractor: LoadedPart, head: LoadedPart, images: Images, adapters: Sequence[Adapter]) -> _Pair:
+def _pair(extractor: LoadedPart, head: LoadedPart, images: ImageFacts, adapters: Sequence[Adapter]) -> _Pair:
     known = prospect(
         extractor.manifest, head.manifest, images, own=head.is_own(extractor), adapted=bool(adapters)
     )
@@ -220,6 +206,7 @@ def _row(
     pairs: Sequence[_Pair],
     own: _Pair | None,
     split: Split,
+    images: ImageFacts,
     conditions: Conditions,
     ready: _Ready,
     tick: Callable[[int], None],
@@ -243,8 +230,22 @@ def _row(
         run(extractor.module, columns, ready.images(split, data), data, conditions, tick)
     for pair, column in zip(wired, columns, strict=True):
         pair.failure = column.failure
-    norms = normalised(extractor.module)
-    return [_cell(pair, split, conditions, own, norms) for pair in (*pairs, *beside)]
+    norms, bound = normalised(extractor.module), own.head.function if own is not None else ""
+    made: list[Cell] = []
+    for pair in (*pairs, *beside):
+        settings: Settings = {
+            **conditions.settings(
+                images,
+                normalised=norms or normalised(pair.head.module),
+                bound=bound,
+                adapters=[(one.function, str(one)) for one in pair.adapters],
+            ),
+            "device": conditions.device,
+            "torch": str(torch.__version__),
+            "own": pair.head.is_own(pair.extractor),
+        }
+        made.append(_cell(pair, split, settings, own))
+    return made
 
 
 def _bound(own: _Pair, wired: Sequence[_Pair], column: Column, labels: Tensor, classes: int) -> None:
@@ -259,32 +260,7 @@ def _bound(own: _Pair, wired: Sequence[_Pair], column: Column, labels: Tensor, c
         pair.bound = counts[kept]
 
 
-def _settings(
-    pair: _Pair, split: Split, conditions: Conditions, own: _Pair | None, norms: bool
-) -> keys.Settings:
-    """Return the settings of a cell; ``norms`` says whether the extractor has batch normalisation."""
-    return {
-        **keys.circumstances(
-            policy=conditions.policy,
-            batch_size=conditions.batch_size,
-            seed=conditions.seed,
-            precision=conditions.precision,
-            data=split.name,
-            data_digest=split.digest,
-            images=len(split),
-            sample=split.sample,
-            normalised=norms or normalised(pair.head.module),
-            bound=own.head.function if own is not None else "",
-            adapters=[(one.function, str(one)) for one in pair.adapters],
-        ),
-        "device": conditions.device,
-        "torch": str(torch.__version__),
-        "own": pair.head.is_own(pair.extractor),
-    }
-
-
-def _cell(pair: _Pair, split: Split, conditions: Conditions, own: _Pair | None, norms: bool) -> Cell:
-    settings = _settings(pair, split, conditions, own, norms)
+def _cell(pair: _Pair, split: Split, settings: Settings, own: _Pair | None) -> Cell:
     cell = Cell(
         pair.extractor.reference,
         pair.head.reference,

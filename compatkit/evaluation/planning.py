@@ -9,45 +9,19 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.contracts.check import Report, check
-from compatkit.contracts.classes import label
 from compatkit.contracts.contract import Label
-from compatkit.contracts.labels import shared_classes
-from compatkit.contracts.verdict import Promise
+from compatkit.contracts.labels import label, shared_classes
+from compatkit.contracts.report import Promise
+from compatkit.evaluation.conditions import ImageFacts
 
 if TYPE_CHECKING:
     from compatkit.contracts.manifest import Manifest
-    from compatkit.data.split import Split
 
 Anchors = frozenset[tuple[str, str]]
 BROKEN = "not_finite"
 """The setting that counts images whose outputs were not finite; absent where there were none."""
 NORMALISED = "batch"
 """What a contract's protocol says of a part with batch normalisation."""
-
-
-@attrs.frozen
-class Images:
-    """What a plan has to know of the images that an extractor is measured on.
-
-    Attributes:
-        name: Such as ``"mnist/test"``.
-        digest: ``data:sha256:...``, of exactly these images with their labels, in their order.
-        count: Of all images.
-        counts: Images of each class by its name; None where the images are not at hand.
-        sample: Whether they are some of those of that name.
-    """
-
-    name: str
-    digest: str
-    count: int
-    counts: Mapping[str, int] | None = None
-    sample: bool = False
-
-    @classmethod
-    def of(cls, split: Split) -> Images:
-        """Return what is to be known of a split."""
-        counts = dict(zip(split.classes, split.counts, strict=True))
-        return cls(split.name, split.digest, len(split), counts, split.sample)
 
 
 @attrs.frozen(eq=False)
@@ -67,7 +41,9 @@ class Prospect:
     reason: str
 
 
-def prospect(extractor: Manifest, head: Manifest, images: Images, *, own: bool, adapted: bool) -> Prospect:
+def prospect(
+    extractor: Manifest, head: Manifest, images: ImageFacts, *, own: bool, adapted: bool
+) -> Prospect:
     """Compare two contracts for the images that the extractor is measured on.
 
     Args:
@@ -128,7 +104,7 @@ def _labels(names: tuple[str, ...]) -> tuple[Label, ...]:
     return tuple(map(label, names))
 
 
-def _reason(report: Report, images: Images, names: tuple[str, ...], adapted: bool) -> str:
+def _reason(report: Report, images: ImageFacts, names: tuple[str, ...], adapted: bool) -> str:
     if report.wiring == "refused" or (report.wiring == "needs-adapter" and not adapted):
         barred = [one.code for one in report.findings if one.severity in ("refuses", "adaptable")]
         return f"wiring {report.wiring}: {', '.join(barred)}"

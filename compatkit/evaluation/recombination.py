@@ -10,11 +10,11 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.contracts.adaptation import FITTED
 from compatkit.contracts.batchnorm import DEFAULT, check_policy, estimates, stored_share
 from compatkit.contracts.check import Report
 from compatkit.contracts.contract import Blueprint, Contract, Protocol, Structural
-from compatkit.contracts.verdict import Finding
+from compatkit.contracts.report import Finding
+from compatkit.contracts.stitch import FITTED
 from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter

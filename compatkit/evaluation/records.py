@@ -11,9 +11,9 @@ from typing import Any, get_args
 
 import attrs
 
-from compatkit.contracts.cells import Cell, Figure, Grade, weak_or_compatible
+from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import FormatError
-from compatkit.evaluation.keys import BOUND, conditions
+from compatkit.evaluation.conditions import BOUND, key_of
 from compatkit.registry.results import Result
 
 TOLD = 3
@@ -47,7 +47,7 @@ def record(cell: Cell) -> dict[str, dict[str, Any]]:
     """Return ``conditions``, ``settings`` and ``figures`` of a measured cell as JSON values."""
     settings: dict[str, Any] = {name: one for name, one in cell.settings.items() if name not in _NOT_KEPT}
     return {
-        "conditions": conditions(cell.settings),
+        "conditions": key_of(cell.settings),
         "settings": {**settings, CLASSES: list(cell.common), WIRING: cell.wiring},
         "figures": {
             "grade": _KEPT_AS.get(cell.grade, cell.grade),
@@ -156,7 +156,7 @@ def check_settings(settings: Mapping[str, Any], key: Mapping[str, Any]) -> None:
             f"the settings of a result hold no usable {wrong[0] if wrong else 'batch_size'!r}, so nobody can say what "
             "it depends on; measure again."
         )
-    if conditions(rest) != key:
+    if key_of(rest) != key:
         raise FormatError("the settings of a result are not those of the key that it lies under.")
 
 

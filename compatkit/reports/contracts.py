@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from compatkit.contracts.adaptation import described
 from compatkit.contracts.batchnorm import is_policy, prior_of
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Scaled
 from compatkit.contracts.manifest import Manifest, function_digest
+from compatkit.contracts.stitch import described
 
 if TYPE_CHECKING:
     from compatkit.registry.names import Reference

@@ -12,19 +12,18 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.cells import Cell, Part
+from compatkit.contracts.evidence import Cell, Part
 from compatkit.errors import CompatkitError, FormatError
+from compatkit.reports.grid import Grid
 
-if typing.TYPE_CHECKING:
-    from compatkit.reports.matrix import Matrix
-
+Made = typing.TypeVar("Made", bound=Grid)
 SCHEMA = 1
 LATER = "ladder"
 """Field of a cell that documents have had only since there are bridges; written where it holds something."""
 _FIELDS = ("schema", "kind", "settings", "extractors", "heads", "cells")
 
 
-def render(matrix: Matrix, *, indent: int | None = 2) -> str:
+def render(matrix: Grid, *, indent: int | None = 2) -> str:
     """Return the matrix as JSON with all figures in full precision."""
     value = {
         "schema": SCHEMA,
@@ -39,15 +38,17 @@ def render(matrix: Matrix, *, indent: int | None = 2) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
 
 
-def parse(text: str | bytes) -> Matrix:
+def parse(text: str | bytes, kind: type[Made]) -> Made:
     """Read what ``render`` wrote.
+
+    Args:
+        text: The document.
+        kind: Class of the value that is returned.
 
     Raises:
         FormatError: Not JSON, a field too many or too few, a value of the wrong type, a figure outside
             its range, a cell of an unknown part; the message names the place.
     """
-    from compatkit.reports.matrix import Matrix
-
     value = _load(text)
     _expect_fields(value, _FIELDS, "matrix")
     if value["schema"] != SCHEMA or type(value["schema"]) is not int:
@@ -57,7 +58,7 @@ def parse(text: str | bytes) -> Matrix:
     if not isinstance(value["settings"], dict):
         raise FormatError(f"matrix.settings: expected an object, got {_kind(value['settings'])}")
     try:
-        return Matrix(
+        return kind(
             extractors=_structure(value["extractors"], tuple[Part, ...], "matrix.extractors"),
             heads=_structure(value["heads"], tuple[Part, ...], "matrix.heads"),
             cells=_structure(value["cells"], tuple[Cell, ...], "matrix.cells"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.cells import Figure, Rung
+from compatkit.contracts.evidence import Figure, Rung
 from compatkit.reports.ink import INK, PAPER, QUIET, png, printable, text_at
 from compatkit.reports.wording import share, visible
 

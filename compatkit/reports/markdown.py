@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from compatkit.contracts.cells import Cell
+from compatkit.contracts.evidence import Cell
 from compatkit.reports.wording import (
     figure_text,
     interval,
@@ -20,7 +20,7 @@ from compatkit.reports.wording import (
 )
 
 if TYPE_CHECKING:
-    from compatkit.reports.matrix import Matrix
+    from compatkit.reports.grid import Grid
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#!$])")
 _EVIDENCE = (
@@ -44,7 +44,7 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", safe)
 
 
-def render(matrix: Matrix) -> str:
+def render(matrix: Grid) -> str:
     """Return the document; it starts with a heading of level 2, so that it fits into a larger one."""
     lines = ["## Compatibility matrix", ""]
     if matrix.settings:
@@ -74,7 +74,7 @@ def _cell(cell: Cell | None) -> str:
     return f"**{share(cell.restricted.accuracy)}** ({interval(cell.restricted)}) {word}"
 
 
-def _evidence(matrix: Matrix) -> list[str]:
+def _evidence(matrix: Grid) -> list[str]:
     measured = [cell for cell in matrix.cells if cell.restricted is not None]
     if not measured:
         return ["No pair was measured.", ""]
@@ -98,7 +98,7 @@ def _evidence(matrix: Matrix) -> list[str]:
     return [*lines, ""]
 
 
-def _reasons(matrix: Matrix) -> list[str]:
+def _reasons(matrix: Grid) -> list[str]:
     lines: list[str] = []
     for title, states in (("Stale", ("stale",)), ("Not measured", ("missing", "barred"))):
         found = [

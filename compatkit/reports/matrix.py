@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import difflib
-import math
 import operator
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import attrs
 
 from compatkit.arguments import named
-from compatkit.contracts.cells import Cell, Figure, Grade, Part, Rung, State
-from compatkit.contracts.display import Shown
-from compatkit.contracts.verdict import Promise, Wiring
+from compatkit.contracts.evidence import Cell, Grade, Part, Rung, State
+from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UnknownName, UsageError
+from compatkit.reports import document, markdown, plain, tidy
+from compatkit.reports.grid import Grid
 from compatkit.reports.wording import rung_of
 from compatkit.reports.writing import kept, write
 
@@ -29,29 +28,10 @@ if TYPE_CHECKING:
     from pandas import DataFrame  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
     from rich.console import RenderableType
 
-LEAST, MOST = -1e-9, 1 + 1e-9  # Rounding of a Wilson end that should be exactly 0 or 1.
-
-
-def _plain(value: Any) -> Any:
-    """Return a setting as JSON keeps it, so that a matrix read back equals the one written."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if (
-        value is None
-        or isinstance(value, str | bool | int)
-        or (isinstance(value, float) and math.isfinite(value))
-    ):
-        return value
-    raise UsageError(
-        f"a setting of a matrix must be a JSON value, got {type(value).__name__} {value!r}", subject=value
-    )
-
 
 @named
 @attrs.frozen(repr=False)
-class Matrix(Shown):
+class Matrix(Grid):
     """Which extractor works with which head, and how well.
 
     Its cells are counted by ``len`` and iterated over row by row, without those that a filter left out; ``m[0, 1]``
@@ -67,25 +47,6 @@ class Matrix(Shown):
         UsageError: A reference appears twice, a cell belongs to no row or column or is given twice, a
             figure lies outside its range, or a setting is no JSON value.
     """
-
-    extractors: tuple[Part, ...] = attrs.field(converter=tuple)
-    heads: tuple[Part, ...] = attrs.field(converter=tuple)
-    cells: tuple[Cell, ...] = attrs.field(converter=tuple)
-    settings: Mapping[str, Any] = attrs.field(factory=dict, converter=_plain)
-    _places: dict[tuple[str, str], Cell] = attrs.field(init=False, eq=False, factory=dict)
-
-    def __attrs_post_init__(self) -> None:
-        rows, columns = _references(self.extractors, "extractor"), _references(self.heads, "head")
-        for cell in self.cells:
-            for name, known, what in ((cell.extractor, rows, "extractor"), (cell.head, columns, "head")):
-                if name not in known:
-                    raise UsageError(
-                        f"a cell names the {what} {name!r}, which is not in the matrix", subject=cell
-                    )
-            if (cell.extractor, cell.head) in self._places:
-                raise UsageError(f"two cells for the pair {cell.extractor!r}, {cell.head!r}", subject=cell)
-            _check_figures(cell)
-            self._places[cell.extractor, cell.head] = cell
 
     def with_ladders(
         self,
@@ -113,10 +74,6 @@ class Matrix(Shown):
         bridge = {"bridge": told} if told else {}
         return attrs.evolve(self, cells=tuple(cells), settings={**bridge, **self.settings})
 
-    def find(self, extractor: str, head: str) -> Cell | None:
-        """Return the cell of two exact references, or None where the pair was not measured."""
-        return self._places.get((extractor, head))
-
     def cell(self, extractor: str, head: str) -> Cell:
         """Return the cell of a pair.
 
@@ -136,15 +93,6 @@ class Matrix(Shown):
                 subject=(row, column),
             )
         return found
-
-    def __len__(self) -> int:
-        return sum(cell.state != "left-out" for cell in self.cells)
-
-    def __iter__(self) -> Iterator[Cell]:
-        for extractor, head in product(self.extractors, self.heads):
-            cell = self.find(extractor.reference, head.reference)
-            if cell is not None and cell.state != "left-out":
-                yield cell
 
     def __getitem__(self, pair: tuple[int | str, int | str]) -> Cell:
         """Return a cell by the places of its row and column, counted from 0 or from the end, or by names as ``cell``.
@@ -227,9 +175,7 @@ class Matrix(Shown):
         Raises:
             MissingDependency: pandas is not installed.
         """
-        from compatkit.reports.tidy import frame
-
-        return frame(self)
+        return tidy.frame(self)
 
     def to_numpy(self, field: str = "accuracy") -> NDArray[float64]:
         """Return a number of every pair as float64 ``(extractors, heads)``, NaN where there is none.
@@ -241,9 +187,7 @@ class Matrix(Shown):
         Raises:
             UnknownName: No number has this name.
         """
-        from compatkit.reports.tidy import array
-
-        return array(self, field)
+        return tidy.array(self, field)
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained page and return its path.
@@ -271,9 +215,7 @@ class Matrix(Shown):
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        from compatkit.reports.markdown import render
-
-        return kept(render(self), path)
+        return kept(markdown.render(self), path)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return one line a pair with every figure, and write it where a path is given.
@@ -281,9 +223,7 @@ class Matrix(Shown):
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        from compatkit.reports.spreadsheet import render
-
-        return kept(render(self), path)
+        return kept(tidy.csv_text(self), path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return everything as JSON that ``from_json`` reads back, and write it where a path is given.
@@ -291,9 +231,7 @@ class Matrix(Shown):
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        from compatkit.reports.document import render
-
-        return kept(render(self), path)
+        return kept(document.render(self), path)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Matrix:
@@ -302,34 +240,20 @@ class Matrix(Shown):
         Raises:
             FormatError: The text is not such a document; the message names the place.
         """
-        from compatkit.reports.document import parse
-
-        return parse(text)
+        return document.parse(text, cls)
 
     def __str__(self) -> str:
-        from compatkit.reports.plain import render
-
-        return render(self)
+        return plain.render(self)
 
     def _told(self) -> str:
         """Return the matrix as text, or of one with too many pairs how many are what."""
-        from compatkit.reports.plain import PRINTED, summary
-
-        return str(self) if len(self.extractors) * len(self.heads) <= PRINTED else summary(self)
+        many = len(self.extractors) * len(self.heads) > plain.PRINTED
+        return plain.summary(self) if many else str(self)
 
     def __rich__(self) -> RenderableType:
         from compatkit.reports.terminal import render
 
         return render(self)
-
-
-def _references(parts: tuple[Part, ...], what: str) -> set[str]:
-    seen: set[str] = set()
-    for part in parts:
-        if part.reference in seen:
-            raise UsageError(f"the {what} {part.reference!r} is in the matrix twice", subject=part)
-        seen.add(part.reference)
-    return seen
 
 
 def _at(place: int | str, parts: tuple[Part, ...], what: str) -> str:
@@ -382,32 +306,3 @@ def _pick(reference: str, parts: tuple[Part, ...], what: str) -> str:
         + (f"near names: {', '.join(near)}" if near else "it has none"),
         subject=reference,
     )
-
-
-def _check_figures(cell: Cell) -> None:
-    figures: dict[str, Figure | None] = {
-        name: getattr(cell, name) for name in ("restricted", "unrestricted", "bound")
-    }
-    for one in cell.ladder:
-        figures |= {f"{one.name} agreement": one.agreement, f"{one.name} accuracy": one.accuracy}
-    for name, figure in figures.items():
-        if figure is None:
-            continue
-        if not (
-            LEAST <= figure.accuracy <= MOST
-            and LEAST <= figure.low <= MOST
-            and LEAST <= figure.high <= MOST
-            and 0 <= figure.correct <= figure.count
-        ):
-            raise UsageError(
-                f"the figure {name!r} of the pair {cell.extractor!r}, {cell.head!r} must hold shares in "
-                f"[0, 1] and no more right answers than images, got {figure}",
-                subject=cell,
-            )
-    others = (cell.chance, cell.recovered, *(cell.difference or ()))
-    if not all(map(math.isfinite, filter(None, others))):
-        raise UsageError(
-            f"chance, recovered and difference of the pair {cell.extractor!r}, {cell.head!r} must be finite, "
-            f"got {others}",
-            subject=cell,
-        )

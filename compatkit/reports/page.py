@@ -17,7 +17,7 @@ import attrs
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from compatkit.contracts.cells import Cell, Part
+from compatkit.contracts.evidence import Cell, Part
 from compatkit.reports import document
 from compatkit.reports.ladder import Picture, picture
 from compatkit.reports.wording import (
@@ -33,7 +33,7 @@ from compatkit.reports.wording import (
 )
 
 if TYPE_CHECKING:
-    from compatkit.reports.matrix import Matrix
+    from compatkit.reports.grid import Grid
 
 LEVELS = 20  # Steps of the shading; one class each, because the page forbids style attributes.
 MANY = 12
@@ -81,7 +81,7 @@ class Heading:
         return self.name + self.version
 
 
-def render(matrix: Matrix) -> str:
+def render(matrix: Grid) -> str:
     """Return the page."""
     environment = _environment()
     style = environment.get_template("matrix_style.html.j2").render(levels=LEVELS)
@@ -113,7 +113,7 @@ def render(matrix: Matrix) -> str:
     )
 
 
-def embedded(matrix: Matrix) -> str:
+def embedded(matrix: Grid) -> str:
     """Return the matrix as JSON fit for a script element: without ``<``, ``>``, ``&``, U+2028, U+2029.
 
     The escapes are JSON's own, so that a program that cuts the text out reads the same matrix.

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from compatkit.contracts.cells import Cell, Part
 from compatkit.contracts.display import aligned
+from compatkit.contracts.evidence import Cell, Part
 from compatkit.reports.wording import (
     Verdict,
     brief,
@@ -24,7 +24,7 @@ from compatkit.reports.wording import (
 )
 
 if TYPE_CHECKING:
-    from compatkit.reports.matrix import Matrix
+    from compatkit.reports.grid import Grid
 
 WIDTH = 100
 PRINTED = 2500
@@ -35,7 +35,7 @@ REASONS = 8
 HARD = "\N{NO-BREAK SPACE}"
 
 
-def render(matrix: Matrix, width: int = WIDTH) -> str:
+def render(matrix: Grid, width: int = WIDTH) -> str:
     """Return the table: with intervals where all columns fit ``width``, else numbered, in blocks."""
     lines = [_title(matrix)]
     if matrix.settings:
@@ -48,18 +48,18 @@ def render(matrix: Matrix, width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def summary(matrix: Matrix) -> str:
+def summary(matrix: Grid) -> str:
     """Return what a matrix holds, for one of too many pairs to print: how many pairs each word is said of."""
     said = Counter(verdict(cell).word for cell in matrix.cells).most_common()
     lines = [_title(matrix), *textwrap.wrap(settings_line(matrix.settings), WIDTH), ""]
     return "\n".join(lines + [f"  {line}" for line in aligned([(word, many(count)) for word, count in said])])
 
 
-def _title(matrix: Matrix) -> str:
+def _title(matrix: Grid) -> str:
     return f"Compatibility matrix, {len(matrix.extractors)} extractors x {len(matrix.heads)} heads"
 
 
-def _full(matrix: Matrix) -> list[str]:
+def _full(matrix: Grid) -> list[str]:
     rows = [("", "extractor \\ head", ""), *map(_name, matrix.extractors)]
     columns = [[entry[i] for entry in rows for i in range(3)]]
     for head in matrix.heads:
@@ -98,7 +98,7 @@ def _cell(cell: Cell | None) -> tuple[str, str, str]:
     return first, f"{share(cell.restricted.low)}-{share(cell.restricted.high)}", last
 
 
-def _compact(matrix: Matrix, width: int) -> list[str]:
+def _compact(matrix: Grid, width: int) -> list[str]:
     label = len(f"E{len(matrix.extractors)}")
     at_once = max(1, (width - label) // COMPACT_CELL)
     lines: list[str] = []
@@ -132,7 +132,7 @@ def _short(cell: Cell | None) -> str:
     return own + brief(cell.restricted.accuracy) + said.sign
 
 
-def _reasons(matrix: Matrix) -> Iterator[str]:
+def _reasons(matrix: Grid) -> Iterator[str]:
     groups: dict[tuple[Verdict, str], list[Cell]] = {}
     for cell in matrix.cells:
         if cell.reason and cell.state != "left-out":
@@ -147,7 +147,7 @@ def _reasons(matrix: Matrix) -> Iterator[str]:
         yield f"and {len(groups) - REASONS} more reasons"
 
 
-def _notes(matrix: Matrix) -> Iterator[str]:
+def _notes(matrix: Grid) -> Iterator[str]:
     if not any(cell.restricted for cell in matrix.cells):
         yield "No pair was measured."
         return

@@ -11,13 +11,13 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from compatkit.contracts.cells import Cell, Part
+from compatkit.contracts.evidence import Cell, Part
 from compatkit.reports.plain import PRINTED, summary
 from compatkit.reports.plain import render as plain
 from compatkit.reports.wording import brief, interval, settings_line, share, through, verdict, visible
 
 if TYPE_CHECKING:
-    from compatkit.reports.matrix import Matrix
+    from compatkit.reports.grid import Grid
 
 STYLES = {
     "own": "bold blue",
@@ -46,7 +46,7 @@ NOTE = "95 % intervals; beside the verdict: share recovered between chance and t
 class Fitting:
     """Chooses between full, short and plain cells by the width of the console."""
 
-    matrix: Matrix
+    matrix: Grid
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table that fits."""
@@ -64,12 +64,12 @@ class Fitting:
             yield Text(plain(self.matrix, width))
 
 
-def render(matrix: Matrix) -> Fitting:
+def render(matrix: Grid) -> Fitting:
     """Return what a rich console prints."""
     return Fitting(matrix)
 
 
-def _table(matrix: Matrix, *, short: bool) -> Table:
+def _table(matrix: Grid, *, short: bool) -> Table:
     table = Table(
         title=Text("Compatibility matrix"),
         caption=Text("\n".join(filter(None, (settings_line(matrix.settings), "" if short else NOTE)))),
@@ -126,7 +126,7 @@ def _cell(cell: Cell | None, *, short: bool) -> Text:
     return lines
 
 
-def _key(matrix: Matrix) -> Text:
+def _key(matrix: Grid) -> Text:
     lines = [f"E{number}  {visible(part.reference)}" for number, part in enumerate(matrix.extractors, 1)]
     lines += [f"H{number}  {visible(part.reference)}" for number, part in enumerate(matrix.heads, 1)]
     return Text("\n".join(lines), "dim")

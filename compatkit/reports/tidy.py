@@ -1,11 +1,15 @@
-"""A matrix as plain values, one row a pair, for data frames and arrays."""
+"""A matrix as rows of plain values, one a pair: CSV for spreadsheets, data frames, arrays."""
 
 from __future__ import annotations
 
+import csv
 import difflib
+import io
+import json
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from compatkit.contracts.cells import Cell, Figure, Part
+from compatkit.contracts.evidence import Cell, Figure, Part
 from compatkit.errors import MissingDependency, UnknownName
 from compatkit.reports.wording import rung_of, verdict
 
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pandas import DataFrame  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
 
-    from compatkit.reports.matrix import Matrix
+    from compatkit.reports.grid import Grid
 
 FIGURE = ("accuracy", "correct", "count", "low", "high")
 COUNTED = tuple(
@@ -60,9 +64,44 @@ def _figure(front: str, figure: Figure | None) -> dict[str, float | int | None]:
 
 
 NAMES = tuple(row(Part("", "", "", ""), Part("", "", "", ""), None))
+TEXTS = ("common", "reason", "findings", "settings", "through")
+COLUMNS = (*NAMES, *TEXTS)
 
 
-def frame(matrix: Matrix) -> DataFrame:
+def csv_text(matrix: Grid) -> str:
+    """Return the matrix as CSV: a header line and one line for each pair of the grid, row by row.
+
+    ``common``, ``findings`` and ``settings`` are JSON; ``through`` is the rung of a bridge, empty without one. Text
+    that a spreadsheet would run as a formula (it starts with ``=``, ``+``, ``-``, ``@``, tab or return) gets an
+    apostrophe in front.
+    """
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for part, head in product(matrix.extractors, matrix.heads):
+        cell = matrix.find(part.reference, head.reference)
+        writer.writerow([*map(_written, row(part, head, cell).values()), *_texts(cell)])
+    return out.getvalue()
+
+
+def _texts(cell: Cell | None) -> list[str]:
+    if cell is None:
+        return [""] * len(TEXTS)
+    common, findings, settings = (
+        json.dumps(one, ensure_ascii=False) for one in (cell.common, cell.findings, cell.settings)
+    )
+    return [common, _written(cell.reason), findings, settings, _written(rung_of(cell))]
+
+
+def _written(value: str | float | None) -> str:
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else value
+    if value is None or isinstance(value, bool):
+        return {True: "yes", False: "no", None: ""}[value]
+    return repr(value)
+
+
+def frame(matrix: Grid) -> DataFrame:
     """Return one row a cell; see ``Matrix.to_dataframe``.
 
     Raises:
@@ -95,7 +134,7 @@ def frame(matrix: Matrix) -> DataFrame:
     return made.astype(kinds)
 
 
-def array(matrix: Matrix, field: str) -> NDArray[float64]:
+def array(matrix: Grid, field: str) -> NDArray[float64]:
     """Return a number of every pair as float64 ``(extractors, heads)``; see ``Matrix.to_numpy``.
 
     Raises:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.verdict import EQUAL_SHAPES, Finding
+from compatkit.contracts.report import EQUAL_SHAPES, Finding
 from compatkit.reports.markdown import escape
 from compatkit.reports.wording import of_word
 
 if TYPE_CHECKING:
-    from compatkit.reports.verdicts import Verdicts
+    from compatkit.contracts.report import Outlines
 
 SCHEMA = 1
 _FINDINGS = ("finding", "level", "severity", "pairs", "for example", "expected", "came", "remedy")
 
 
-def markdown(verdicts: Verdicts) -> str:
+def markdown(verdicts: Outlines) -> str:
     """Return the document; it starts with a heading of level 2, so that it fits into a larger one."""
     counts = verdicts.counts()
     lines = ["## Verdicts of the contracts", "", escape(verdicts.summary()), ""]
@@ -41,7 +41,7 @@ def markdown(verdicts: Verdicts) -> str:
     return "\n".join(lines) + "\n"
 
 
-def document(verdicts: Verdicts) -> str:
+def document(verdicts: Outlines) -> str:
     """Return all reports; a pair names its findings by their places in the list of distinct ones."""
     places: dict[Finding, int] = {}
     pairs: list[dict[str, Any]] = []

@@ -13,12 +13,12 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from compatkit.contracts.verdict import EQUAL_SHAPES, WORDS, Severity, Word
+from compatkit.contracts.report import EQUAL_SHAPES, WORDS, Severity, Word
 from compatkit.reports.terminal import STYLES
 from compatkit.reports.wording import many, of_word, visible
 
 if TYPE_CHECKING:
-    from compatkit.reports.verdicts import Group, Verdicts
+    from compatkit.contracts.report import Group, Outlines
 
 PLAIN_WIDTH = 100
 WORD_COLUMN = 18
@@ -39,7 +39,7 @@ SEVERITY_STYLES: dict[Severity, str] = {
 class Fitting:
     """Chooses the form by the width of the console."""
 
-    verdicts: Verdicts
+    verdicts: Outlines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table that fits, what its marks mean, the counts, and the distinct findings."""
@@ -58,19 +58,19 @@ class Fitting:
         yield from _findings(verdicts.groups(), width)
 
 
-def render(verdicts: Verdicts) -> Fitting:
+def render(verdicts: Outlines) -> Fitting:
     """Return what a rich console prints."""
     return Fitting(verdicts)
 
 
-def plain(verdicts: Verdicts) -> str:
+def plain(verdicts: Outlines) -> str:
     """Return the same as text without colours, at most 100 columns wide."""
     kept = io.StringIO()
     Console(file=kept, width=PLAIN_WIDTH, color_system=None, highlight=False).print(Fitting(verdicts))
     return "\n".join(line.rstrip() for line in kept.getvalue().splitlines())
 
 
-def _table(verdicts: Verdicts, ascii_only: bool, *, short: bool) -> Table:
+def _table(verdicts: Outlines, ascii_only: bool, *, short: bool) -> Table:
     table = Table(box=box.ASCII if ascii_only else box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column(Text("extractor \\ head", "dim"), overflow="fold")
     for number, head in enumerate(verdicts.heads, 1):
@@ -96,13 +96,13 @@ def _cell(word: Word, ascii_only: bool, *, short: bool) -> Text:
     return Text(mark if short else f"{mark} {word}", STYLES[of_word(word).key])
 
 
-def _numbers(verdicts: Verdicts) -> Iterator[Text]:
+def _numbers(verdicts: Outlines) -> Iterator[Text]:
     for letter, references in (("E", verdicts.extractors), ("H", verdicts.heads)):
         for number, reference in enumerate(references, 1):
             yield Text(f"{letter}{number}  {visible(reference)}", "dim", overflow="fold")
 
 
-def _list(verdicts: Verdicts, width: int, ascii_only: bool) -> Iterator[Text]:
+def _list(verdicts: Outlines, width: int, ascii_only: bool) -> Iterator[Text]:
     for extractor, row in zip(verdicts.extractors, verdicts.outlines, strict=True):
         yield Text(visible(extractor), "bold", overflow="fold")
         heads: dict[Word, list[str]] = {}
@@ -115,7 +115,7 @@ def _list(verdicts: Verdicts, width: int, ascii_only: bool) -> Iterator[Text]:
             yield Text(_folded(front, named + more, width), STYLES[of_word(word).key])
 
 
-def _legend(verdicts: Verdicts, width: int, ascii_only: bool) -> Iterator[Text]:
+def _legend(verdicts: Outlines, width: int, ascii_only: bool) -> Iterator[Text]:
     counts = verdicts.counts()
     yield Text(_folded("", verdicts.summary(), width), "bold")
     for word in counts:

@@ -10,8 +10,8 @@ import attrs
 from compatkit.contracts.display import visible
 
 if TYPE_CHECKING:
-    from compatkit.contracts.cells import Cell, Figure
-    from compatkit.contracts.verdict import Word
+    from compatkit.contracts.evidence import Cell, Figure
+    from compatkit.contracts.report import Word
 
 MINUS = "\N{MINUS SIGN}"
 DASH = "\N{EN DASH}"

@@ -21,8 +21,8 @@ from compatkit.adapters.blueprints import (
     prove,
     with_classes,
 )
-from compatkit.contracts.classes import label
 from compatkit.contracts.contract import Blueprint, Data
+from compatkit.contracts.labels import label
 from compatkit.errors import CutError, UsageError
 from compatkit.evaluation.preprocessing import fitting
 from compatkit.registry.weights.tensorfile import state_digest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 import torch
@@ -11,6 +11,11 @@ import torch
 from compatkit.errors import UsageError
 
 Choice = Literal["auto", "float32", "bf16"]
+
+
+def spelled(name: Any) -> Any:
+    """Return a format as plans spell it; ``"bfloat16"``, as measurements do, is taken too."""
+    return "bf16" if name == "bfloat16" else name
 
 
 def has_fast_bf16() -> bool:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from compatkit.adapters.blueprints import build, with_classes
-from compatkit.contracts.classes import common
 from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint, Label
+from compatkit.contracts.labels import common
 from compatkit.errors import CutError, UnknownName, UsageError, type_of
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of

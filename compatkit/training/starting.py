@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from compatkit.adapters.blueprints import build, plan
-from compatkit.contracts.classes import label
 from compatkit.contracts.contract import Blueprint, Data
+from compatkit.contracts.labels import label
 from compatkit.errors import CutError, UsageError
 from compatkit.evaluation.preprocessing import fitting
 from compatkit.training.precision import Precision

@@ -22,7 +22,7 @@ from compatkit.training.fit import Fit
 from compatkit.training.interruption import Interruption
 from compatkit.training.limits import number, one_of
 from compatkit.training.optimisation import Kind
-from compatkit.training.precision import Choice
+from compatkit.training.precision import Choice, spelled
 from compatkit.training.profiling import Profile, profile
 from compatkit.training.progress import Bar
 from compatkit.training.running import Run
@@ -55,7 +55,7 @@ class Trainer:
         weight_decay: L2 penalty, added to the gradient.
         schedule: ``"step"``, ``"cosine"``, ``"constant"``, or a ``Schedule``.
         warmup: Steps of linear rise.
-        precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"``.
+        precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"`` (``"bfloat16"``).
         channels_last: NHWC in memory; None chooses.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
         execution: ``"auto"`` tries on a GPU which way is the fastest, and is ``"eager"`` elsewhere; ``"compile"``,
@@ -101,7 +101,7 @@ class Trainer:
     weight_decay: float = attrs.field(default=1e-7, validator=number(least=0))
     schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
     warmup: int = attrs.field(default=0, validator=number(least=0, whole=True))
-    precision: Choice = attrs.field(default="auto", validator=one_of(get_args(Choice)))
+    precision: Choice = attrs.field(default="auto", converter=spelled, validator=one_of(get_args(Choice)))
     channels_last: bool | None = None
     device: str = "auto"
     execution: Asked = attrs.field(default="auto", validator=one_of(get_args(Asked)))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from compatkit.adapters.stitching.seam import ADAPTERS, build_adapter
-from compatkit.contracts.adaptation import FITTED
 from compatkit.contracts.contract import Blueprint
+from compatkit.contracts.stitch import FITTED
 from compatkit.errors import CutError, UnknownName, UsageError
 
 

@@ -45,7 +45,7 @@ def test_it_measures_and_publishes(run: Run, place: Path) -> None:
     assert found.code == 0, found.err
     for word in ("source", "running", "adapted", "of 48", "published d/right.extractor@1.0.0"):
         assert word in found.out
-    assert "--normalisation batch" in found.out
+    assert "--bn-policy batch" in found.out
     shown = run("--registry", "parts", "show", "d/right.extractor").out
     assert "right/train, without labels" in shown and "adapted against" in shown
     assert run("--registry", "parts", "verify").code == 0

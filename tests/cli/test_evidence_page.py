@@ -17,10 +17,10 @@ import pytest
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.contracts import cells
+from compatkit.contracts import evidence as cells
 from compatkit.contracts.codec import loads
 from compatkit.contracts.manifest import About
-from compatkit.evaluation.keys import conditions
+from compatkit.evaluation.conditions import key_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evidence.md").read_text()
 BOTH = "digits/*", "digits/*"
@@ -87,7 +87,7 @@ def test_the_page_tells_of_every_field_of_a_key_and_of_a_document(digits: Path) 
     registry = ck.Registry.open("parts")
     cell = registry.matrix(*BOTH, [ck.data.load(name).test for name in ("mnist", "usps")]).cells[0]
     table = PAGE.split("## What a key holds")[1].split("##")[0]
-    assert set(conditions(cell.settings)) == set(
+    assert set(key_of(cell.settings)) == set(
         re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.M)))
     )
     function = next(iter((digits / "parts" / "evidence").iterdir())).name

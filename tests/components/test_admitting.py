@@ -152,7 +152,7 @@ def test_of_several_figures_the_one_that_says_least_for_it_counts(
 
 
 @pytest.mark.parametrize(
-    "other", [{"normalisation": "running"}, {"cap": 12}, {"seed": 3, "normalisation": "running"}]
+    "other", [{"bn_policy": "running"}, {"cap": 12}, {"seed": 3, "bn_policy": "running"}]
 )
 def test_figures_under_other_conditions_decide_nothing(
     here: ck.Registry, there: ck.Registry, other: dict[str, Any]

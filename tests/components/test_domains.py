@@ -210,7 +210,7 @@ def test_figures_are_those_of_the_matrix(registry: ck.Registry) -> None:
         (NAMES[0], "source, batch", "batch"),
         (reference, "adapted, batch", "batch"),
     ):
-        matrix = registry.matrix(extractor, NAMES[1], {extractor.split("@")[0]: test}, normalisation=policy)
+        matrix = registry.matrix(extractor, NAMES[1], {extractor.split("@")[0]: test}, bn_policy=policy)
         assert matrix.cells[0].restricted is not None
         assert adapted.accuracy[arm] == matrix.cells[0].restricted.accuracy
 

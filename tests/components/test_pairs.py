@@ -13,9 +13,9 @@ from measured import cell, keep
 from sample_components import extractor, head, maps, shared, vector
 
 import compatkit as ck
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.channels import channel_bytes
 from compatkit.contracts.contract import FeatureStatistics
+from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest, Parent
 from compatkit.errors import DataError, FormatError, NotFound, UsageError
 from compatkit.registry.blobs import Objects

@@ -53,7 +53,7 @@ def tell(example: ModuleType, plan: object, tmp_path: Path, capsys: pytest.Captu
         f"{EXTRACTOR}@2.0.0",
         "digits/any.head@2.0.0",
         {EXTRACTOR: plan.first.test},  # type: ignore[attr-defined]
-        normalisation="running",
+        bn_policy="running",
         record=False,
     )
     figure = own.cells[0].restricted

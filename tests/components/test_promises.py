@@ -121,7 +121,7 @@ def test_the_bound_is_the_head_on_the_extractor_that_it_was_trained_with(registr
     policy(registry, batch_size=48)
     with pytest.raises(PolicyBroken) as refused:
         register(registry, spoilt)
-    matrix = registry.matrix(EXTRACTOR, HEAD, {EXTRACTOR: SPLIT}, normalisation="running", batch_size=48)
+    matrix = registry.matrix(EXTRACTOR, HEAD, {EXTRACTOR: SPLIT}, bn_policy="running", batch_size=48)
     assert outcome_of(refused).answers[0].bound == matrix.cell(EXTRACTOR, HEAD).restricted
 
 
@@ -164,7 +164,7 @@ def test_a_cap_measures_so_many_images_of_each_class_alike(registry: ck.Registry
 
 @pytest.mark.parametrize("normalisation", ["running", "batch", "reestimate"])
 def test_the_statistics_are_those_that_the_policy_names(registry: ck.Registry, normalisation: str) -> None:
-    policy(registry, normalisation=normalisation, tolerance=0.99)
+    policy(registry, bn_policy=normalisation, tolerance=0.99)
     seen: list[str] = []
     register(registry, nearly, progress=lambda done, total, what: seen.append(f"{done}/{total} {what}"))
     passes = 2 if normalisation == "reestimate" else 1
@@ -172,7 +172,7 @@ def test_the_statistics_are_those_that_the_policy_names(registry: ck.Registry, n
 
 
 def test_the_figures_are_kept_as_evidence_whatever_they_say(registry: ck.Registry) -> None:
-    policy(registry, normalisation="batch")
+    policy(registry, bn_policy="batch")
     with pytest.raises(PolicyBroken) as refused:
         register(registry, spoilt)
     assert register(registry, spoilt, major=True) == f"{EXTRACTOR}@2.0.0"

@@ -9,7 +9,8 @@ import torch
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.components.publishing import drafts, probe_shapes
+from compatkit.components.proofs import probe_shapes
+from compatkit.components.publishing import drafts
 from compatkit.contracts.contract import Blueprint, Port, Structural
 from compatkit.errors import CutError, IntegrityError
 

@@ -71,7 +71,7 @@ def registry(trained: Path, tmp_path: Path) -> ck.Registry:
 
 def recombined(registry: ck.Registry, policy: str = "running", extractor: str = LEFT, **more: Any) -> Any:
     images = IMAGES if policy not in ("running", "batch") else None
-    return registry.recombine(extractor, RIGHT, normalisation=policy, images=images, **more)
+    return registry.recombine(extractor, RIGHT, bn_policy=policy, images=images, **more)
 
 
 def logits(module: torch.nn.Module, batch: int = 5) -> Tensor:
@@ -450,7 +450,7 @@ def test_versions_follow_what_changed(registry: ck.Registry) -> None:
     assert about.publish_recombination("pairs/ab", recombined(about, "batch")) == "pairs/ab@2.0.1"
     estimated = recombined(about, "reestimate")
     assert about.publish_recombination("pairs/ab", estimated) == "pairs/ab@3.0.0"
-    other = about.recombine(LEFT, RIGHT, normalisation="reestimate", images=data_set("left", seed=9).test)
+    other = about.recombine(LEFT, RIGHT, bn_policy="reestimate", images=data_set("left", seed=9).test)
     assert about.publish_recombination("pairs/ab", other) == "pairs/ab@4.0.0"
     with pytest.raises(ck.errors.VersionTooSmall, match="new weights, without a passed measurement"):
         about.publish_recombination("pairs/ab", estimated, version="4.1.0")
@@ -464,7 +464,7 @@ def test_policies_ask_nothing_of_it_and_other_parts_are_major_all_the_same(
     registry.set_policy("digits/", "full_transitive", data=IMAGES, across_major=True)
     monkeypatch.setattr(promises, "measure", None)  # nothing is measured
     assert registry.publish_recombination("digits/both", recombined(registry)) == "digits/both@1.0.0"
-    own = registry.recombine(LEFT, "digits/left.head", normalisation="running")
+    own = registry.recombine(LEFT, "digits/left.head", bn_policy="running")
     with pytest.raises(VersionTooSmall, match=r"at least 2\.0\.0 is needed"):
         registry.publish_recombination("digits/both", own, version="1.1.0")
     assert registry.publish_recombination("digits/both", own) == "digits/both@2.0.0"
@@ -489,9 +489,9 @@ def test_search_and_list_know_it(registry: ck.Registry) -> None:
 
 def test_a_wrong_policy_or_missing_images_are_refused_as_ever(registry: ck.Registry) -> None:
     with pytest.raises(DataError):  # found again nowhere: the test made them
-        registry.recombine(LEFT, RIGHT, normalisation="reestimate")
+        registry.recombine(LEFT, RIGHT, bn_policy="reestimate")
     with pytest.raises(UsageError, match="images= are for"):
-        registry.recombine(LEFT, RIGHT, normalisation="batch", images=IMAGES)
+        registry.recombine(LEFT, RIGHT, bn_policy="batch", images=IMAGES)
     with pytest.raises(IncompatibleError):
         registry.recombine(NARROW, RIGHT)
 

@@ -11,11 +11,11 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.adapters.blueprints import structural
-from compatkit.components.publishing import normalisation_of, probe_of
+from compatkit.components.proofs import normalisation_of, probe_of
 from compatkit.contracts.channels import channel_statistics
-from compatkit.contracts.classes import label
 from compatkit.contracts.codec import digest
 from compatkit.contracts.contract import Contract, Protocol, Statistical
+from compatkit.contracts.labels import label
 from compatkit.contracts.manifest import Manifest, Payload, to_bytes
 from compatkit.evaluation.statistics import Moments, feature_moments
 from compatkit.registry.weights.tensorfile import serialise, state_digest

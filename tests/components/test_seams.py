@@ -22,9 +22,9 @@ from compatkit.adapters.stitching.seam import build_adapter
 from compatkit.components.bridging import fit_projection, standing
 from compatkit.components.seams import put_in, route
 from compatkit.components.splitting import SplitPart, publish_split, split
-from compatkit.contracts.adaptation import on_port
 from compatkit.contracts.contract import Port
 from compatkit.contracts.manifest import to_bytes
+from compatkit.contracts.stitch import on_port
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, IncompatibleError, IntegrityError, InvalidName, UsageError
 from compatkit.evaluation.preprocessing import normalise, prepare
@@ -160,7 +160,7 @@ def test_adapters_without_parameters_are_put_in(
     names: list[str],
     between: Callable[[Tensor], Tensor],
 ) -> None:
-    model = recombine(registry, left, right, normalisation="running")
+    model = recombine(registry, left, right, bn_policy="running")
     assert [one.model for one in model.contract.adapters] == names
     with torch.no_grad():
         expected = registry.build(f"zoo/{right}.head")(between(features(registry, left, images)))
@@ -205,7 +205,7 @@ def test_every_normalisation_policy_works_with_adapters(
     registry: ck.Registry, images: Split, policy: str
 ) -> None:
     kept = images if policy == "reestimate" else None
-    model = recombine(registry, "last-axis", "narrow", normalisation=policy, images=kept)
+    model = recombine(registry, "last-axis", "narrow", bn_policy=policy, images=kept)
     head = registry.build("zoo/narrow.head")
     given = features(registry, "last-axis", images).permute(0, 3, 1, 2)
     stored = {name: value.clone() for name, value in model.head.named_buffers()}
@@ -572,7 +572,7 @@ def test_a_pair_with_adapters_is_measured_like_any_other_and_not_kept_as_evidenc
     pair = "zoo/classy.extractor@1.0.0", "zoo/patches.head@1.0.0"
     model = recombine(registry, "classy", "patches")
     heads = [pair[1], "zoo/classy.head"]
-    settings = {"normalisation": "running", "adapters": {pair: model.inserted}}
+    settings = {"bn_policy": "running", "adapters": {pair: model.inserted}}
     matrix = registry.matrix(pair[0], heads, {"*": images}, **settings)  # type: ignore[arg-type]
     cell = matrix.cell(*pair)
     assert cell.restricted is not None and cell.wiring == "needs-adapter"

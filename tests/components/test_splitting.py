@@ -56,7 +56,7 @@ def test_resnet18_with_its_bicubic_crop_can_be_measured(tmp_path: Path) -> None:
     parts = split("resnet18", "layer3", kwargs={"num_classes": 3, **FEW}, size=(32, 32), labels=names)
     registry = ck.Registry.init(tmp_path / "parts")
     publish_split(registry, parts, "zoo/resnet18")
-    found = registry.matrix("zoo/*.extractor", "zoo/*.head", {"zoo/*": data.test}, normalisation="running")
+    found = registry.matrix("zoo/*.extractor", "zoo/*.head", {"zoo/*": data.test}, bn_policy="running")
     (cell,) = found.cells
     assert cell.own and cell.restricted is not None and cell.restricted.count == 24
 

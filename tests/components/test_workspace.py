@@ -175,7 +175,7 @@ def test_check_with_classes_in_mind(registry: ck.Registry) -> None:
 
 
 def test_a_recombination_is_head_after_extractor(registry: ck.Registry, tests: list[ck.Split]) -> None:
-    model = registry.recombine(LEFT, RIGHT, normalisation="running")
+    model = registry.recombine(LEFT, RIGHT, bn_policy="running")
     images = images_of(model, tests[0])
     with torch.no_grad():
         expected = registry.build(RIGHT)(registry.build(LEFT)(images))
@@ -195,9 +195,9 @@ def test_two_recombinations_share_no_tensor(registry: ck.Registry) -> None:
 def test_matrix_and_recombination_agree(registry: ck.Registry, tests: list[ck.Split], policy: str) -> None:
     """The matrix shuffles and cuts the images by its own rules; one batch of all makes both the same."""
     images = tests[0] if policy == "reestimate" else None
-    model = registry.recombine(LEFT, RIGHT, normalisation=policy, images=images)
+    model = registry.recombine(LEFT, RIGHT, bn_policy=policy, images=images)
     right = int((model.predict(tests[0], batch_size=48).positions.numpy() == tests[0].labels).sum())
-    matrix = registry.matrix(LEFT, [RIGHT, "digits/left.head"], tests, normalisation=policy, batch_size=48)
+    matrix = registry.matrix(LEFT, [RIGHT, "digits/left.head"], tests, bn_policy=policy, batch_size=48)
     cell = matrix.cell(LEFT, RIGHT)
     assert cell.unrestricted is not None and cell.unrestricted.correct == right
     assert cell.bound == matrix.cell(LEFT, "digits/left.head").restricted
@@ -235,11 +235,11 @@ def test_recombining_asks_for_images_only_where_they_are_used(
     registry: ck.Registry, tests: list[ck.Split]
 ) -> None:
     with pytest.raises(DataError):  # found again nowhere: the test made them
-        registry.recombine(LEFT, RIGHT, normalisation="reestimate")
+        registry.recombine(LEFT, RIGHT, bn_policy="reestimate")
     with pytest.raises(UsageError, match="leave them out"):
-        registry.recombine(LEFT, RIGHT, normalisation="running", images=tests[0])
+        registry.recombine(LEFT, RIGHT, bn_policy="running", images=tests[0])
     with pytest.raises(UsageError, match="reestimate"):
-        registry.recombine(LEFT, RIGHT, normalisation="restimate")
+        registry.recombine(LEFT, RIGHT, bn_policy="restimate")
 
 
 def test_recombining_what_cannot_be_wired_raises_with_the_report(

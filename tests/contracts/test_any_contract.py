@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_contracts import cells, data, manifests
 
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Data
 from compatkit.contracts.contract_rules import check_contract
+from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest
-from compatkit.contracts.verdict import REQUIREMENTS, SEVERITIES, WORDS
+from compatkit.contracts.report import REQUIREMENTS, SEVERITIES, WORDS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "contracts.md").read_text()
 LISTED = set(re.findall(r"^\| `([a-z-]+)` \| (\w+) \| (\w+) \|", PAGE, re.MULTILINE))

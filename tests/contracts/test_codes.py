@@ -27,11 +27,11 @@ from sample_components import (
     vector,
 )
 
-from compatkit.contracts.cells import Cell, Figure
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Contract, Data, Label, Port, Protocol, Structural
+from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import Manifest, Parent, manifest_digest
-from compatkit.contracts.verdict import Finding
+from compatkit.contracts.report import Finding
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "contracts.md"
 

@@ -11,8 +11,7 @@ from sample_components import GREY, codes, extractor, head, labels, only
 from compatkit.contracts import labels as compared
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Data, Label
-from compatkit.contracts.labels import label_findings
-from compatkit.contracts.spelling import spelling
+from compatkit.contracts.labels import label_findings, spelling
 from compatkit.errors import DataError
 
 DIGITS = labels("0", "1", "2")

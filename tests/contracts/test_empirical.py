@@ -9,9 +9,9 @@ import attrs
 import pytest
 from sample_components import extractor, head, initial, maps, only, shared
 
-from compatkit.contracts.cells import Cell, Figure
 from compatkit.contracts.check import check
-from compatkit.contracts.verdict import REQUIREMENTS, Report
+from compatkit.contracts.evidence import Cell, Figure
+from compatkit.contracts.report import REQUIREMENTS, Report
 from compatkit.errors import UsageError
 
 

@@ -25,12 +25,13 @@ from hypothesis import strategies as st
 
 import compatkit as ck
 from compatkit.components.matrices import filling
-from compatkit.contracts import cells
-from compatkit.contracts.cells import Cell, Figure
+from compatkit.contracts import evidence as cells
 from compatkit.contracts.contract import Label
+from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import function_digest
 from compatkit.data.split import Split
-from compatkit.evaluation import keys, matrix
+from compatkit.evaluation import matrix
+from compatkit.evaluation.conditions import Conditions, ImageFacts
 from compatkit.registry.index import looks
 from compatkit.registry.index import tables as index_tables
 
@@ -230,7 +231,7 @@ class World:
                 "*.extractor",
                 "*.head",
                 {"*": split},
-                normalisation=wanted.policy,
+                bn_policy=wanted.policy,
                 batch_size=wanted.batch_size,
                 seed=wanted.seed,
                 precision=wanted.precision,
@@ -283,14 +284,16 @@ class World:
                 state, found = "stale", one
         return state, found
 
-    def measure(self, lefts: Sequence[Any], rights: Sequence[Any], data: Any, **how: Any) -> list[Cell]:
+    def measure(
+        self, lefts: Sequence[Any], rights: Sequence[Any], data: Any, conditions: Conditions, **how: Any
+    ) -> list[Cell]:
         """Stand in for the measurement: figures are a hash of everything that they depend on."""
         for left in lefts:
             row: list[Cell] = []
             for right in rights:
                 if (left.reference, right.reference) in how["only"]:
                     self.measured.append((left.reference, right.reference))
-                    row.append(self.cell(left, right, data[left.reference], how))
+                    row.append(self.cell(left, right, data[left.reference], conditions, how))
             how["each"](row)
             for cell in row:
                 self.note(cell, data[left.reference], how)
@@ -309,22 +312,15 @@ class World:
                 if f",{truth.correct()},100000," in document and f'"machine":{truth.machine}' in document:
                     self.log.append((truth, pointer))
 
-    def cell(self, left: Any, right: Any, split: Split, how: Any) -> Cell:
+    def cell(self, left: Any, right: Any, split: Split, conditions: Conditions, how: Any) -> Cell:
         truth = self.truth(self.now, (left.reference, right.reference))
         bound = how["bounds"].get(left.reference)
         assert (bound.function if bound else "") == truth.bound
         figure = Figure(truth.correct() / 100_000, truth.correct(), 100_000, 0.0, 1.0)
         limit = truth.correct("bound", truth.bound)
         between = (how["adapters"] or {}).get((left.reference, right.reference), ())
-        found = keys.circumstances(
-            policy=how["policy"],
-            batch_size=how["batch_size"],
-            seed=how["seed"],
-            precision=how["precision"],
-            data=split.name,
-            data_digest=split.digest,
-            images=len(split),
-            sample=split.sample,
+        found = conditions.settings(
+            ImageFacts(split.name, split.digest, len(split), sample=split.sample),
             normalised=truth.normalised,
             bound=truth.bound,
             adapters=[(one.function, str(one)) for one in between],

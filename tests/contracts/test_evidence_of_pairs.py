@@ -9,7 +9,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.components import pairs
-from compatkit.contracts import cells
+from compatkit.contracts import evidence as cells
 from compatkit.contracts.manifest import function_digest
 from compatkit.errors import EnvironmentFailure
 from compatkit.registry.evidence import Evidence

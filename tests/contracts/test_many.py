@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from sample_components import GREY, extractor, figures, head, initial, labels, maps, shared, vector
 from sample_contracts import cells, data, manifests
 
-from compatkit.components import verdicts
-from compatkit.components.verdicts import check_all
-from compatkit.contracts.cells import Cell, Figure
+from compatkit.contracts import check as engine
+from compatkit.contracts.channels import ChannelFigures
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Statistical
+from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import Manifest, Parent, manifest_digest
-from compatkit.contracts.statistical import ChannelFigures
-from compatkit.contracts.verdict import SEVERITIES, Level
+from compatkit.contracts.report import SEVERITIES, Level
 from compatkit.errors import DataError, UnknownName, UsageError
+from compatkit.reports.verdicts import check_all
 
 LEVELS = get_args(Level)
 FIGURE = Figure(0.5, 50, 100, 0.4, 0.6)
@@ -216,13 +216,13 @@ def test_it_says_what_a_check_of_each_pair_says(
 def test_what_pairs_have_in_common_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contracts that differ in their anchors only: one comparison of their ports."""
     calls: list[object] = []
-    compare = verdicts.wiring_codes
+    wiring, *others = engine.RULES
 
     def counted(*arguments: Any) -> Any:
         calls.append(arguments)
-        return compare(*arguments)
+        return wiring(*arguments)
 
-    monkeypatch.setattr(verdicts, "wiring_codes", counted)
+    monkeypatch.setattr(engine, "RULES", (counted, *others))
     lefts = [extractor(anchors=(shared(str(number)),)) for number in range(8)]
     table = check_all(lefts, [head(anchors=one.contract.protocol.anchors) for one in lefts])
     assert len(calls) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -12,14 +13,20 @@ from hypothesis import strategies as st
 from sample_components import FEATURES, GREY
 
 from compatkit.adapters.stitching.seam import build_adapter
-from compatkit.contracts.adaptation import after, described, needed, on_port, project
 from compatkit.contracts.contract import Data, Port, Scaled
+from compatkit.contracts.match import adapters_for, inputs_of, outputs_of, wiring
 from compatkit.contracts.ports import grid_at, spatial_at, tensor_shape
-from compatkit.contracts.wiring import adapters_for, wiring_findings
+from compatkit.contracts.report import Finding
+from compatkit.contracts.stitch import after, described, needed, on_port, project
 from compatkit.errors import IncompatibleError, UsageError
 
 WIDE = attrs.evolve(GREY, size=(8, 16))
 HALVES = (Scaled("H", floordiv=4), Scaled("W", floordiv=4))
+
+
+def findings(outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data) -> list[Finding]:
+    sides = outputs_of(outputs, data), inputs_of(inputs, head_data)
+    return [one.finding(*sides) for one in wiring(*sides)]
 
 
 def maps(channels: int, *spatial: Any, layout: Any = "NCHW", **changes: Any) -> Port:
@@ -81,9 +88,9 @@ def test_the_order_of_adapters(output: Port, taken: Port, order: list[str]) -> N
 
 def test_remedies_are_the_adapters_that_would_be_put_in() -> None:
     for output, taken, _ in ORDERS:
-        findings = wiring_findings([output], [taken], GREY, GREY)
+        told = findings([output], [taken], GREY, GREY)
         expected = [needed(one) for one in adapters_for([output], [taken], GREY, GREY)]
-        assert [one.remedy for one in findings if one.severity == "adaptable"] == expected
+        assert [one.remedy for one in told if one.severity == "adaptable"] == expected
 
 
 REFUSED = [
@@ -101,7 +108,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("output", "taken", "remedy"), REFUSED)
 def test_what_no_adapter_mends(output: Port, taken: Port, remedy: str) -> None:
-    (refused,) = [one for one in wiring_findings([output], [taken], GREY, GREY) if one.severity == "refuses"]
+    (refused,) = [one for one in findings([output], [taken], GREY, GREY) if one.severity == "refuses"]
     assert remedy in refused.remedy
     with pytest.raises(IncompatibleError, match="No adapter makes these parts fit"):
         adapters_for([output], [taken], GREY, GREY)
@@ -116,9 +123,9 @@ def test_without_a_layout_or_a_batch_axis_only_equal_shapes_are_wired() -> None:
             shape = list(port.shape)
             shape[axis] = 7
             other = attrs.evolve(port, shape=tuple(shape))
-            (found,) = wiring_findings([other], [port], GREY, GREY)
+            (found,) = findings([other], [port], GREY, GREY)
             assert (found.code, found.severity) == ("layout-differs", "refuses")
-    (found,) = wiring_findings([windows], [tokens(8, 49)], GREY, GREY)
+    (found,) = findings([windows], [tokens(8, 49)], GREY, GREY)
     assert found.came == "(N + 0) // 1 * 4 + 0 x 49 x 8 (other)"
     assert plan(attrs.evolve(shared, dtype="float16"), shared) == ["cast to float32"]
 
@@ -127,11 +134,11 @@ def test_shapes_without_a_layout_follow_the_images() -> None:
     channels_first = Port("features", ("N", 8, Scaled("H", floordiv=2)), layout="other")
     fixed = attrs.evolve(channels_first, shape=("N", 8, 4))
     assert plan(channels_first, fixed) == []
-    (found,) = wiring_findings([channels_first], [fixed], attrs.evolve(GREY, size=(10, 10)), GREY)
+    (found,) = findings([channels_first], [fixed], attrs.evolve(GREY, size=(10, 10)), GREY)
     assert (found.severity, found.came) == ("refuses", "N x 8 x 5 (other)")
     free = attrs.evolve(channels_first, shape=("N", 8, "L"))
     assert plan(channels_first, free) == plan(free, fixed) == []
-    assert wiring_findings([attrs.evolve(fixed, shape=(8, 4))], [fixed], GREY, GREY)
+    assert findings([attrs.evolve(fixed, shape=(8, 4))], [fixed], GREY, GREY)
 
 
 def test_tokens_form_a_grid_of_the_images_proportions() -> None:
@@ -173,7 +180,7 @@ def test_a_projection_comes_with_the_positions_that_it_is_fitted_to() -> None:
 
 
 def test_a_vector_of_flattened_maps_is_no_average() -> None:
-    found = list(wiring_findings([maps(8, 4, 4)], [vector(128, pooled=False)], GREY, GREY))
+    found = list(findings([maps(8, 4, 4)], [vector(128, pooled=False)], GREY, GREY))
     assert [(one.code, one.severity) for one in found] == [
         ("rank-differs", "adaptable"),
         ("pooled-differs", "warns"),
@@ -203,7 +210,7 @@ def test_several_tensors_are_adapted_one_by_one() -> None:
         features, ports = build_adapter(one)(features), after(ports, one)
     assert [tuple(one.shape) for one in features] == [(3, 16, 8), (3, 4, 2, 2)]
     assert tuple(one.name for one in ports) == names
-    assert not list(wiring_findings(ports, inputs, GREY, GREY))
+    assert not list(findings(ports, inputs, GREY, GREY))
 
 
 def test_an_adapter_of_another_hand_is_described_whatever_it_holds() -> None:
@@ -266,7 +273,7 @@ def test_what_is_adaptable_is_adapted_on_real_tensors_and_then_direct(data: st.D
     size, head_size = data.draw(SIZES), data.draw(SIZES)
     output, taken = data.draw(ports(size, True)), data.draw(ports(head_size, True))
     mine, theirs = attrs.evolve(GREY, size=size), attrs.evolve(GREY, size=head_size)
-    severities = {one.severity for one in wiring_findings([output], [taken], mine, theirs)}
+    severities = {one.severity for one in findings([output], [taken], mine, theirs)}
     if "refuses" in severities:
         with pytest.raises(IncompatibleError):
             adapters_for([output], [taken], mine, theirs)
@@ -281,7 +288,7 @@ def test_what_is_adaptable_is_adapted_on_real_tensors_and_then_direct(data: st.D
     assert port.dtype == taken.dtype and port.layout == taken.layout
     for length, wanted in zip(features.shape[1:], taken.shape[1:], strict=True):
         assert isinstance(wanted, str | Scaled) or length == wanted
-    left = wiring_findings([port], [taken], mine, theirs)
+    left = findings([port], [taken], mine, theirs)
     assert not {"refuses", "adaptable"} & {one.severity for one in left}
 
 

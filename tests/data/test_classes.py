@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compatkit.contracts.classes import SYNONYMS, common, label, same_as
 from compatkit.contracts.contract import Label
+from compatkit.contracts.labels import SYNONYMS, common, label, same_as
 from compatkit.errors import DataError
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -113,7 +113,7 @@ def test_a_provider_that_fails_is_named():
 
 def test_importing_data_imports_nothing_heavy():
     script = (
-        "import sys, compatkit.data, compatkit.contracts.classes; "
+        "import sys, compatkit.data, compatkit.contracts.labels; "
         "print(sorted({'numpy', 'torch', 'torchvision', 'sklearn', 'matplotlib', 'PIL'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

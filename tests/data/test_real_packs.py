@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compatkit.contracts.classes import common
+from compatkit.contracts.labels import common
 from compatkit.data import load, load_spec
 
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compatkit.contracts.classes import common, look_alikes
-from compatkit.contracts.spelling import skeleton, spelling, strange
+from compatkit.contracts.labels import common, look_alikes, skeleton, spelling, strange
 
 
 @pytest.mark.parametrize(

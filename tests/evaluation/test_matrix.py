@@ -14,15 +14,25 @@ from evaluation.networks import Classes, Features, reference
 from sample_components import FEATURES, GREY, extractor, head, initial, labels, loaded, shared
 from torch import Tensor, nn
 
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.contract import Label
-from compatkit.contracts.evidence import figure, paired_interval, recovered
+from compatkit.contracts.evidence import Cell, figure, paired_interval, recovered
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, EnvironmentFailure, UsageError
-from compatkit.evaluation.matrix import LoadedPart, measure
+from compatkit.evaluation.conditions import Conditions
+from compatkit.evaluation.matrix import LoadedPart, Progress, measure
 from compatkit.evaluation.normalisation import batches
 
 BATCH = 16
+
+
+def measured(
+    lefts: list[LoadedPart],
+    rights: list[LoadedPart],
+    data: dict[str, Split],
+    progress: Progress | None = None,
+    **conditions: Any,
+) -> list[Cell]:
+    return measure(lefts, rights, data, Conditions(**conditions), progress=progress)
 
 
 def noise(
@@ -78,7 +88,7 @@ def slow_right(logits: np.ndarray, split: Split, right: LoadedPart, common: list
 def test_every_figure_agrees_with_a_slow_copy_in_float64(policy: str) -> None:
     lefts, rights = parts(labels("0", "1", "2"), labels("2", "7", "0"), labels("1", "0"))
     data = {part.reference: noise(seed=number) for number, part in enumerate(lefts)}
-    cells = by_pair(measure(lefts, rights, data, policy=policy, batch_size=BATCH))
+    cells = by_pair(measured(lefts, rights, data, policy=policy, batch_size=BATCH))
     assert len(cells) == 9
     varied: set[bool] = set()
     for left, right in itertools.product(lefts, rights):
@@ -108,12 +118,12 @@ def test_one_pass_an_extractor_and_two_for_new_statistics() -> None:
     calls: Counter[str] = Counter()
     for part in (*lefts, *rights):
         part.module.register_forward_hook(lambda *_, name=part.reference: calls.update([name]))
-    measure(lefts, rights, data, batch_size=BATCH)
+    measured(lefts, rights, data, batch_size=BATCH)
     per_pass = len(batches(60, BATCH, 0))
     assert {calls[part.reference] for part in lefts} == {per_pass}
     assert {calls[part.reference] for part in rights} == {3 * per_pass}
     calls.clear()
-    measure(lefts, rights, data, policy="reestimate", batch_size=BATCH)
+    measured(lefts, rights, data, policy="reestimate", batch_size=BATCH)
     assert {calls[part.reference] for part in lefts} == {2 * per_pass}
 
 
@@ -129,13 +139,13 @@ def test_modules_are_bitwise_and_in_their_flags_as_before(policy: str, training:
 
     before, generator = state(), torch.random.get_rng_state()
     data = {part.reference: noise() for part in lefts}
-    first = measure(lefts, rights, data, policy=policy, batch_size=BATCH)
+    first = measured(lefts, rights, data, policy=policy, batch_size=BATCH)
     assert state() == before
     assert torch.equal(torch.random.get_rng_state(), generator)
-    assert measure(lefts, rights, data, policy=policy, batch_size=BATCH) == first
+    assert measured(lefts, rights, data, policy=policy, batch_size=BATCH) == first
     rights[1].module.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(KeyError("broken")))
     with pytest.raises(KeyError):
-        measure(lefts, rights, data, policy=policy, batch_size=BATCH)
+        measured(lefts, rights, data, policy=policy, batch_size=BATCH)
     assert state() == before
 
 
@@ -148,7 +158,7 @@ def test_stored_statistics_do_not_depend_on_batches_and_batch_statistics_do() ->
     data = {part.reference: noise(count=300) for part in lefts}
 
     def run(policy: str, batch_size: int, seed: int) -> list[Any]:
-        return figures(measure(lefts, rights, data, policy=policy, batch_size=batch_size, seed=seed))
+        return figures(measured(lefts, rights, data, policy=policy, batch_size=batch_size, seed=seed))
 
     assert run("running", 7, 0) == run("running", 300, 1)
     assert run("batch", 300, 0) == run("batch", 300, 1)
@@ -161,7 +171,7 @@ def test_stored_statistics_do_not_depend_on_batches_and_batch_statistics_do() ->
 def test_new_statistics_are_those_of_the_recombined_network() -> None:
     lefts, rights = parts(*[labels("0", "1", "2")] * 2)
     split = noise()
-    (cell,) = measure(
+    (cell,) = measured(
         lefts[:1], rights[1:], {lefts[0].reference: split}, policy="reestimate", batch_size=BATCH
     )
     whole = nn.Sequential(Features(0), Classes(11)).eval()
@@ -220,7 +230,7 @@ def table_parts() -> tuple[LoadedPart, LoadedPart, LoadedPart, Split]:
 
 def test_a_cell_worked_by_hand_with_other_names_and_a_class_apart() -> None:
     left, mine, other, split = table_parts()
-    own_cell, cell = measure([left], [mine, other], {left.reference: split}, policy="running")
+    own_cell, cell = measured([left], [mine, other], {left.reference: split}, policy="running")
     # Common: car (automobile) and cat; 4 images, chance 1/2.
     # Restricted to the two: car right, cat wrong, cat right, cat right. Over all outputs the first is a frog.
     assert cell.common == ("car", "cat")
@@ -240,7 +250,7 @@ def test_a_cell_worked_by_hand_with_other_names_and_a_class_apart() -> None:
 
 def test_without_the_own_head_there_is_no_bound() -> None:
     left, _, other, split = table_parts()
-    (cell,) = measure([left], [other], {left.reference: split}, policy="running")
+    (cell,) = measured([left], [other], {left.reference: split}, policy="running")
     assert cell.restricted == figure(3, 4)
     assert (cell.bound, cell.recovered, cell.difference) == (None, None, None)
 
@@ -248,7 +258,7 @@ def test_without_the_own_head_there_is_no_bound() -> None:
 def test_without_batch_normalisation_a_policy_changes_nothing_and_the_cell_says_so() -> None:
     left, mine, other, split = table_parts()
     cells = [
-        measure([left], [mine, other], {left.reference: split}, policy=one) for one in ("batch", "running")
+        measured([left], [mine, other], {left.reference: split}, policy=one) for one in ("batch", "running")
     ]
     assert figures(cells[0]) == figures(cells[1])
     assert cells[0][1].settings["normalised"] is False
@@ -267,7 +277,7 @@ def test_many_images_are_graded() -> None:
         loaded("good", head(data=RAW, classes=classes), Table(*answers[:160], *chance_rows[:40])),
     ]
     split = numbered([0, 1] * 100, ("car", "cat"))
-    cells = measure([left], heads, {left.reference: split}, policy="running")
+    cells = measured([left], heads, {left.reference: split}, policy="running")
     # 200 images in agreement do not exclude a loss of 1 point, so "same" is not yet perfect.
     assert [cell.grade for cell in cells] == ["perfect", "compatible", "undecided", "compatible"]
     assert [cell.recovered for cell in cells] == [1.0, 1.0, 0.0, pytest.approx(0.8)]
@@ -285,7 +295,7 @@ def test_pairs_that_cannot_be_measured_say_why_and_cost_no_pass() -> None:
         loaded("disjoint", head(data=RAW, classes=labels("0", "1")), Passed()),
         loaded("nameless", head(data=RAW), Passed()),
     ]
-    cells = measure([left], heads, {left.reference: split})
+    cells = measured([left], heads, {left.reference: split})
     assert [cell.reason for cell in cells] == [
         "wiring needs-adapter: channels-differ",
         "no class in common with numbered/test",
@@ -295,10 +305,10 @@ def test_pairs_that_cannot_be_measured_say_why_and_cost_no_pass() -> None:
     assert all(cell.restricted is None and cell.findings for cell in cells)
     assert calls == []
     vector = loaded("v", extractor(flat, data=RAW), Passed())
-    (refused,) = measure([vector], [other], {vector.reference: split})
+    (refused,) = measured([vector], [other], {vector.reference: split})
     assert (refused.wiring, refused.reason) == ("refused", "wiring refused: rank-differs")
     empty = numbered([2, 2], ("car", "cat", "ship"))
-    (cell,) = measure([left], [other], {left.reference: empty})
+    (cell,) = measured([left], [other], {left.reference: empty})
     assert cell.reason == "numbered/test holds no image of a common class"
 
 
@@ -308,7 +318,7 @@ def test_a_head_that_breaks_its_contract_spoils_only_its_own_cell() -> None:
         "broken", head(data=RAW, classes=labels("car", "cat")), nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
     )
     narrow = loaded("narrow", head(data=RAW, classes=labels("car", "cat")), Table(*[(1.0, 0.0, 0.0)] * 5))
-    cells = measure([left], [mine, broken, narrow, other], {left.reference: split}, policy="running")
+    cells = measured([left], [mine, broken, narrow, other], {left.reference: split}, policy="running")
     assert "broken@1.0.0 does not take features of shape (5, 1, 8, 8)" in cells[1].reason
     assert "its contract names 2 classes" in cells[2].reason
     assert (cells[1].grade, cells[2].grade) == ("none", "none")
@@ -325,8 +335,8 @@ def test_a_head_that_works_in_place_does_not_spoil_the_next_one() -> None:
             return found
 
     rough = loaded("rough", head(data=RAW, classes=labels("car", "cat")), InPlace(*[(1.0, 0.0)] * 5))
-    alone = measure([left], [other], {left.reference: split}, policy="running")
-    beside = measure([left], [rough, mine, other], {left.reference: split}, policy="running")
+    alone = measured([left], [other], {left.reference: split}, policy="running")
+    beside = measured([left], [rough, mine, other], {left.reference: split}, policy="running")
     assert beside[2].restricted == alone[0].restricted
     assert beside[1].restricted == figure(4, 5)
 
@@ -335,7 +345,7 @@ def test_outputs_that_are_not_finite_are_wrong_and_said() -> None:
     left, mine, _, split = table_parts()
     nan = float("nan")
     bad = loaded("bad", head(data=RAW, classes=labels("car", "cat", "ship")), Table(*[(nan, nan, nan)] * 5))
-    cell = measure([left], [mine, bad], {left.reference: split}, policy="running")[1]
+    cell = measured([left], [mine, bad], {left.reference: split}, policy="running")[1]
     assert cell.restricted == figure(0, 5)
     assert any("5 images gave outputs that are not finite" in one for one in cell.findings)
 
@@ -343,7 +353,7 @@ def test_outputs_that_are_not_finite_are_wrong_and_said() -> None:
 def test_cells_carry_settings_and_the_checks_findings() -> None:
     lefts, rights = parts(*[labels("0", "1", "2")] * 2)
     split = noise()
-    (cell,) = measure(lefts[:1], rights[1:], {lefts[0].reference: split}, batch_size=BATCH, seed=4)
+    (cell,) = measured(lefts[:1], rights[1:], {lefts[0].reference: split}, batch_size=BATCH, seed=4)
     assert cell.settings == {
         "metric": "recombination_accuracy",
         "metric_version": "1",
@@ -368,7 +378,7 @@ def test_progress_counts_batches_of_all_extractors() -> None:
     lefts, rights = parts(*[labels("0", "1", "2")] * 2)
     seen: list[tuple[int, int, str]] = []
     data = {part.reference: noise() for part in lefts}
-    measure(lefts, rights, data, batch_size=BATCH, progress=lambda *one: seen.append(one))
+    measured(lefts, rights, data, batch_size=BATCH, progress=lambda *one: seen.append(one))
     assert [one[0] for one in seen] == list(range(1, 9))
     assert {one[1] for one in seen} == {8}
     assert [one[2] for one in seen] == ["a.extractor@1.0.0"] * 4 + ["b.extractor@1.0.0"] * 4
@@ -376,7 +386,7 @@ def test_progress_counts_batches_of_all_extractors() -> None:
 
 def test_bfloat16_gives_figures_too() -> None:
     lefts, rights = parts(labels("0", "1", "2"))
-    (cell,) = measure(lefts, rights, {lefts[0].reference: noise()}, precision="bfloat16")
+    (cell,) = measured(lefts, rights, {lefts[0].reference: noise()}, precision="bfloat16")
     assert cell.restricted is not None
     assert cell.settings["precision"] == "bfloat16"
 
@@ -385,20 +395,20 @@ def test_bad_input_is_refused() -> None:
     lefts, rights = parts(labels("0", "1", "2"))
     data = {lefts[0].reference: noise()}
     with pytest.raises(DataError, match="has no test images"):
-        measure(lefts, rights, {})
+        measured(lefts, rights, {})
     with pytest.raises(UsageError, match="Unknown normalisation"):
-        measure(lefts, rights, data, policy="layernorm")
+        measured(lefts, rights, data, policy="layernorm")
     with pytest.raises(UsageError, match="Did you mean 'float32'"):
-        measure(lefts, rights, data, precision="float3")
+        measured(lefts, rights, data, precision="float3")
     with pytest.raises(UsageError, match="batch_size"):
-        measure(lefts, rights, data, batch_size=0)
+        measured(lefts, rights, data, batch_size=0)
     with pytest.raises(DataError, match="at least 2 images"):
-        measure(lefts, rights, data, batch_size=1)
+        measured(lefts, rights, data, batch_size=1)
     with pytest.raises(UsageError, match="first of the two"):
-        measure(rights, rights, {rights[0].reference: noise()})
+        measured(rights, rights, {rights[0].reference: noise()})
     if not torch.cuda.is_available():
         with pytest.raises(EnvironmentFailure, match="cuda"):
-            measure(lefts, rights, data, device="cuda")
-    assert measure(lefts, rights, data, policy="running", batch_size=1)[0].restricted is not None
-    assert measure([], rights, {}) == []
+            measured(lefts, rights, data, device="cuda")
+    assert measured(lefts, rights, data, policy="running", batch_size=1)[0].restricted is not None
+    assert measured([], rights, {}) == []
     assert initial("x") != initial("y")

@@ -20,10 +20,10 @@ from sample_components import (
 )
 from torch import nn
 
-from compatkit.contracts.adaptation import project
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Protocol
 from compatkit.contracts.manifest import Parent
+from compatkit.contracts.stitch import project
 from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import Adapter

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured import cell, settings
 
-from compatkit.contracts.cells import Cell, Figure, Grade, weak_or_compatible
 from compatkit.contracts.codec import dumps, loads
+from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import FormatError
 from compatkit.evaluation.records import TOLD, Cells, Damaged, record
 from compatkit.registry.results import Result, from_bytes, key_of, to_bytes

@@ -31,6 +31,16 @@ MEANT: dict[str, str] = dict.fromkeys(
     ],
     "the finding one-network tells the extractor that the head names from another release that computes the same",
 )
+MEANT |= {
+    **{
+        f"/domains/measure/parameters/{name}": "imported there, no name of its own: it takes Conditions as one value"
+        for name in ("policy", "batch_size", "seed", "precision", "device")
+    },
+    **{
+        f"/Registry/methods/{name}/parameters/normalisation/1": "deprecated: None leaves the word to bn_policy"
+        for name in ("matrix", "set_policy")
+    },
+}
 """Places, as a failure prints them, by the reason for the change."""
 
 

@@ -1,12 +1,12 @@
 """Which change of ports loses a partner: the rule, held against wiring with very many partners.
 
-The slow truth: a partner is lost where `wiring_findings` said "direct, nothing to warn of" and no longer does. The
+The slow truth: a partner is lost where `wiring` said "direct, nothing to warn of" and no longer does. The
 rule must say so whenever one of them is lost; and when it says so, one of them is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any, Literal
 
@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compatkit.contracts.contract import Contract, Data, Dimension, Label, Port, Protocol, Scaled, Structural
-from compatkit.contracts.wiring import wiring_findings
+from compatkit.contracts.match import inputs_of, outputs_of, wiring
+from compatkit.contracts.report import Finding
 from compatkit.registry.versions.partners import Side, lost
 
 Partner = tuple[tuple[Port, ...], Data]
@@ -81,13 +82,18 @@ def component(side: Side, ports: tuple[Port, ...], data: Data) -> Contract:
     return Contract(structural, data, Protocol("none"))
 
 
+def findings(outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data) -> list[Finding]:
+    sides = outputs_of(outputs, data), inputs_of(inputs, head_data)
+    return [one.finding(*sides) for one in wiring(*sides)]
+
+
 def severities(side: Side, mine: Contract, partner: Partner) -> set[str]:
     """What wiring says of the component and a partner, without what is only told."""
     theirs, data = partner
     if side == "outputs":
-        found = wiring_findings(mine.structural.outputs, theirs, mine.data, data)
+        found = findings(mine.structural.outputs, theirs, mine.data, data)
     else:
-        found = wiring_findings(theirs, mine.structural.inputs, data, mine.data)
+        found = findings(theirs, mine.structural.inputs, data, mine.data)
     return {one.code for one in found if one.severity != "informs"}
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from compatkit.contracts.codec import dumps, unstructure
 from compatkit.contracts.contract import Anchor, Label, Port, Structural
+from compatkit.contracts.labels import spelling
 from compatkit.contracts.manifest import About, Manifest, edges, from_bytes, to_bytes
-from compatkit.contracts.spelling import spelling
 from compatkit.errors import FormatError, NotFound, UsageError
 from compatkit.registry.index.facts import profile
 from compatkit.registry.index.lookup import Index

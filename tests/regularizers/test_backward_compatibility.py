@@ -145,7 +145,7 @@ def test_the_head_learns_to_stay_readable(kept: ck.Registry) -> None:
         against = {} if arm == "independent" else {"frozen": kept.released(HEAD)}
         fit = quick(steps=25).fit([task], [] if arm == "independent" else BOTH[:1], **against)
         kept.publish(fit, prefix=f"readable/{arm}")
-        cell = kept.matrix(f"readable/{arm}/right.extractor", HEAD, [test], normalisation="running").cells[0]
+        cell = kept.matrix(f"readable/{arm}/right.extractor", HEAD, [test], bn_policy="running").cells[0]
         assert cell.restricted is not None
         right[arm] = cell.restricted.accuracy
         assert cell.promise == ("none" if arm == "independent" else "shared-head")

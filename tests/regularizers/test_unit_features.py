@@ -77,7 +77,7 @@ def test_a_part_with_unit_features_is_rebuilt_with_them(tmp_path: Path) -> None:
     registry = ck.Registry.init(tmp_path / "parts")
     tasks = [task("a", unit_length="layer2"), task("b", unit_length="layer2")]
     registry.publish(quick(steps=2).fit(tasks, ["identical_init"]), prefix="unit")
-    model = registry.recombine("unit/a.extractor", "unit/b.head", normalisation="batch")
+    model = registry.recombine("unit/a.extractor", "unit/b.head", bn_policy="batch")
     with torch.no_grad():
         features = model.extractor(torch.randn(2, 1, 12, 12))
     torch.testing.assert_close(features.norm(dim=1), torch.ones(2, 6, 6))

@@ -6,7 +6,7 @@ import hashlib
 import math
 import random
 
-from compatkit.contracts.cells import Cell, Figure, Grade, Part
+from compatkit.contracts.evidence import Cell, Figure, Grade, Part
 from compatkit.reports.matrix import Matrix
 
 DIGITS = tuple("0123456789")

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compatkit.contracts.cells import Rung
+from compatkit.contracts.evidence import Rung
 from compatkit.errors import UsageError
 from compatkit.reports.ladder import picture
 from compatkit.reports.matrix import Matrix

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compatkit.contracts.cells import Cell
+from compatkit.contracts.evidence import Cell
 from compatkit.errors import EnvironmentFailure, FormatError, UnknownName, UsageError
 from compatkit.reports.matrix import Matrix
 from compatkit.reports.wording import brief, clip, verdict, visible

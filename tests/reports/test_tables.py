@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from compatkit.reports.matrix import Matrix
-from compatkit.reports.spreadsheet import COLUMNS
+from compatkit.reports.tidy import COLUMNS
 from compatkit.reports.wording import DASH, MINUS
 
 from . import examples

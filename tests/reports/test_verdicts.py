@@ -12,10 +12,9 @@ import pytest
 from rich.console import Console
 from sample_components import extractor, head, maps, shared, vector
 
-from compatkit.components.verdicts import check_all
-from compatkit.contracts.verdict import EQUAL_SHAPES, WORDS
+from compatkit.contracts.report import EQUAL_SHAPES, WORDS
 from compatkit.reports.verdict_table import STYLES
-from compatkit.reports.verdicts import Verdicts
+from compatkit.reports.verdicts import Verdicts, check_all
 from compatkit.reports.wording import VERDICTS, of_word
 
 DCC = (shared("dcc"),)

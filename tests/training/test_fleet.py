@@ -187,13 +187,13 @@ def test_one_updated_head_goes_on_all_extractors_and_is_exported(kept: ck.Regist
     data = small_data(ALL)
     matrix = kept.matrix("fleet/*.extractor", "fleet/ten.head", [data.test])
     assert len(matrix.cells) == 3 and all(cell.restricted is not None for cell in matrix.cells)
-    made = kept.recombine("fleet/phone.extractor", "fleet/ten.head", normalisation="batch")
+    made = kept.recombine("fleet/phone.extractor", "fleet/ten.head", bn_policy="batch")
     name = kept.publish_recombination("fleet/phone.network", made)
     written = kept.export(name, tmp_path / "phone.safetensors")
     assert written.description.names == "parts"
     again = ck.load_exported(tmp_path / "phone.safetensors")
     assert len(again.predict(data.test.images[..., :])) == len(data.test)
-    desk = kept.recombine("fleet/desk.extractor", "fleet/shared.dcc", normalisation="running")
+    desk = kept.recombine("fleet/desk.extractor", "fleet/shared.dcc", bn_policy="running")
     assert desk(torch.zeros(2, 1, 16, 16)).shape == (2, 3)
 
 

@@ -1,4 +1,4 @@
-"""The modules that stand between an extractor and a head, by name; ``wiring.py`` says when each is chosen."""
+"""The modules that stand between an extractor and a head, by name; ``contracts/match.py`` says when each is chosen."""
 
 from __future__ import annotations
 

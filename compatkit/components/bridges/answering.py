@@ -7,8 +7,8 @@ from torch import Tensor
 
 from compatkit.components.bridges.candidate import Candidate
 from compatkit.components.bridges.judging import NOT_FINITE, Judged, share
-from compatkit.contracts.cells import Figure
-from compatkit.contracts.classes import known_classes
+from compatkit.contracts.evidence import Figure
+from compatkit.contracts.labels import known_classes
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 from compatkit.evaluation.figures import Tally

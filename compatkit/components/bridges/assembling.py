@@ -21,7 +21,7 @@ from compatkit.components.bridging import own_extractor
 from compatkit.components.loading import load
 from compatkit.contracts.check import check
 from compatkit.contracts.manifest import Parent
-from compatkit.contracts.verdict import Report
+from compatkit.contracts.report import Report
 from compatkit.data.split import Split
 from compatkit.errors import DataError, IncompatibleError, UsageError, type_of
 from compatkit.evaluation.matrix import LoadedPart

@@ -12,7 +12,7 @@ from compatkit.adapters.alignment.ridge import ridge, usual_strength
 from compatkit.components.bridges.candidate import Candidate, plain, with_projection
 from compatkit.components.bridges.ground import Ground
 from compatkit.components.bridging import moments_of
-from compatkit.contracts.adaptation import needed, with_kernel
+from compatkit.contracts.stitch import needed, with_kernel
 from compatkit.errors import IncompatibleError
 
 COLUMNS = 4608

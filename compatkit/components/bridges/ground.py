@@ -18,9 +18,9 @@ from compatkit.components.bridges.once import Once
 from compatkit.components.bridges.passes import Passes
 from compatkit.components.bridges.rungs import On
 from compatkit.components.bridging import Place, feature_pairs, images_for, moments_of, standing
-from compatkit.contracts.adaptation import after
 from compatkit.contracts.contract import Blueprint
-from compatkit.contracts.wiring import adapters_for
+from compatkit.contracts.match import adapters_for
+from compatkit.contracts.stitch import after
 from compatkit.data.split import Split
 from compatkit.errors import DataError, IncompatibleError, UsageError
 from compatkit.evaluation.adapter import Adapter

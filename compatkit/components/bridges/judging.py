@@ -7,8 +7,7 @@ from typing import Literal
 import attrs
 from torch import Tensor
 
-from compatkit.contracts.cells import Figure
-from compatkit.contracts.evidence import figure, paired_interval_of_counts
+from compatkit.contracts.evidence import Figure, figure, paired_interval_of_counts
 
 Says = Literal["fit", "doubtful", "no fit"]
 GO, NO_GO = 5 / 9, 1 / 45

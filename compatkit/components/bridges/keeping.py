@@ -18,7 +18,7 @@ from compatkit.components.seams import load_adapter, publish_adapter
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Port, Protocol, Statistical
 from compatkit.contracts.manifest import About, Manifest, Parent
-from compatkit.contracts.verdict import Report
+from compatkit.contracts.report import Report
 from compatkit.errors import NotFound, UsageError, type_of
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.matrix import LoadedPart

@@ -10,8 +10,8 @@ import attrs
 
 from compatkit.components.bridges.judging import Judged
 from compatkit.components.bridges.rungs import LABELLED, RUNGS
-from compatkit.contracts.cells import Figure, Rung
 from compatkit.contracts.display import Shown
+from compatkit.contracts.evidence import Figure, Rung
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from compatkit.components.exports.document import Description, PartRecord, to_text
 from compatkit.components.exports.naming import prefixes
-from compatkit.components.publishing import probe_shapes
+from compatkit.components.proofs import probe_shapes
 from compatkit.contracts.contract import Blueprint, Contract
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import UsageError

@@ -19,11 +19,11 @@ from compatkit.components.loading import held_out, keep, load
 from compatkit.components.matrices.known import Asked, Known, Pair, look
 from compatkit.components.matrices.sides import Component, Sides
 from compatkit.components.matrices.where import Where
-from compatkit.contracts import cells as metric
-from compatkit.contracts.cells import ADAPTED, STATE, Cell
+from compatkit.contracts import evidence as metric
+from compatkit.contracts.evidence import ADAPTED, STATE, Cell
 from compatkit.errors import UsageError
-from compatkit.evaluation.conditions import Conditions
-from compatkit.evaluation.planning import Images, Prospect, notes_of, prospect
+from compatkit.evaluation.conditions import Conditions, ImageFacts
+from compatkit.evaluation.planning import Prospect, notes_of, prospect
 from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 
@@ -50,7 +50,7 @@ class Request:
     extractors: str | Sequence[str]
     heads: str | Sequence[str]
     data: Data | None  # None with fill="none" only
-    terms: Conditions
+    conditions: Conditions
     where: Where = attrs.field(factory=Where)
     fill: Fill = "missing"
     adapters: Adapters | None = None
@@ -79,11 +79,11 @@ def answer(store: Store, asked: Request) -> Matrix:
     rights = sides.choose(asked.heads, "head", asked.where)
     bounds = sides.bounds(lefts, rights)
     tests = None if asked.data is None else {one.reference: held_out(one, asked.data) for one in lefts}
-    images = None if tests is None else {name: Images.of(split) for name, split in tests.items()}
+    images = None if tests is None else {name: ImageFacts.of(split) for name, split in tests.items()}
     between = {
         pair: [(one.function, str(one)) for one in steps] for pair, steps in (asked.adapters or {}).items()
     }
-    known = look(store, lefts, rights, images, asked.terms, bounds=bounds, between=between)
+    known = look(store, lefts, rights, images, asked.conditions, bounds=bounds, between=between)
     table = Table(lefts, rights, known, asked.where)
     todo = table.wanted(asked.fill)
     if todo and tests is not None:
@@ -117,7 +117,7 @@ def fill(
     from compatkit.evaluation.matrix import measure
     from compatkit.training.precision import Precision
 
-    device = Precision.choose(asked.terms.device, "float32", None).device
+    device = Precision.choose(asked.conditions.device, "float32", None).device
     rows = {left for left, _ in todo}
     lefts = {one.reference: one for one in table.lefts if one.reference in rows}
     columns = {right for _, right in todo}
@@ -139,11 +139,7 @@ def fill(
         [parts[name] for name in lefts],
         heads,
         {name: tests[name] for name in lefts},
-        policy=asked.terms.policy,
-        batch_size=asked.terms.batch_size,
-        seed=asked.terms.seed,
-        precision=asked.terms.precision,
-        device=device,
+        attrs.evolve(asked.conditions, device=device),
         adapters=asked.adapters,
         only=set(todo),
         bounds={name: parts[one.reference] for name, one in own.items()},
@@ -247,10 +243,10 @@ class Table:
         counts |= {name: states[name] for name in ("stale", "missing", "barred", "left-out") if states[name]}
         settings: dict[str, Any] = {
             "metric": f"{metric.METRIC} {metric.METRIC_VERSION}",
-            "normalisation": asked.terms.policy,
-            "batch_size": asked.terms.batch_size,
-            "seed": asked.terms.seed,
-            "precision": asked.terms.precision,
+            "normalisation": asked.conditions.policy,
+            "batch_size": asked.conditions.batch_size,
+            "seed": asked.conditions.seed,
+            "precision": asked.conditions.precision,
             "fill": asked.fill,
             "cells": counts,
         }
@@ -262,12 +258,12 @@ class Table:
         return attrs.evolve(cell, findings=(*notes_of(found, cell.settings), *cell.findings))
 
 
-def _prospect(left: Component, right: Component, images: Images, settings: Mapping[str, Any]) -> Prospect:
+def _prospect(left: Component, right: Component, images: ImageFacts, settings: Mapping[str, Any]) -> Prospect:
     own, adapted = right.is_own(left), ADAPTED in settings
     return prospect(left.manifest, right.manifest, images, own=own, adapted=adapted)
 
 
-def _without_figure(left: Component, right: Component, images: Images, asked: Asked) -> Cell:
+def _without_figure(left: Component, right: Component, images: ImageFacts, asked: Asked) -> Cell:
     """Return the cell of a pair of which nothing is kept: missing, or barred with the reason."""
     found = _prospect(left, right, images, asked.settings)
     settings: dict[str, Any] = asked.settings | {"own": right.is_own(left)}

@@ -9,11 +9,20 @@ import attrs
 
 from compatkit.components.loading import family_of, trained_on
 from compatkit.components.matrices.sides import Component
-from compatkit.contracts.cells import Cell
+from compatkit.contracts.evidence import Cell
 from compatkit.errors import DataError, FormatError
-from compatkit.evaluation.conditions import Conditions
-from compatkit.evaluation.keys import FUNCTIONS, SAMPLE, circumstances, conditions, is_kept, moved, question
-from compatkit.evaluation.planning import Images, is_normalised, promise
+from compatkit.evaluation.conditions import (
+    FUNCTIONS,
+    SAMPLE,
+    Conditions,
+    ImageFacts,
+    Settings,
+    is_kept,
+    key_of,
+    question_of,
+    stale_reason,
+)
+from compatkit.evaluation.planning import is_normalised, promise
 from compatkit.evaluation.records import Cells, Damaged
 from compatkit.registry.results import Result
 from compatkit.registry.store import Store
@@ -29,35 +38,14 @@ UNKNOWN = "unknown"
 class Asked:
     """What is asked of a pair: settings, the key that they make, and the question without what may move."""
 
-    settings: dict[str, Any]
+    settings: Settings
     key: dict[str, Any]
     question: tuple[Any, ...]
 
     @classmethod
-    def of(
-        cls,
-        terms: Conditions,
-        images: Images,
-        *,
-        normalised: bool,
-        bound: str,
-        adapters: Sequence[tuple[str, str]] = (),
-    ) -> Asked:
-        """Return what is asked of a pair on these images."""
-        settings = circumstances(
-            policy=terms.policy,
-            batch_size=terms.batch_size,
-            seed=terms.seed,
-            precision=terms.precision,
-            data=images.name,
-            data_digest=images.digest,
-            images=images.count,
-            sample=images.sample,
-            normalised=normalised,
-            bound=bound,
-            adapters=adapters,
-        )
-        return cls(settings, conditions(settings), question(settings))
+    def of(cls, settings: Settings) -> Asked:
+        """Return what is asked of a pair whose cell would have these settings."""
+        return cls(settings, key_of(settings), question_of(settings))
 
 
 @attrs.frozen(eq=False)
@@ -72,15 +60,15 @@ class Known:
 
     cells: dict[Pair, Cell] = attrs.field(factory=dict)
     asked: dict[Pair, Asked] = attrs.field(factory=dict)
-    images: dict[str, Images] = attrs.field(factory=dict)
+    images: dict[str, ImageFacts] = attrs.field(factory=dict)
 
 
 def look(
     store: Store,
     extractors: Sequence[Component],
     heads: Sequence[Component],
-    images: Mapping[str, Images] | None,
-    terms: Conditions,
+    images: Mapping[str, ImageFacts] | None,
+    conditions: Conditions,
     *,
     bounds: Mapping[str, Component],
     between: Between,
@@ -92,7 +80,7 @@ def look(
         extractors: Rows.
         heads: Columns.
         images: By the extractor's reference; None takes those that a row was last measured on.
-        terms: Of all cells.
+        conditions: Of all cells.
         bounds: Head that gives the bound, by the extractor's reference.
         between: Adapters of pairs that have some.
 
@@ -115,7 +103,16 @@ def look(
         known.images[extractor.reference] = seen
         bound = bounds.get(extractor.reference)
         _row(
-            known, extractor, heads, row, seen, terms, bound.function if bound else "", between, made, damaged
+            known,
+            extractor,
+            heads,
+            row,
+            seen,
+            conditions,
+            bound.function if bound else "",
+            between,
+            made,
+            damaged,
         )
     damaged.warn(stacklevel=5)
     return known
@@ -126,8 +123,8 @@ def _row(
     extractor: Component,
     heads: Sequence[Component],
     row: Mapping[str, Sequence[Result]],
-    images: Images,
-    terms: Conditions,
+    images: ImageFacts,
+    conditions: Conditions,
     bound: str,
     between: Between,
     made: Cells,
@@ -140,7 +137,9 @@ def _row(
         normalised = is_normalised(extractor.manifest, head.manifest)
         adapters = between.get(pair, ())
         if adapters or normalised not in common:
-            asked = Asked.of(terms, images, normalised=normalised, bound=bound, adapters=adapters)
+            asked = Asked.of(
+                conditions.settings(images, normalised=normalised, bound=bound, adapters=adapters)
+            )
             search = _Search(asked, made)
             if not adapters:
                 common[normalised] = search
@@ -216,8 +215,8 @@ class _Search:
             settings = self.made.settings(result)
             if is_kept(self.asked.key, result.conditions):
                 self._said[place] = ""
-            elif question(settings) == self.asked.question:
-                self._said[place] = moved(self.asked.key, result.conditions, settings)
+            elif question_of(settings) == self.asked.question:
+                self._said[place] = stale_reason(self.asked.key, result.conditions, settings)
             else:
                 self._said[place] = None
         return self._said[place]
@@ -237,19 +236,19 @@ def differing(results: Sequence[Result]) -> str:
     )
 
 
-def _last_seen(extractor: Component, results: Sequence[Result], made: Cells) -> Images:
+def _last_seen(extractor: Component, results: Sequence[Result], made: Cells) -> ImageFacts:
     """Return the images that an extractor was last measured on: of its own data set, or of the only one.
 
     Raises:
         DataError: There are several, and it was trained on none of them.
     """
-    names: dict[str, Images] = {}
+    names: dict[str, ImageFacts] = {}
     for settings in _sound(results, made):
         if not settings.get(FUNCTIONS):
             name = settings["data"]
             some = bool(settings.get(SAMPLE))
             if name not in names or not some or names[name].sample:  # all images before any sample
-                names[name] = Images(name, settings["data_digest"], settings["images"], sample=some)
+                names[name] = ImageFacts(name, settings["data_digest"], settings["images"], sample=some)
     family = trained_on(extractor.manifest)
     mine = [one for name, one in names.items() if family_of(name) == family] or list(names.values())
     if len(mine) > 1:
@@ -258,7 +257,7 @@ def _last_seen(extractor: Component, results: Sequence[Result], made: Cells) -> 
             f"{family or 'none of them'}: say on which images it is asked for (data=, or --data NAME).",
             subject=extractor.reference,
         )
-    return mine[0] if mine else Images(family or UNKNOWN, "", 1)
+    return mine[0] if mine else ImageFacts(family or UNKNOWN, "", 1)
 
 
 def _sound(results: Sequence[Result], made: Cells) -> Iterator[Mapping[str, Any]]:

@@ -8,10 +8,10 @@ import attrs
 
 from compatkit.components.loading import pinned
 from compatkit.components.matrices.where import Where
-from compatkit.contracts.cells import Part
 from compatkit.contracts.contract import HEADS
-from compatkit.contracts.levels import protocol_of
+from compatkit.contracts.evidence import Part
 from compatkit.contracts.manifest import TRAINED, Manifest, function_digest, trained_with
+from compatkit.contracts.rules import protocol_of
 from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry.index.search import Found
 from compatkit.registry.names import Reference, Version

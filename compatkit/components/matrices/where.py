@@ -16,8 +16,8 @@ from typing import Any, get_args
 
 import attrs
 
-from compatkit.contracts.cells import Cell, Grade, State
-from compatkit.contracts.verdict import Promise, Wiring
+from compatkit.contracts.evidence import Cell, Grade, State
+from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UsageError
 from compatkit.registry.index.search import Query
 

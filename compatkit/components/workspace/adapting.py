@@ -233,7 +233,7 @@ def _in_order(data: DataSet, head: LoadedPart) -> DataSet:
     """
     import numpy as np
 
-    from compatkit.contracts.classes import common
+    from compatkit.contracts.labels import common
     from compatkit.data.dataset import DataSet
 
     known = head.manifest.contract.data.labels or ()

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compatkit.components.loading import load, pinned
+from compatkit.components.pairs import check_pair
 from compatkit.components.workspace.finding import Finding
-from compatkit.contracts.batchnorm import estimates
+from compatkit.contracts.batchnorm import estimates, under_old_name
 from compatkit.contracts.manifest import About
 from compatkit.errors import UsageError, type_of
 from compatkit.registry.blobs import Verify
@@ -57,18 +58,19 @@ class Building(Finding):
         extractor: str,
         head: str,
         *,
-        normalisation: str | None = None,
+        bn_policy: str | None = None,
         images: Split | None = None,
         adapt: bool = False,
         data: Split | None = None,
         adapters: str | Sequence[str] = (),
+        normalisation: str | None = None,
     ) -> Recombination:
         """Put the head of one network on the extractor of another, once their contracts allow it.
 
         Args:
             extractor: Reference of an extractor.
             head: Reference of a head.
-            normalisation: Statistics of batch normalisation. ``"batch"`` takes those of each batch, ``"running"`` keeps
+            bn_policy: Statistics of batch normalisation. ``"batch"`` takes those of each batch, ``"running"`` keeps
                 the stored ones, ``"reestimate"`` estimates them anew on ``images``, ``"mix:16"`` mixes these with the
                 stored ones, which count as 16 images. None takes ``"reestimate"`` where there are ``images``, which
                 is what to deploy; without, ``"batch"``, as ``matrix`` measures, but the stored ones where the head was
@@ -80,6 +82,7 @@ class Building(Finding):
                 features are brought to those of the extractor that the head was trained with. None without
                 ``adapters`` takes training images of the extractor.
             adapters: References of published adapters, in the order in which the features pass them.
+            normalisation: The old name of ``bn_policy``.
 
         Raises:
             IncompatibleError: The parts cannot be wired, or only with an adapter that was not asked for; carries the
@@ -96,8 +99,9 @@ class Building(Finding):
             raise UsageError(
                 f"data= expects a Split of images, got {type_of(data)}. Pass data.train of a data set."
             )
-        report = self.check(extractor, head)
+        policy = under_old_name(bn_policy, normalisation)
         first, second = self.store.resolve(extractor), self.store.resolve(head)
+        report = check_pair(self.store, first, second)
         given = [
             load_adapter(self.store, one) for one in ([adapters] if isinstance(adapters, str) else adapters)
         ]
@@ -111,9 +115,7 @@ class Building(Finding):
         places = route(*manifests, report, given, adapt=adapt, data=data)
         left, right = load(self.store, first), load(self.store, second)
         made = put_in(self.store, places, left, right, data)
-        return Recombination.of(
-            left, right, report, normalisation=normalisation, images=images, adapters=made
-        )
+        return Recombination.of(left, right, report, normalisation=policy, images=images, adapters=made)
 
     def publish_adapter(
         self, name: str, adapter: Adapter, *, version: str | None = None, about: About | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.components.loading import pinned
-from compatkit.components.pairs import check_pairs
+from compatkit.components.pairs import check_pair, check_pairs
 from compatkit.contracts.check import Report
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import UsageError
@@ -85,8 +85,7 @@ class Finding:
 
     def check(self, extractor: str, head: str, *, data: Data | None = None) -> Report:
         """Compare the contracts of an extractor and a head, and what was measured of them; reads no weights."""
-        left, right = self.store.resolve(extractor), self.store.resolve(head)
-        return check_pairs(self.store, [left], [right], data=data).report(str(left), str(right))
+        return check_pair(self.store, self.store.resolve(extractor), self.store.resolve(head), data=data)
 
     def check_all(
         self, extractors: str | Sequence[str], heads: str | Sequence[str], *, data: Data | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from compatkit.components.loading import load
 from compatkit.components.workspace.finding import Finding
-from compatkit.contracts.batchnorm import DEFAULT
+from compatkit.contracts.batchnorm import DEFAULT, under_old_name
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Measuring(Finding):
         heads: str | Sequence[str],
         data: Sequence[Split] | Mapping[str, Split] | None = None,
         *,
-        normalisation: str = DEFAULT,
+        bn_policy: str = DEFAULT,
         batch_size: int = 256,
         seed: int = 0,
         precision: str = "float32",
@@ -41,6 +41,7 @@ class Measuring(Finding):
         bridges: Mapping[tuple[str, str], Bridge] | None = None,
         progress: Progress | None = None,
         record: bool = True,
+        normalisation: str | None = None,
     ) -> Matrix:
         """Return what every extractor with every head reaches, on the extractor's own test set.
 
@@ -56,10 +57,10 @@ class Measuring(Finding):
                 the slash: ``mnist/train`` and ``mnist/test``), or a mapping from extractor pattern to test set. None
                 finds them again: where they lay when the extractor was published on this machine, else by name; with
                 ``fill="none"``, the images that it was last measured on.
-            normalisation: ``"batch"`` (as in the paper), ``"reestimate"``, ``"mix:16"`` or ``"running"``.
+            bn_policy: ``"batch"`` (as in the paper), ``"reestimate"``, ``"mix:16"`` or ``"running"``.
             batch_size: Images in a batch; part of the result unless under ``"running"``.
             seed: Of the order of the images, part of the result unless under ``"running"``.
-            precision: ``"float32"``, or ``"bfloat16"`` by autocast.
+            precision: ``"float32"``, or ``"bfloat16"`` (``"bf16"``) by autocast.
             device: Where to run, if anything runs; ``"auto"`` takes an accelerator where there is one.
             fill: ``"missing"`` measures what nothing is known of, ``"stale"`` also what changed since (another version
                 of the metric, other images of the same name, another head that gives the bound), ``"all"`` everything
@@ -72,6 +73,7 @@ class Measuring(Finding):
                 Under ``"batch"`` or ``"reestimate"``, where the head has batch normalisation.
             progress: Called with done, total and what is being done.
             record: Keep the figures in the registry as evidence, for ``check`` to read.
+            normalisation: The old name of ``bn_policy``.
 
         Raises:
             NotFound: A pattern matches nothing, or nothing fits the filters.
@@ -83,7 +85,8 @@ class Measuring(Finding):
         from compatkit.components.matrices.where import parse
         from compatkit.evaluation.conditions import Conditions
 
-        stand = {} if bridges is None else _standing(bridges, normalisation)
+        policy = under_old_name(bn_policy, normalisation)
+        stand = {} if bridges is None else _standing(bridges, policy)
         between = {pair: steps for pair, steps in {**(adapters or {}), **stand}.items() if steps}
         filters = parse(where)
         if data is None and check_fill(fill) != "none":
@@ -92,7 +95,7 @@ class Measuring(Finding):
             extractors=extractors,
             heads=heads,
             data=data,
-            terms=Conditions(normalisation, batch_size, seed, precision, device),
+            conditions=Conditions(policy, batch_size, seed, precision, device),
             where=filters,
             fill=check_fill(fill),
             adapters=between,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from compatkit.components.loading import load, unloaded
-from compatkit.contracts.batchnorm import DEFAULT
-from compatkit.contracts.cells import METRIC, METRIC_VERSION
+from compatkit.contracts.batchnorm import DEFAULT, under_old_name
+from compatkit.contracts.evidence import METRIC, METRIC_VERSION
 from compatkit.errors import UsageError
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.names import check_name
@@ -38,12 +38,13 @@ class Policing:
         data: Split | tuple[str, str] | None = None,
         tolerance: float = 0.0,
         metric: str = METRIC,
-        normalisation: str = DEFAULT,
+        bn_policy: str = DEFAULT,
         cap: int | None = None,
         seed: int = 0,
         batch_size: int = 256,
         across_major: bool = False,
         expected: int | Policy | Anything | None = ANY,
+        normalisation: str | None = None,
     ) -> Policy:
         """Say what new versions have to keep working with; see ``docs/policies.md``.
 
@@ -54,12 +55,13 @@ class Policing:
             data: Images that decide, or their name and digest.
             tolerance: Largest share of accuracy below the bound that passes, in [0, 1).
             metric: What is measured.
-            normalisation: As in ``matrix``; ``"running"`` where pairs are deployed with their stored statistics.
+            bn_policy: As in ``matrix``; ``"running"`` where pairs are deployed with their stored statistics.
             cap: Largest count of images, drawn class-balanced by ``seed``.
             seed: Of that draw and of the order of the images.
             batch_size: Images in a batch.
             across_major: Whether a new MAJOR version is bound too.
             expected: What must hold now (compare-and-swap): a revision's number, a policy, or None for no policy.
+            normalisation: The old name of ``bn_policy``.
 
         Raises:
             UsageError: A value is none that a policy can have.
@@ -84,7 +86,7 @@ class Policing:
             data=images,
             metric=metric,
             metric_version=METRIC_VERSION,
-            normalisation=normalisation,  # type: ignore[arg-type]
+            normalisation=under_old_name(bn_policy, normalisation),  # type: ignore[arg-type]
             tolerance=tolerance,
             cap=cap,
             seed=seed,

@@ -13,7 +13,6 @@ from compatkit.errors import CompatkitError, FormatError
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
 from compatkit.reports.document import SCHEMA as MATRIX
-from compatkit.reports.document import parse
 from compatkit.reports.matrix import Matrix
 
 SCHEMA = 1
@@ -56,7 +55,7 @@ class Record:
 
     def figures(self) -> Matrix | None:
         """Return its matrix."""
-        return None if self.matrix is None else parse(dumps(self.matrix))
+        return None if self.matrix is None else Matrix.from_json(dumps(self.matrix))
 
     def failed(self, error: BaseException) -> Record:
         """Return the record of the same run, ended by ``error``."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.cells import Cell
 from compatkit.contracts.codec import dumps
+from compatkit.contracts.evidence import Cell
 from compatkit.errors import Incomplete
 from compatkit.experiments.sweeps.records import Record
 

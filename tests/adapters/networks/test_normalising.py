@@ -91,11 +91,11 @@ def test_parts_without_batch_normalisation_come_back_and_no_policy_matters(
     images = tasks[0].data.test
     for policy in ("running", "batch", "mix:16"):
         given = images if policy == "mix:16" else None
-        made = registry.recombine("nets/a.extractor", "nets/b.head", normalisation=policy, images=given)
+        made = registry.recombine("nets/a.extractor", "nets/b.head", bn_policy=policy, images=given)
         logits.append(made.predict(images).positions)
         found = [one for one in made.report.findings if one.code == "normalisation-needed"]
         assert [one.severity for one in found] == ["informs"] and "changes nothing" in found[0].came
     assert all(torch.equal(one, logits[0]) for one in logits)
-    cells = registry.matrix("nets/a.extractor", "nets/b.head", [images], normalisation="mix:16")
-    again = registry.matrix("nets/a.extractor", "nets/b.head", [images], normalisation="running")
+    cells = registry.matrix("nets/a.extractor", "nets/b.head", [images], bn_policy="mix:16")
+    again = registry.matrix("nets/a.extractor", "nets/b.head", [images], bn_policy="running")
     assert again.settings["cells"]["taken"] == 1 and again.cells[0].restricted == cells.cells[0].restricted

@@ -366,10 +366,10 @@ def test_a_matrix_holds_bridges_that_leave_the_parts_as_they_are(
     pair = "zoo/two.extractor", "zoo/one.head"
     (found,) = registry.bridges_between(*pair, {pair[0]: images}, "ridge").values()
     bridges, data = {(found.extractor, found.head): found}, {"zoo/*": images}
-    matrix = registry.matrix(*pair, data, bridges=bridges, normalisation="reestimate")
+    matrix = registry.matrix(*pair, data, bridges=bridges, bn_policy="reestimate")
     assert matrix.settings["bridge"] == ["ridge in 1 cell"]
     with pytest.raises(UsageError, match="'running' would put stored ones in their place"):
-        registry.matrix(*pair, data, bridges=bridges, normalisation="running")
+        registry.matrix(*pair, data, bridges=bridges, bn_policy="running")
     with pytest.raises(
         UsageError, match=r"holds \('zoo/two.extractor', 'zoo/one.head'\) where .*two.extractor@1.0.0'"
     ):

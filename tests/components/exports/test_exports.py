@@ -90,7 +90,7 @@ def recombined(registry: ck.Registry, policy: str = "running", left: str = "a", 
     return registry.recombine(
         f"nets/{left}.extractor",
         f"nets/{right}.head",
-        normalisation=policy,
+        bn_policy=policy,
         images=IMAGES if policy not in ("batch", "running") else None,
     )
 
@@ -151,7 +151,7 @@ def test_halves_of_one_architecture_load_strictly_into_timm(
     made = registry.recombine(
         "nets/one.extractor",
         "nets/two.head",
-        normalisation=policy,
+        bn_policy=policy,
         images=data_set("left", channels=3, size=(32, 32), count=24).test
         if policy not in ("batch", "running")
         else None,

@@ -189,7 +189,7 @@ def test_a_part_alone_says_what_it_lacks(registry: ck.Registry, images: ck.Split
 
 
 def test_one_image_under_batch_statistics_is_warned_of(registry: ck.Registry, images: ck.Split) -> None:
-    made = registry.recombine("animals/left.extractor", "animals/right.head", normalisation="batch")
+    made = registry.recombine("animals/left.extractor", "animals/right.head", bn_policy="batch")
     with pytest.warns(BatchStatisticsWarning):
         made.predict(images.images[0])
     assert len(made.predict(images.images[:8])) == 8

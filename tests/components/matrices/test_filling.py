@@ -21,10 +21,10 @@ from small import data_set, quick, write_packs
 import compatkit as ck
 from compatkit.adapters.stitching.seam import build_adapter
 from compatkit.components.matrices import filling
-from compatkit.contracts import cells
-from compatkit.contracts.adaptation import cast
-from compatkit.contracts.cells import Cell
+from compatkit.contracts import evidence as cells
+from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import About, function_digest
+from compatkit.contracts.stitch import cast
 from compatkit.errors import DataError, NotFound, UsageError
 from compatkit.evaluation import matrix as measuring
 from compatkit.evaluation.adapter import Adapter
@@ -109,7 +109,7 @@ def test_the_bound_is_found_where_its_head_is_no_column(registry: ck.Registry, t
 @pytest.mark.parametrize(
     "settings",
     [
-        {"normalisation": "running"},
+        {"bn_policy": "running"},
         {"batch_size": 16},
         {"batch_size": 16, "seed": 1},
         {"precision": "bfloat16"},
@@ -129,8 +129,8 @@ def test_other_conditions_are_other_cells(
 
 
 def test_what_changes_nothing_takes_the_same_cell(registry: ck.Registry, tests: list[ck.Split]) -> None:
-    registry.matrix(LEFT, RIGHT, tests, normalisation="running")
-    found = registry.matrix(LEFT, RIGHT, tests, normalisation="running", seed=9, batch_size=5, fill="none")
+    registry.matrix(LEFT, RIGHT, tests, bn_policy="running")
+    found = registry.matrix(LEFT, RIGHT, tests, bn_policy="running", seed=9, batch_size=5, fill="none")
     assert counts(found)["taken"] == 1
     assert found.cells[0].settings["batch_size"] == 256  # as it was measured
 
@@ -276,11 +276,11 @@ def test_several_data_sets_of_which_none_is_the_extractors_own_are_told(
     registry: ck.Registry, tests: list[ck.Split]
 ) -> None:
     for name, split in zip(("a/test", "b/test"), tests, strict=True):
-        registry.matrix(LEFT, RIGHT, {"*": split.renamed(name)}, normalisation="running")
+        registry.matrix(LEFT, RIGHT, {"*": split.renamed(name)}, bn_policy="running")
     with pytest.raises(
         DataError, match=r"left.extractor@1.0.0 was measured on a/test, b/test, and it was trained on"
     ):
-        registry.matrix(LEFT, RIGHT, fill="none", normalisation="running")
+        registry.matrix(LEFT, RIGHT, fill="none", bn_policy="running")
 
 
 def test_filters_choose_components_and_cells(
@@ -374,7 +374,7 @@ def test_what_nothing_fits_is_told(registry: ck.Registry, tests: list[ck.Split])
     with pytest.raises(UsageError, match=r"Unknown fill 'misssing'.*Did you mean 'missing'"):
         registry.matrix(*BOTH, tests, fill="misssing")
     with pytest.raises(UsageError, match="Unknown normalisation"):
-        registry.matrix(*BOTH, tests, normalisation="layer")
+        registry.matrix(*BOTH, tests, bn_policy="layer")
     with pytest.raises(UsageError, match=r"expected a whole number, got 2\.5"):
         registry.matrix(*BOTH, tests, batch_size=2.5)  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ import pytest
 from measured import cell
 
 from compatkit.components.matrices.where import parse
-from compatkit.contracts.cells import Cell
+from compatkit.contracts.evidence import Cell
 from compatkit.errors import UsageError
 from compatkit.registry.index.search import Query
 

@@ -1,7 +1,7 @@
 """What can stand between an extractor and a head: adapters as plain values, and the port that each leaves behind.
 
 Nothing here holds a tensor: an adapter is a blueprint, so that a check names the very adapter that a recombination
-would put in. ``adapters/seam.py`` builds the modules, ``wiring.py`` chooses them.
+would put in. ``adapters/seam.py`` builds the modules, ``match.py`` chooses them.
 """
 
 from __future__ import annotations

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from measured import ASKED, settings
+from measured import ASKED, circumstances, settings
 
-from compatkit.contracts import cells
-from compatkit.evaluation.keys import conditions, is_kept, moved, question
+from compatkit.contracts import evidence as cells
+from compatkit.evaluation.conditions import is_kept, key_of, question_of, stale_reason
 
 BATCH = {"policy": "batch", "batch_size": 30, "seed": 1}
 """100 images in four batches."""
 
 
 def test_a_key_written_out() -> None:
-    assert conditions(settings(**BATCH, bound="value:sha256:ab")) == {
+    assert key_of(settings(**BATCH, bound="value:sha256:ab")) == {
         "metric": "recombination_accuracy",
         "metric_version": cells.METRIC_VERSION,
         "data": ASKED["data_digest"],
@@ -65,20 +65,18 @@ THE_SAME_CELL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 def adapted(changes: dict[str, Any]) -> dict[str, Any]:
     """Return settings with adapters, which ``settings`` has no name for."""
-    from compatkit.evaluation.keys import circumstances
-
     inside = {**ASKED, **{name: one for name, one in changes.items() if name in (*ASKED, "adapters")}}
     return {**circumstances(**inside), **{n: o for n, o in changes.items() if n not in inside}}
 
 
 @pytest.mark.parametrize(("base", "change"), ANOTHER_CELL.values(), ids=ANOTHER_CELL)
 def test_what_makes_another_cell(base: dict[str, Any], change: dict[str, Any]) -> None:
-    assert conditions(adapted(base)) != conditions(adapted({**base, **change}))
+    assert key_of(adapted(base)) != key_of(adapted({**base, **change}))
 
 
 @pytest.mark.parametrize(("base", "change"), THE_SAME_CELL.values(), ids=THE_SAME_CELL)
 def test_what_makes_no_other_cell(base: dict[str, Any], change: dict[str, Any]) -> None:
-    assert conditions(adapted(base)) == conditions(adapted({**base, **change}))
+    assert key_of(adapted(base)) == key_of(adapted({**base, **change}))
 
 
 def test_a_new_version_of_the_metric_is_another_key_of_the_same_question(
@@ -87,35 +85,35 @@ def test_a_new_version_of_the_metric_is_another_key_of_the_same_question(
     before = settings()
     monkeypatch.setattr(cells, "METRIC_VERSION", "2")
     after = settings()
-    assert conditions(before) != conditions(after) and question(before) == question(after)
-    told = moved(conditions(after), conditions(before), before)
+    assert key_of(before) != key_of(after) and question_of(before) == question_of(after)
+    told = stale_reason(key_of(after), key_of(before), before)
     assert told == "the metric recombination_accuracy moved from version 1 to 2"
 
 
 def test_other_images_of_the_same_name_are_the_same_question() -> None:
     before, after = settings(), settings(data_digest="data:sha256:" + "c" * 64)
-    assert question(before) == question(after) != question(settings(data="b/test"))
-    told = moved(conditions(after), conditions(before), before)
+    assert question_of(before) == question_of(after) != question_of(settings(data="b/test"))
+    told = stale_reason(key_of(after), key_of(before), before)
     assert told.startswith("the images of a/test are others now (data:") and "now data:cccccccccccc)" in told
 
 
 def test_samples_of_the_same_name_are_questions_of_their_own() -> None:
     whole, some = settings(), settings(data_digest="data:sha256:b", sample=True)
     other = settings(data_digest="data:sha256:c", sample=True)
-    assert len({question(one) for one in (whole, some, other)}) == 3
+    assert len({question_of(one) for one in (whole, some, other)}) == 3
 
 
 def test_another_bound_is_the_same_question_and_a_missing_one_takes_any() -> None:
     none, one, two = (settings(bound=bound) for bound in ("", "value:sha256:" + "1" * 64, "value:sha256:2"))
-    assert question(none) == question(one) == question(two)
-    assert is_kept(conditions(none), conditions(one)) and is_kept(conditions(none), conditions(none))
-    assert not is_kept(conditions(one), conditions(none)) and not is_kept(conditions(one), conditions(two))
-    told = moved(conditions(one), conditions(none), none)
+    assert question_of(none) == question_of(one) == question_of(two)
+    assert is_kept(key_of(none), key_of(one)) and is_kept(key_of(none), key_of(none))
+    assert not is_kept(key_of(one), key_of(none)) and not is_kept(key_of(one), key_of(two))
+    told = stale_reason(key_of(one), key_of(none), none)
     assert told == "the bound is of another head now (none, now value:111111111111)"
 
 
 def test_all_that_moved_is_told() -> None:
     before = settings(metric_version="0")
     after = settings(data_digest="data:sha256:d", bound="value:sha256:e")
-    told = moved(conditions(after), conditions(before), before)
+    told = stale_reason(key_of(after), key_of(before), before)
     assert [part.split()[1] for part in told.split("; ")] == ["metric", "images", "bound"]

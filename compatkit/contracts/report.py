@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
-from typing import Any, Literal, get_args
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, Protocol, get_args
 
 import attrs
 
-from compatkit.contracts.cells import Grade
 from compatkit.contracts.display import Shown
-from compatkit.errors import UsageError
+from compatkit.contracts.evidence import Grade
+from compatkit.errors import UnknownName, UsageError
 
 Level = Literal["structural", "data", "protocol", "statistical", "empirical"]
 Severity = Literal["refuses", "adaptable", "warns", "informs", "promises"]
@@ -168,9 +169,25 @@ class Report(Shown):
         return "\n".join(lines)
 
 
-def codes_of(findings: Iterable[Finding]) -> Codes:
-    """Return code and severity of findings, each once, in their order."""
-    return tuple(dict.fromkeys([(one.code, one.severity) for one in findings]))
+class Coded(Protocol):
+    """A finding, or what a rule found and has not told yet."""
+
+    @property
+    def code(self) -> str:
+        """Stable identifier."""
+        ...
+
+    @property
+    def severity(self) -> Severity:
+        """How much it matters."""
+        ...
+
+
+def codes_of(found: Sequence[Coded]) -> Codes:
+    """Return code and severity of what was found, each once, in order."""
+    if len(found) == 1:  # as of most pairs
+        return ((found[0].code, found[0].severity),)
+    return tuple(dict.fromkeys([(one.code, one.severity) for one in found]))
 
 
 def requirement(level: str) -> Requirement:
@@ -182,8 +199,118 @@ def requirement(level: str) -> Requirement:
     for known in REQUIREMENTS:
         if level == known:
             return known
-    near = get_close_matches(level, REQUIREMENTS, n=1)
+    near = difflib.get_close_matches(level, REQUIREMENTS, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise UsageError(
         f"Cannot require {level!r}; expected one of {', '.join(REQUIREMENTS)}.{hint}", subject=level
     )
+
+
+@attrs.frozen
+class Outline:
+    """A report without its texts.
+
+    Attributes:
+        answers: Wiring, promise and evidence.
+        codes: Of all findings, each once.
+    """
+
+    answers: Report
+    codes: Codes
+
+
+@attrs.frozen
+class Group:
+    """A finding that pairs have in common.
+
+    Attributes:
+        pairs: How many have it; what is expected and came may differ between them.
+        extractor: Reference, of the first such pair.
+        head: Reference, of the same pair.
+        example: The finding as it is said of that pair.
+    """
+
+    code: str
+    severity: Severity
+    pairs: int
+    extractor: str
+    head: str
+    example: Finding
+
+
+@attrs.frozen(repr=False, eq=False)
+class Outlines(Shown):
+    """What is known of every extractor with every head before a weight is read.
+
+    Attributes:
+        extractors: References of the rows.
+        heads: References of the columns.
+        outlines: One a pair, row by row.
+    """
+
+    extractors: tuple[str, ...]
+    heads: tuple[str, ...]
+    outlines: tuple[tuple[Outline, ...], ...]
+    _report: Callable[[str, str], Report]
+
+    def report(self, extractor: str, head: str) -> Report:
+        """Return the report of a pair, with all its findings.
+
+        Raises:
+            UnknownName: One of the two references is not among those that were checked.
+        """
+        _check_known(extractor, self.extractors, "extractor")
+        _check_known(head, self.heads, "head")
+        return self._report(extractor, head)
+
+    def pairs(self) -> Iterator[tuple[str, str, Outline]]:
+        """Yield extractor, head and outline of every pair, row by row."""
+        for extractor, row in zip(self.extractors, self.outlines, strict=True):
+            for head, outline in zip(self.heads, row, strict=True):
+                yield extractor, head, outline
+
+    def counts(self) -> dict[Word, int]:
+        """Return how many pairs each word is said of, the best word first; those said of none are left out."""
+        outlines = Counter(id(outline) for row in self.outlines for outline in row)
+        said: Counter[Word] = Counter()
+        for outline in {id(one): one for row in self.outlines for one in row}.values():
+            said[outline.answers.word] += outlines[id(outline)]
+        return {word: said[word] for word in WORDS if word in said}
+
+    def summary(self) -> str:
+        """Return how many pairs each word is said of, in one line."""
+        said = ", ".join(f"{count:,} {word}" for word, count in self.counts().items())
+        pairs = len(self.extractors) * len(self.heads)
+        return f"{pairs:,} pair{'' if pairs == 1 else 's'}" + (f": {said}" if said else "")
+
+    def groups(self) -> list[Group]:
+        """Return the distinct findings by code and severity: the gravest severity first, then the most frequent."""
+        count: Counter[tuple[str, Severity]] = Counter()
+        first: dict[tuple[str, Severity], tuple[str, str]] = {}
+        for extractor, head, outline in self.pairs():
+            count.update(outline.codes)
+            for code in outline.codes:
+                if code not in first:
+                    first[code] = extractor, head
+        ranked = sorted(count, key=lambda one: (SEVERITIES.index(one[1]), -count[one]))
+        return [Group(*code, count[code], *first[code], self._example(code, *first[code])) for code in ranked]
+
+    def unsatisfied(self, level: str) -> list[tuple[str, str]]:
+        """Return the pairs that are less than ``level``, as ``Report.satisfies`` has it.
+
+        Raises:
+            UsageError: There is no such level.
+        """
+        wanted = requirement(level)
+        return [(one, head) for one, head, outline in self.pairs() if not outline.answers.satisfies(wanted)]
+
+    def _example(self, code: tuple[str, Severity], extractor: str, head: str) -> Finding:
+        findings = self._report(extractor, head).findings
+        return next(one for one in findings if (one.code, one.severity) == code)
+
+
+def _check_known(reference: str, known: tuple[str, ...], what: str) -> None:
+    if reference not in known:
+        near = difflib.get_close_matches(reference, known, n=3, cutoff=0.4)
+        hint = f"near names: {', '.join(near)}" if near else f"there are {len(known)}"
+        raise UnknownName(f"no {what} {reference!r} was checked; {hint}", subject=reference)

@@ -1,4 +1,4 @@
-"""The walk along one seam: what differs between an output and an input, and which adapter mends it.
+"""Whether what leaves one component can enter the other, and through which adapters: the structural level.
 
 Where the ports differ and an adapter mends it, the walk goes on with the port that the adapter leaves behind. So what
 differs comes in the order of the adapters: ``cast`` to a wider type before all arithmetic, ``drop-tokens``, ``pool`` or
@@ -9,17 +9,18 @@ count alone does not tell the grid), and ``project`` in the head's layout and at
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
 import attrs
 
-from compatkit.contracts.adaptation import behind, cast, drop_tokens, needed, permute, pool, project, resize
-from compatkit.contracts.contract import Blueprint, Port
+from compatkit.contracts.contract import Blueprint, Data, Port
 from compatkit.contracts.ports import (
     AtSize,
     Sides,
     agree,
+    at_size,
     by,
     grid,
     grid_at,
@@ -28,7 +29,19 @@ from compatkit.contracts.ports import (
     shown,
     spatial_at,
 )
-from compatkit.contracts.verdict import Finding, Severity
+from compatkit.contracts.report import Finding, Severity
+from compatkit.contracts.stitch import (
+    behind,
+    cast,
+    drop_tokens,
+    needed,
+    on_port,
+    permute,
+    pool,
+    project,
+    resize,
+)
+from compatkit.errors import IncompatibleError
 
 BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 """Between these types features can be converted."""
@@ -38,11 +51,41 @@ AVERAGED = "not averaged", "averaged over positions"
 SAME_TENSORS = "cut both networks where the same tensors cross"
 
 
+class Outputs(NamedTuple):
+    """All that wiring depends on of an extractor: what it gives, and the size of its images."""
+
+    ports: tuple[Port, ...]
+    size: Sides
+
+
+class Inputs(NamedTuple):
+    """All that wiring depends on of a head.
+
+    Attributes:
+        names: Of its inputs.
+        taken: What they take, at the size of the images that the head was trained on.
+    """
+
+    names: tuple[str, ...]
+    taken: tuple[AtSize, ...]
+
+
+def outputs_of(ports: Sequence[Port], data: Data) -> Outputs:
+    """Return the outputs of an extractor of such images."""
+    return Outputs(tuple(ports), data.size)
+
+
+def inputs_of(ports: Sequence[Port], data: Data) -> Inputs:
+    """Return the inputs of a head that was trained on such images."""
+    return Inputs(tuple([port.name for port in ports]), tuple([at_size(port, data.size) for port in ports]))
+
+
 class Difference(NamedTuple):
-    """What differs at a seam; many pairs need no more than code and severity, so that the rest is kept short.
+    """What differs at a seam.
 
     Attributes:
         adapter: What mends it, for adaptable differences.
+        place: Of the port; None for what differs between all ports.
     """
 
     code: str
@@ -51,11 +94,69 @@ class Difference(NamedTuple):
     came: str
     remedy: str = ""
     adapter: Blueprint | None = None
+    place: int | None = None
 
-    def finding(self, whose: str) -> Finding:
-        """Return it in full."""
+    def finding(self, given: Outputs, asked: Inputs) -> Finding:
+        """Return it in full; it lies between these two."""
         remedy = self.remedy if self.adapter is None else needed(self.adapter)
+        whose = "head inputs expect, extractor outputs give"
+        if self.place is not None:
+            names = asked.names[self.place], given.ports[self.place].name
+            whose = f"head input {names[0]!r} expects, extractor output {names[1]!r} gives"
         return Finding(self.code, "structural", self.severity, self.expected, self.came, whose, remedy)
+
+
+def wiring(given: Outputs, asked: Inputs, fitted: bool = False) -> Sequence[Difference]:
+    """Return what keeps the extractor's outputs from entering the head as they are.
+
+    One output and one input are wired whatever their names; several are matched by name, in order.
+
+    Args:
+        given: Of the extractor.
+        asked: Of the head.
+        fitted: Find a projection also where the widths are equal.
+    """
+    names, ports = asked.names, given.ports
+    if len(ports) == len(names) == 1:
+        return Walk(ports[0], asked.taken[0], given.size, fitted, 0).differences()
+    came = tuple(port.name for port in ports)
+    if came != names:
+        expected, gives = [f"{len(one)} tensors ({', '.join(one)})" for one in (names, came)]
+        return [Difference("ports-differ", "refuses", expected, gives, SAME_TENSORS)]
+    return [
+        one
+        for place, (port, taken) in enumerate(zip(ports, asked.taken, strict=True))
+        for one in Walk(port, taken, given.size, fitted, place).differences()
+    ]
+
+
+def adapters_for(
+    outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data, *, fitted: bool = False
+) -> tuple[Blueprint, ...]:
+    """Return the adapters that make the outputs enter the head, in order; none where they do already.
+
+    Each is the remedy of one adaptable difference that ``wiring`` finds.
+
+    Args:
+        outputs: Of the extractor.
+        inputs: Of the head.
+        data: Images of the extractor: the sizes at its outputs follow from their size.
+        head_data: Images that the head was trained on.
+        fitted: Put a projection in also where the widths are equal.
+
+    Raises:
+        IncompatibleError: No adapters make the ports fit.
+    """
+    given, asked = outputs_of(outputs, data), inputs_of(inputs, head_data)
+    found, count = wiring(given, asked, fitted), len(outputs)
+    refused = [str(one.finding(given, asked)) for one in found if one.severity == "refuses"]
+    if refused:
+        raise IncompatibleError("No adapter makes these parts fit:\n" + "\n".join(refused))
+    return tuple(
+        on_port(one.adapter, one.place, count) if count > 1 and one.place is not None else one.adapter
+        for one in found
+        if one.adapter is not None
+    )
 
 
 @attrs.define
@@ -67,12 +168,14 @@ class Walk:
         taken: What the head takes, at the size of the images that it was trained on.
         size: Of the extractor's images.
         fitted: Whether a projection is fitted in any case, and the features brought to where it is.
+        place: Of the port.
     """
 
     port: Port
     taken: AtSize
     size: Sides
     fitted: bool = False
+    place: int = 0
     found: list[Difference] = attrs.field(factory=list)
 
     def differences(self) -> list[Difference]:
@@ -103,15 +206,21 @@ class Walk:
         return self.found
 
     def _says(
-        self, code: str, expected: str, came: str, remedy: str = "", severity: Severity = "warns"
+        self,
+        code: str,
+        expected: str,
+        came: str,
+        remedy: str = "",
+        severity: Severity = "warns",
+        adapter: Blueprint | None = None,
     ) -> None:
-        self.found.append(Difference(code, severity, expected, came, remedy))
+        self.found.append(Difference(code, severity, expected, came, remedy, adapter, self.place))
 
     def _refuses(self, code: str, expected: str, came: str, remedy: str) -> None:
         self._says(code, expected, came, remedy, "refuses")
 
     def _adapts(self, code: str, expected: str, came: str, adapter: Blueprint) -> None:
-        self.found.append(Difference(code, "adaptable", expected, came, "", adapter))
+        self._says(code, expected, came, "", "adaptable", adapter)
         self.port = behind(self.port, adapter)
 
     def _dtype(self, *, at_the_end: bool) -> None:
@@ -205,9 +314,9 @@ class Walk:
         given, asked = self.port.channels, self.taken.channels
         if self._projects and isinstance(given, int) and isinstance(asked, int):
             adapter = project(self.port, asked, self.taken.range == "nonnegative", self.size)
-            text = f"{asked} channels", f"{given} channels"
             # Nothing but the dtype is looked at afterwards, so that the port behind it is not needed.
-            self.found.append(Difference("channels-differ", "adaptable", *text, "", adapter))
+            text = f"{asked} channels", f"{given} channels"
+            self._says("channels-differ", *text, "", "adaptable", adapter)
 
 
 def _unknown_sides(size: Sides) -> str:

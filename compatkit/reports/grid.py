@@ -1,0 +1,119 @@
+"""Cells of extractors and heads as a plain value, checked once: what every report of a matrix is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import attrs
+
+from compatkit.contracts.display import Shown
+from compatkit.contracts.evidence import Cell, Figure, Part
+from compatkit.errors import UsageError
+
+LEAST, MOST = -1e-9, 1 + 1e-9  # Rounding of a Wilson end that should be exactly 0 or 1.
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as JSON keeps it, so that a matrix read back equals the one written."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if (
+        value is None
+        or isinstance(value, str | bool | int)
+        or (isinstance(value, float) and math.isfinite(value))
+    ):
+        return value
+    raise UsageError(
+        f"a setting of a matrix must be a JSON value, got {type(value).__name__} {value!r}", subject=value
+    )
+
+
+@attrs.frozen(repr=False)
+class Grid(Shown):
+    """Extractors are rows, heads are columns, cells hold the figures.
+
+    Attributes:
+        extractors: Rows, in the order shown.
+        heads: Columns, in the order shown.
+        cells: At most one a pair, any order; a pair without one reads as not measured.
+        settings: What all cells have in common (JSON values), shown in the title.
+
+    Raises:
+        UsageError: A reference appears twice, a cell belongs to no row or column or is given twice, a
+            figure lies outside its range, or a setting is no JSON value.
+    """
+
+    extractors: tuple[Part, ...] = attrs.field(converter=tuple)
+    heads: tuple[Part, ...] = attrs.field(converter=tuple)
+    cells: tuple[Cell, ...] = attrs.field(converter=tuple)
+    settings: Mapping[str, Any] = attrs.field(factory=dict, converter=_plain)
+    _places: dict[tuple[str, str], Cell] = attrs.field(init=False, eq=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        rows, columns = _references(self.extractors, "extractor"), _references(self.heads, "head")
+        for cell in self.cells:
+            for name, known, what in ((cell.extractor, rows, "extractor"), (cell.head, columns, "head")):
+                if name not in known:
+                    raise UsageError(
+                        f"a cell names the {what} {name!r}, which is not in the matrix", subject=cell
+                    )
+            if (cell.extractor, cell.head) in self._places:
+                raise UsageError(f"two cells for the pair {cell.extractor!r}, {cell.head!r}", subject=cell)
+            _check_figures(cell)
+            self._places[cell.extractor, cell.head] = cell
+
+    def find(self, extractor: str, head: str) -> Cell | None:
+        """Return the cell of two exact references, or None where the pair was not measured."""
+        return self._places.get((extractor, head))
+
+    def __len__(self) -> int:
+        return sum(cell.state != "left-out" for cell in self.cells)
+
+    def __iter__(self) -> Iterator[Cell]:
+        for extractor, head in product(self.extractors, self.heads):
+            cell = self.find(extractor.reference, head.reference)
+            if cell is not None and cell.state != "left-out":
+                yield cell
+
+
+def _references(parts: tuple[Part, ...], what: str) -> set[str]:
+    seen: set[str] = set()
+    for part in parts:
+        if part.reference in seen:
+            raise UsageError(f"the {what} {part.reference!r} is in the matrix twice", subject=part)
+        seen.add(part.reference)
+    return seen
+
+
+def _check_figures(cell: Cell) -> None:
+    figures: dict[str, Figure | None] = {
+        name: getattr(cell, name) for name in ("restricted", "unrestricted", "bound")
+    }
+    for one in cell.ladder:
+        figures |= {f"{one.name} agreement": one.agreement, f"{one.name} accuracy": one.accuracy}
+    for name, figure in figures.items():
+        if figure is None:
+            continue
+        if not (
+            LEAST <= figure.accuracy <= MOST
+            and LEAST <= figure.low <= MOST
+            and LEAST <= figure.high <= MOST
+            and 0 <= figure.correct <= figure.count
+        ):
+            raise UsageError(
+                f"the figure {name!r} of the pair {cell.extractor!r}, {cell.head!r} must hold shares in "
+                f"[0, 1] and no more right answers than images, got {figure}",
+                subject=cell,
+            )
+    others = (cell.chance, cell.recovered, *(cell.difference or ()))
+    if not all(map(math.isfinite, filter(None, others))):
+        raise UsageError(
+            f"chance, recovered and difference of the pair {cell.extractor!r}, {cell.head!r} must be finite, "
+            f"got {others}",
+            subject=cell,
+        )
