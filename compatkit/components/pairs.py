@@ -49,7 +49,8 @@ def check_pair(store: Store, extractor: Reference, head: Reference, *, data: Dat
     left, right = store.manifest(extractor), store.manifest(head)
     lefts, rights = {names[0]: left}, {names[1]: right}
     cells, channels = measured(store, lefts, rights).get(names, ()), _channels(store, lefts, rights)
-    return report_of(left, right, names, data=data, evidence=cells, channels=channels)
+    own = names in _own(store, lefts, rights)
+    return report_of(left, right, names, data=data, evidence=cells, channels=channels, own=own)
 
 
 def check_pairs(store: Store, extractors: Wanted, heads: Wanted, *, data: Data | None = None) -> Verdicts:

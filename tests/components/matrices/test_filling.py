@@ -339,14 +339,14 @@ def test_images_are_found_again_without_data(from_packs: ck.Registry) -> None:
     assert {cell.restricted.count for cell in found.cells if cell.restricted} == {
         12
     }  # the subsets trained on
-    assert from_packs.recombine(LEFT, RIGHT, normalisation="reestimate").estimated["data"]["images"] == 120
+    assert from_packs.recombine(LEFT, RIGHT, bn_policy="reestimate").estimated["data"]["images"] == 120
 
 
 def test_images_that_were_not_found_again_are_told(from_packs: ck.Registry, tmp_path: Path) -> None:
     (tmp_path / "left.npz").unlink()
     for ask in (
         lambda: from_packs.matrix(*BOTH),
-        lambda: from_packs.recombine(LEFT, RIGHT, normalisation="mix:8"),
+        lambda: from_packs.recombine(LEFT, RIGHT, bn_policy="mix:8"),
     ):
         with (
             pytest.warns(UserWarning, match=r"left\.npz, which cannot be loaded"),
