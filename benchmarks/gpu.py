@@ -27,9 +27,9 @@ from torch import nn
 from trainer_steps import AUGMENT, data
 
 import compatkit as ck
-from compatkit.training.beginning import begun
 from compatkit.training.execution import Mode
 from compatkit.training.loop import Loop
+from compatkit.training.prepare import begun
 from compatkit.training.profiling import profile
 
 ADDED, FLOOR, ASIDE = 1.01, 0.6, 0.02

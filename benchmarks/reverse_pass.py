@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split
-from compatkit.training.beginning import Begun, begun
-from compatkit.training.optimisation import Optimisation
+from compatkit.training.optim import Optimisation
+from compatkit.training.prepare import Begun, begun
 
 PAPER = 41.86
 """Per cent more time an epoch, as the paper states for its texture-shape network."""

@@ -21,14 +21,13 @@ from compatkit.contracts.contract import Blueprint, Data
 from compatkit.data.dataset import DataSet, Split
 from compatkit.experiments.sweeps.ensembles import Ensemble, quiet
 from compatkit.plugins import RunPlugins
-from compatkit.training.beginning import Begun
+from compatkit.training.batches.sources import Placing
 from compatkit.training.loop import Loop
-from compatkit.training.optimisation import Optimisation
+from compatkit.training.optim import Optimisation, Schedule
 from compatkit.training.precision import Precision
-from compatkit.training.schedules import Schedule
+from compatkit.training.prepare import Begun
 from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Resolved
-from compatkit.training.sources import Placing
 from compatkit.training.state import TaskState
 
 IMAGES, CLASSES, RATE = 4096, 10, 0.01

@@ -37,13 +37,12 @@ from compatkit.contracts.contract import Blueprint, Data
 from compatkit.data.dataset import DataSet, Split
 from compatkit.hooks import effect
 from compatkit.plugins import RunPlugins
+from compatkit.training.batches.sources import Placing
 from compatkit.training.loop import Loop
-from compatkit.training.optimisation import Optimisation
+from compatkit.training.optim import Optimisation, Schedule
 from compatkit.training.precision import Precision
-from compatkit.training.schedules import Schedule
 from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Resolved
-from compatkit.training.sources import Placing
 from compatkit.training.state import TaskState
 
 IDLE = ("first", "second", "third")

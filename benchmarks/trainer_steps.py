@@ -20,9 +20,9 @@ from torch import nn
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split
-from compatkit.training.beginning import begun
 from compatkit.training.loop import Loop
 from compatkit.training.precision import has_fast_bf16
+from compatkit.training.prepare import begun
 
 BATCH, STEPS = 64, 4
 JOINT, DEFAULTS = 1.02, 1.5

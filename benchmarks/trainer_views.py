@@ -20,7 +20,7 @@ from registry_measuring import Contestant, compete
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split
-from compatkit.training.beginning import begun
+from compatkit.training.prepare import begun
 
 CLASSES = tuple("0123456789")
 GATES = {"eager": 1.5, "compile+graph": 1.2}

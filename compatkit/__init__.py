@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts
     from compatkit.training import testing
+    from compatkit.training.evaluating import EarlyStopping
     from compatkit.training.fit import Fit
     from compatkit.training.measuring import Measurement, measure
+    from compatkit.training.optim import Schedule
     from compatkit.training.pretraining import Pretraining
     from compatkit.training.recording import LayerCall
-    from compatkit.training.schedules import Schedule
     from compatkit.training.set_up import SetUp
     from compatkit.training.state import AuxiliaryHead, TaskState
     from compatkit.training.step import Batch, Step
-    from compatkit.training.stopping import EarlyStopping
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
 
@@ -62,7 +62,7 @@ _HOMES = {
     "Contract": "compatkit.contracts.contract",
     "DataSet": "compatkit.data.dataset",
     "Difference": "compatkit.registry.versions.differences",
-    "EarlyStopping": "compatkit.training.stopping",
+    "EarlyStopping": "compatkit.training.evaluating",
     "Finding": "compatkit.contracts.check",
     "Fit": "compatkit.training.fit",
     "Label": "compatkit.contracts.contract",
@@ -77,7 +77,7 @@ _HOMES = {
     "Recombination": "compatkit.evaluation.recombination",
     "Registry": "compatkit.components.workspace",
     "Report": "compatkit.contracts.check",
-    "Schedule": "compatkit.training.schedules",
+    "Schedule": "compatkit.training.optim",
     "SetUp": "compatkit.training.set_up",
     "Split": "compatkit.data.dataset",
     "Step": "compatkit.training.step",

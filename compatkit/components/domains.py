@@ -20,8 +20,8 @@ from compatkit.data.split import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.matrix import LoadedPart, measure
 from compatkit.plugins import Use, as_use
-from compatkit.training.beginning import Statistics
 from compatkit.training.fit import Fit
+from compatkit.training.prepare import Statistics
 from compatkit.training.state import AuxiliaryHead
 from compatkit.training.task import Task
 from compatkit.training.trainer import Trainer

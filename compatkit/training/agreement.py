@@ -13,9 +13,9 @@ from compatkit.training.randomness import reseed, states
 
 if TYPE_CHECKING:
     from compatkit.training.execution import Execution
-    from compatkit.training.lanes import Lane
     from compatkit.training.loop import Loop
     from compatkit.training.objective import Outcome
+    from compatkit.training.task_loop import Lane
 
 TOLERANCE = {"float32": 1e-4, "bf16": 5e-2}
 """Largest norm of a difference of all gradients, as a share of their norm."""
@@ -63,7 +63,7 @@ def draws(loop: Loop, lane: Lane) -> bool:
 
 def disagreement(loop: Loop, lane: Lane) -> str | None:
     """Return how a compiled loss differs from the eager one, or why it cannot be compiled; None where it is right."""
-    from compatkit.training.compilation import Compiled
+    from compatkit.training.objective import Compiled
 
     try:
         expected = _gradients(loop, lane, lane.objective)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from compatkit.training.agreement import untouched
-from compatkit.training.ledger import Measured
+from compatkit.training.loss_history import Measured
 from compatkit.training.step import Step
 
 if TYPE_CHECKING:
-    from compatkit.training.lanes import Lane
     from compatkit.training.loop import Loop
+    from compatkit.training.task_loop import Lane
 
 WARM_UP = 3
 """Steps on a stream of their own before the capture, as torch asks for."""

@@ -11,8 +11,8 @@ import torch
 from compatkit.training.agreement import disagreement, draws, replay_disagreement
 
 if TYPE_CHECKING:
-    from compatkit.training.lanes import Lane
     from compatkit.training.loop import Loop
+    from compatkit.training.task_loop import Lane
 
 Mode = Literal["eager", "compile", "graph", "compile+graph"]
 Asked = Literal["auto", "eager", "compile", "graph", "compile+graph"]

@@ -10,24 +10,21 @@ from torch import Tensor
 
 from compatkit.errors import UsageError
 from compatkit.plugins import RunPlugins
-from compatkit.training.accumulation import pieces, together
-from compatkit.training.averaging import Averages, Averaging
 from compatkit.training.capture import Captured
 from compatkit.training.distributed import ALONE, World
-from compatkit.training.exchange import Exchange
+from compatkit.training.dry_run import rehearse
 from compatkit.training.execution import EAGER, Execution
-from compatkit.training.further import SEPARATE, passes
-from compatkit.training.lanes import Lane
-from compatkit.training.ledger import Measured
-from compatkit.training.optimisation import Optimisation, set_rate
+from compatkit.training.loss_history import Measured
+from compatkit.training.optim import Averages, Averaging, Optimisation, Schedule, set_rate
 from compatkit.training.randomness import reseed
 from compatkit.training.reach import check_reach
-from compatkit.training.rehearsing import rehearse
-from compatkit.training.schedules import Schedule
+from compatkit.training.replicas import Exchange, even_statistics
 from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Resolved
 from compatkit.training.state import TaskState
-from compatkit.training.step import NO_LABEL, Step
+from compatkit.training.step import NO_LABEL, Step, pieces, together
+from compatkit.training.task_loop import Lane
+from compatkit.training.views import SEPARATE, passes
 
 NETWORK = "network/"
 """Before a task's name: the optimiser of its extractor and head."""
@@ -143,6 +140,10 @@ class Loop:
         """
         for lane in self.lanes.values():
             lane.source.go_on_from(number)
+
+    def even_statistics(self) -> None:
+        """Average the running statistics of all processes; see ``replicas.even_statistics``."""
+        even_statistics(self.world, self.setup.owners, self.averages)
 
     def close(self) -> None:
         """Give back what fetches images; no step follows."""

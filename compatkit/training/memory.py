@@ -11,14 +11,13 @@ import attrs
 import torch
 
 from compatkit.errors import EnvironmentFailure
-from compatkit.training.accumulation import first
 from compatkit.training.execution import Execution
 from compatkit.training.exhaustion import ran_out
-from compatkit.training.lanes import Lane
 from compatkit.training.loop import Loop
 from compatkit.training.randomness import preserved
 from compatkit.training.state import TaskState
-from compatkit.training.step import Batch, Step
+from compatkit.training.step import Batch, Step, first
+from compatkit.training.task_loop import Lane
 
 LEAST = 2
 """Images that are tried at least: batch normalisation has no statistics of one."""

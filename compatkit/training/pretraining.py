@@ -15,12 +15,12 @@ import attrs
 
 from compatkit.contracts.canonical import dumps
 from compatkit.errors import FormatError, PluginError
+from compatkit.training.batches.sources import Placing
 from compatkit.training.loop import Loop
 from compatkit.training.networks import initial_digest
 from compatkit.training.progress import Bar
 from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.set_up import SetUp
-from compatkit.training.sources import Placing
 from compatkit.training.state import TaskState
 from compatkit.training.step import Batch
 

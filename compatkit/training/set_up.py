@@ -19,8 +19,7 @@ from compatkit.errors import CutError, UnknownName, UsageError
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
 from compatkit.training.recording import Recorder
-from compatkit.training.released import EXTRACTOR, HEAD, ReleasedExtractor
-from compatkit.training.state import AuxiliaryHead, TaskState
+from compatkit.training.state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor, TaskState
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 

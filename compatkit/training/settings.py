@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit.errors import UsageError
-from compatkit.training.further import Asked
-from compatkit.training.optimisation import Optimisation
-from compatkit.training.schedules import KINDS, Schedule
-from compatkit.training.sources import Placing
+from compatkit.training.batches.sources import Placing
+from compatkit.training.optim import DECAYS, Optimisation, Schedule
+from compatkit.training.views import Asked
 
 if TYPE_CHECKING:
     from compatkit.training.trainer import Trainer
@@ -40,9 +39,9 @@ def check_settings(trainer: Trainer) -> None:
     Raises:
         UsageError: Two settings do not go together; the message says which and what to change.
     """
-    if not isinstance(trainer.schedule, Schedule) and trainer.schedule not in KINDS:
+    if not isinstance(trainer.schedule, Schedule) and trainer.schedule not in DECAYS:
         raise UsageError(
-            f"'schedule' must be {', '.join(KINDS)}, or a Schedule; got {trainer.schedule!r:.60}."
+            f"'schedule' must be {', '.join(DECAYS)}, or a Schedule; got {trainer.schedule!r:.60}."
         )
     if isinstance(trainer.schedule, Schedule) and trainer.warmup:
         raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")

@@ -13,24 +13,20 @@ import attrs
 from compatkit.arguments import named
 from compatkit.errors import UsageError
 from compatkit.plugins import Use
-from compatkit.training import further
-from compatkit.training.beginning import Begun, Frozen, Statistics, begun
-from compatkit.training.evaluating import Evaluator, On
+from compatkit.training import views
+from compatkit.training.batches.sources import PLACES, Place
+from compatkit.training.evaluating import EarlyStopping, Evaluator, On, Stopper
 from compatkit.training.execution import Asked
-from compatkit.training.explanation import Explanation
 from compatkit.training.fit import Fit
-from compatkit.training.interruption import Interruption
 from compatkit.training.limits import number, one_of
-from compatkit.training.optimisation import Kind
+from compatkit.training.manifest import Explanation
+from compatkit.training.optim import Kind, Schedule
 from compatkit.training.precision import Choice
+from compatkit.training.prepare import Begun, Frozen, Statistics, begun
 from compatkit.training.profiling import Profile, profile
-from compatkit.training.progress import Bar
-from compatkit.training.running import Run
-from compatkit.training.scalars import Scalars
-from compatkit.training.schedules import Schedule
+from compatkit.training.progress import Bar, Scalars
+from compatkit.training.run import Interruption, Run
 from compatkit.training.settings import check_settings, resolved
-from compatkit.training.sources import PLACES, Place
-from compatkit.training.stopping import EarlyStopping, Stopper
 from compatkit.training.task import Task
 
 _share = number(above=0, below=1, optional=True)
@@ -108,7 +104,7 @@ class Trainer:
     deterministic: bool = False
     images: Place = attrs.field(default="auto", validator=one_of(PLACES))
     memory_share: float = attrs.field(default=0.5, validator=number(least=0, most=1))
-    passes: further.Asked = attrs.field(default="auto", validator=one_of(further.ASKED))
+    passes: views.Asked = attrs.field(default="auto", validator=one_of(views.ASKED))
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = attrs.field(default=500, validator=number(least=1, whole=True))
     checkpoint_seconds: float | None = attrs.field(default=120.0, validator=number(above=0, optional=True))

@@ -16,8 +16,8 @@ import compatkit as ck
 from compatkit.components.domains import Adapted, paper
 from compatkit.data.split import NO_CLASSES
 from compatkit.errors import DataError, IncompatibleError, TrainingError, UsageError
-from compatkit.training.ledger import Measured
 from compatkit.training.loop import Loop
+from compatkit.training.loss_history import Measured
 
 NAMES = "d/left.extractor", "d/left.head", "d/shared.rotation"
 

@@ -19,7 +19,7 @@ from compatkit.adapters.networks.autoencoding import Autoencoder, VAEDecoder, VA
 from compatkit.adapters.networks.dense import fully_connected
 from compatkit.adapters.networks.generators import Generator, Upscaler
 from compatkit.errors import UsageError
-from compatkit.training.beginning import begun
+from compatkit.training.prepare import begun
 from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
 from compatkit_plugins.regularizers.reverse_pass.full import (
     Walk,

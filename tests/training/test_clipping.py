@@ -11,9 +11,9 @@ from small import data_set, quick, same_parts
 
 import compatkit as ck
 from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.training.batches.stored import Order
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
-from compatkit.training.resident import Order
 
 STEPS, NORM = 3, 0.5
 

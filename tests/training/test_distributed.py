@@ -31,11 +31,11 @@ from compatkit.evaluation.normalisation import norm_layers
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.experiments.recipes import read
 from compatkit.registry.weights.tensorfile import deserialise, metadata
+from compatkit.training.batches.sampler import Order
+from compatkit.training.batches.sources import Placing
 from compatkit.training.distributed import World
 from compatkit.training.networks import prepare_task
-from compatkit.training.order import Order
 from compatkit.training.precision import Precision
-from compatkit.training.sources import Placing
 
 PROCESSES = 2
 TORCHRUN = (

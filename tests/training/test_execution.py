@@ -14,11 +14,11 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.hooks import effect
-from compatkit.training import compilation, trials
+from compatkit.training import objective, trials
 from compatkit.training.agreement import replay_disagreement
-from compatkit.training.beginning import begun
 from compatkit.training.execution import Execution
 from compatkit.training.objective import Objective, Outcome
+from compatkit.training.prepare import begun
 from compatkit.training.step import Batch, Step
 
 ALL = ["identical_init", "dcc", "rotation_prediction"]
@@ -55,11 +55,11 @@ def how(fit: ck.Fit) -> dict[str, str]:
 def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounterWithBackend]:
     """Torch's compiler without the code generator, which takes half a minute; counts what is compiled."""
     counter = CompileCounterWithBackend("aot_eager")
-    compilation._compiled.cache_clear()
+    objective._compiled.cache_clear()
     torch._dynamo.reset()
-    monkeypatch.setattr(compilation, "BACKEND", counter)
+    monkeypatch.setattr(objective, "BACKEND", counter)
     yield counter
-    compilation._compiled.cache_clear()
+    objective._compiled.cache_clear()
     torch._dynamo.reset()
 
 
@@ -149,7 +149,7 @@ def test_a_step_that_computes_something_else_is_found_before_the_first(
             total, terms, answers = self.objective(step, seeds)
             return total * 1.01, terms, answers
 
-    monkeypatch.setattr(compilation, "Compiled", Wrong)
+    monkeypatch.setattr(objective, "Compiled", Wrong)
     asked = quick(steps=2, execution="compile").fit(pair()[:1])
     assert "task 'left': compiled gradients differ by 1.0e-02 of their norm" in how(asked)["reason"]
     assert same(asked, quick(steps=2).fit(pair()[:1]))
@@ -197,12 +197,12 @@ def test_a_resumed_run_does_what_the_first_one_settled_on(
 
     resumed: list[bool] = []
     said = Execution("compile", "asked for")
-    monkeypatch.setattr("compatkit.training.beginning.settle", lambda *_, **__: said)
+    monkeypatch.setattr("compatkit.training.prepare.settle", lambda *_, **__: said)
     trainer = quick(steps=4, checkpoint=tmp_path / "run.safetensors", checkpoint_every=1)
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(pair()[:1], ["dcc", "kill"], factories={"kill": Kill})
     monkeypatch.undo()
-    monkeypatch.setattr(compilation, "BACKEND", traced)
+    monkeypatch.setattr(objective, "BACKEND", traced)
     resumed.append(True)
     ended = trainer.fit(pair()[:1], ["dcc", "kill"], factories={"kill": Kill})
     assert how(ended)["mode"] == "compile"  # "auto" would have said eager here
@@ -223,7 +223,7 @@ def test_a_trial_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, traced: Compil
         return seconds(loop, mode) * (1 if mode == "eager" else 1000)
 
     monkeypatch.setattr(trials, "_seconds", never)
-    monkeypatch.setattr("compatkit.training.beginning.settle", lambda loop, asked, **_: trials.fastest(loop))
+    monkeypatch.setattr("compatkit.training.prepare.settle", lambda loop, asked, **_: trials.fastest(loop))
     tried = quick(steps=3).fit(pair(augment=("crop", "flip"))[:1], ["dcc"])
     assert took == ["eager", "compile"]
     assert how(tried)["mode"] == "eager" and "a trial of 2 steps" in how(tried)["reason"]
@@ -239,7 +239,7 @@ def test_a_trial_does_not_call_plugins_that_do_more_than_they_return(monkeypatch
             Counts.calls += 1
             return batch
 
-    monkeypatch.setattr("compatkit.training.beginning.settle", lambda loop, asked, **_: trials.fastest(loop))
+    monkeypatch.setattr("compatkit.training.prepare.settle", lambda loop, asked, **_: trials.fastest(loop))
     fit = quick(steps=2).fit(pair()[:1], ["counts"], factories={"counts": Counts})
     assert how(fit)["reason"] == "a trial would call the plugin 'counts', whose effect is 'host'"
     assert Counts.calls == 2

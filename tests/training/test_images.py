@@ -15,12 +15,10 @@ import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, UsageError
-from compatkit.training.augmenting import PADDING, Augmentation, Grid, tables
-from compatkit.training.order import Order
+from compatkit.training.batches.sampler import PADDING, Augmentation, Grid, Order, tables
+from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.precision import Precision
-from compatkit.training.prefetching import Prefetched
 from compatkit.training.randomness import generator
-from compatkit.training.resident import Resident
 
 MEAN, STD = (0.2, 0.4, 0.6), (0.3, 0.25, 0.2)
 KINDS = {"resident": Resident, "prefetched": Prefetched}

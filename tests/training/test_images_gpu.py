@@ -10,12 +10,10 @@ from small import data_set, quick
 import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
-from compatkit.training.augmenting import Augmentation
-from compatkit.training.order import Order
+from compatkit.training.batches.sampler import Augmentation, Order
+from compatkit.training.batches.sources import Placing
+from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.precision import Precision
-from compatkit.training.prefetching import Prefetched
-from compatkit.training.resident import Resident
-from compatkit.training.sources import Placing
 
 pytestmark = [
     pytest.mark.gpu,

@@ -136,7 +136,7 @@ class TestTrials:
         def settle(*_: Any, **__: Any) -> None:
             raise ERRORS[0]
 
-        monkeypatch.setattr("compatkit.training.beginning.settle", settle)
+        monkeypatch.setattr("compatkit.training.prepare.settle", settle)
 
     def test_steps_that_fit_stay_eager(self, monkeypatch: pytest.MonkeyPatch) -> None:
         plain = quick(steps=1).fit([task()])
@@ -180,7 +180,7 @@ def test_images_that_find_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: Any) -> None:
         raise ERRORS[0]
 
-    monkeypatch.setattr("compatkit.training.resident._stored", full)
+    monkeypatch.setattr("compatkit.training.batches.stored._stored", full)
     with pytest.raises(
         EnvironmentFailure,
         match=r"The memory of cpu does not hold the training images of task 'left' \(\d+ of 16x16 pixels, "

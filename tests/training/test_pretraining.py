@@ -15,7 +15,7 @@ import compatkit as ck
 from compatkit.errors import PluginError
 from compatkit.experiments.sweeps.ensembles import Unsuited, refuse
 from compatkit.plugins import RunPlugins
-from compatkit.training.beginning import begun
+from compatkit.training.prepare import begun
 
 
 class Pretrains:

@@ -11,9 +11,8 @@ from torch import nn
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.training.beginning import begun
-from compatkit.training.profiling import PARTS, Profile
-from compatkit.training.traffic import Traffic, least_bytes
+from compatkit.training.prepare import begun
+from compatkit.training.profiling import PARTS, Profile, Traffic, least_bytes
 
 TASKS = [
     ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16))

@@ -11,7 +11,7 @@ from small import data_set, quick
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import compatkit as ck
-from compatkit.training.beginning import begun
+from compatkit.training.prepare import begun
 
 TASKS = [
     ck.Task(

@@ -11,7 +11,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.training.describing import ABSENT_WHERE_OFF, HIDDEN, ONLY_TO_STOP
+from compatkit.training.manifest import ABSENT_WHERE_OFF, HIDDEN, ONLY_TO_STOP
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
 

@@ -11,8 +11,8 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.training.batches.sampler import Order
 from compatkit.training.networks import prepare_task
-from compatkit.training.order import Order
 from compatkit.training.precision import Precision
 
 STEPS, RATE, DECAY, WEIGHT = 4, 0.01, 1e-3, 0.5

@@ -14,8 +14,8 @@ from small import data_set, quick, same_parts
 import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.training.batches.sampler import Order
 from compatkit.training.networks import prepare_task
-from compatkit.training.order import Order
 from compatkit.training.precision import Precision
 
 

@@ -12,8 +12,8 @@ from torch.func import functional_call
 
 from compatkit.errors import TrainingError, UsageError
 from compatkit.experiments.sweeps.ensembles import Ensemble, Stacked, Unsuited, quiet
-from compatkit.training.beginning import Begun
-from compatkit.training.ledger import Measured
+from compatkit.training.loss_history import Measured
+from compatkit.training.prepare import Begun
 from compatkit.training.step import Batch, Step
 from compatkit.training.trainer import Trainer
 

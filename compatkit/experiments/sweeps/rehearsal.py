@@ -18,8 +18,8 @@ from compatkit.experiments.sweeps.orders import Bench, Order
 from compatkit.experiments.sweeps.records import SCHEMA
 from compatkit.plugins.plan import RunPlugins
 from compatkit.registry.disk import read as read_file
-from compatkit.training.beginning import begun
-from compatkit.training.describing import BESIDE
+from compatkit.training.manifest import BESIDE
+from compatkit.training.prepare import begun
 
 Progress = Callable[[int, int, str], None]
 

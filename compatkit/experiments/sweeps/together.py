@@ -16,7 +16,7 @@ from compatkit.experiments.sweeps.ensembles import Ensemble, Unsuited, quiet, sh
 from compatkit.experiments.sweeps.members import attempt, train
 from compatkit.experiments.sweeps.orders import Bench, Order, concluded, kept
 from compatkit.experiments.sweeps.records import Record
-from compatkit.training.beginning import Begun, begun
+from compatkit.training.prepare import Begun, begun
 
 if TYPE_CHECKING:
     from compatkit.experiments.recipes import Recipe

@@ -18,8 +18,8 @@ from compatkit.experiments.sweeps.ensembles import Ensemble, Unsuited, quiet
 from compatkit.experiments.sweeps.members import train
 from compatkit.experiments.sweeps.results import accuracies
 from compatkit.hooks import effect
-from compatkit.training.beginning import begun
-from compatkit.training.history import History
+from compatkit.training.fit import History
+from compatkit.training.prepare import begun
 
 STEPS = 3
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from compatkit.errors import UsageError
 from compatkit.plugins.calls import Bound
+from compatkit.training.dry_run import refuses_views
 from compatkit.training.recording import Recorder
-from compatkit.training.rehearsing import refuses_views
 from compatkit.training.state import TaskState
 from compatkit.training.step import Batch
 from compatkit.training.viewwise import Viewwise, mixes

@@ -1,28 +1,28 @@
-"""From the first step to the last: rows of losses, checkpoints, evaluations, and when a run ends early."""
+"""From the first step to the last: rows of losses, checkpoints, evaluations, signals, and when a run ends early."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 import attrs
 
 from compatkit.errors import EnvironmentFailure, TrainingError
 from compatkit.training import checkpoints
-from compatkit.training.evaluating import Evaluator
+from compatkit.training.batches.sources import Placing
+from compatkit.training.evaluating import Evaluator, Stopper
 from compatkit.training.exhaustion import ran_out
-from compatkit.training.interruption import Interruption
-from compatkit.training.ledger import Ledger
 from compatkit.training.loop import Loop
+from compatkit.training.loss_history import Ledger
 from compatkit.training.memory import does_not_fit
 from compatkit.training.pretraining import Pretrained, pretrain
-from compatkit.training.progress import Bar
-from compatkit.training.replicas import check_replicas, even_statistics
-from compatkit.training.scalars import Scalars
-from compatkit.training.sources import Placing
-from compatkit.training.stopping import Stopper
+from compatkit.training.progress import Bar, Scalars
+from compatkit.training.replicas import check_replicas
 
 SHARE = 0.05
 """Of a run's time that checkpoints by time may take."""
@@ -161,7 +161,7 @@ class Run:
         began = time.perf_counter()
         try:
             self.ledger.check(done)
-            even_statistics(self.loop)
+            self.loop.even_statistics()
             rows = evaluator.measure(self.loop.setup, self.loop.averages, done)
         except TrainingError as error:
             raise self._with_checkpoint(error) from error
@@ -195,7 +195,7 @@ class Run:
         return row and (done % rows == 0 or self.loop.world.gather(late)[0])
 
     def _close(self, done: int, bar: Bar) -> None:
-        even_statistics(self.loop)
+        self.loop.even_statistics()
         try:
             rows = self.ledger.close(done)
         except TrainingError as error:
@@ -213,7 +213,7 @@ class Run:
         return shown
 
     def _save(self, done: int, ended: bool = False) -> None:
-        check_replicas(self.loop)
+        check_replicas(self.loop.world, self.loop.setup.owners)
         if self.checkpoint is None:
             return
         began, stopper = time.monotonic(), self.stopper
@@ -245,3 +245,57 @@ class Run:
             f"{error} The last good checkpoint, after {self._kept} steps, is kept: {self.checkpoint}.",
             subject=error.subject,
         )
+
+
+DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""The signals that are held back, and who must have them."""
+
+
+@attrs.define(eq=False)
+class Interruption:
+    """Holds signals back inside a ``with``, at whose end they act; a second one acts at once.
+
+    Attributes:
+        on: Whether it does anything; it never does outside the main thread.
+        came: The signal that came, or None.
+        message: Of the KeyboardInterrupt that Ctrl-C then is.
+    """
+
+    on: bool
+    came: int | None = None
+    message: str = ""
+    _held: list[signal.Signals] = attrs.field(factory=list)
+
+    def __enter__(self) -> Interruption:
+        if self.on and threading.current_thread() is threading.main_thread():
+            self._held = [one for one, usual in DEFAULTS.items() if signal.getsignal(one) == usual]
+            for one in self._held:
+                signal.signal(one, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the program as the signal would have, with exit status 130 or 143.
+
+        An error counts as what came of the signal: Ctrl-C ends the processes of a loader too.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came.
+            SystemExit: SIGTERM came.
+        """
+        self._give_back()
+        if self.came is None or not (kind is None or issubclass(kind, Exception)):
+            return
+        if self.came == signal.SIGINT:
+            raise KeyboardInterrupt(self.message)
+        raise SystemExit(128 + self.came)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = number
+        self._give_back()
+
+    def _give_back(self) -> None:
+        for one in self._held:
+            signal.signal(one, DEFAULTS[one])
+        self._held = []

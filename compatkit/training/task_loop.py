@@ -14,14 +14,13 @@ from compatkit.errors import PluginError
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
 from compatkit.plugins.chains import after_chain, views_chain
-from compatkit.training.compilation import Compiled
-from compatkit.training.further import SEPARATE, FurtherViews, Passes
-from compatkit.training.objective import Objective, Outcome
+from compatkit.training.batches.sources import Source
+from compatkit.training.objective import Compiled, Objective, Outcome
 from compatkit.training.randomness import Stream, states
 from compatkit.training.set_up import SetUp
-from compatkit.training.sources import Source
 from compatkit.training.state import TaskState
 from compatkit.training.step import Batch, Step
+from compatkit.training.views import SEPARATE, FurtherViews, Passes
 
 if TYPE_CHECKING:
     from compatkit.training.capture import Captured

@@ -8,13 +8,11 @@ import attrs
 import torch
 
 from compatkit.errors import EnvironmentFailure, UsageError
-from compatkit.training.augmenting import Augmentation, Further
+from compatkit.training.batches.loaders import Streamed
+from compatkit.training.batches.sampler import Augmentation, Further, Order
+from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.exhaustion import ran_out
-from compatkit.training.loaders import Streamed
-from compatkit.training.order import Order
 from compatkit.training.precision import Precision
-from compatkit.training.prefetching import Prefetched
-from compatkit.training.resident import Resident
 from compatkit.training.state import TaskState
 from compatkit.training.step import Batch
 

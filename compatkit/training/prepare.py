@@ -1,4 +1,4 @@
-"""A run before its first step: settings checked, networks built, plugins set up, the loop made, the plan written down.
+"""Prepare a run: settings checked, networks built, plugins set up, the loop made, the plan written down.
 
 Training, explaining, profiling and sweeps all begin here, so that what one of them says holds for the others.
 """
@@ -12,36 +12,101 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
+import numpy as np
+import torch
 
 from compatkit.contracts.canonical import digest, dumps
 from compatkit.data.split import Split
-from compatkit.errors import UsageError
+from compatkit.errors import DataError, UsageError
 from compatkit.plugins import RunPlugins, Use
 from compatkit.training import checkpoints
-from compatkit.training.averaging import Averaging
-from compatkit.training.describing import describe
-from compatkit.training.determinism import determined
-from compatkit.training.distributed import World
+from compatkit.training.distributed import World, spread
 from compatkit.training.execution import settle
 from compatkit.training.fit import Fit, anchor
-from compatkit.training.holdout import check_classes, hold_out
-from compatkit.training.joining import spread
 from compatkit.training.loop import Loop
+from compatkit.training.manifest import describe
 from compatkit.training.memory import settled
 from compatkit.training.networks import parameters_digest, prepare_task, redraw
-from compatkit.training.optimisation import check_owners
+from compatkit.training.optim import Averaging, check_owners
 from compatkit.training.precision import Precision
-from compatkit.training.randomness import preserved, reseed, seed_of
-from compatkit.training.released import ReleasedExtractor
-from compatkit.training.scalars import check_tensorboard
+from compatkit.training.progress import check_tensorboard
+from compatkit.training.randomness import determined, generator, preserved, reseed, seed_of
+from compatkit.training.replicas import sync_batchnorm
 from compatkit.training.set_up import SetUp
 from compatkit.training.settings import resolved
-from compatkit.training.state import AuxiliaryHead, TaskState
-from compatkit.training.synchronised import synchronised
+from compatkit.training.state import AuxiliaryHead, ReleasedExtractor, TaskState
 from compatkit.training.task import Task
 
 if TYPE_CHECKING:
     from compatkit.training.trainer import Trainer
+
+
+def check_classes(task: Task) -> None:
+    """Refuse training images that are all of one class.
+
+    Raises:
+        DataError: There is nothing to tell apart.
+    """
+    if task.loader is None:  # else nobody knows what comes
+        _several(task, task.data.train, "training images")
+
+
+def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[list[Task], dict[str, Split]]:
+    """Return the tasks with a share of their training images taken out, and what was taken, by task.
+
+    Args:
+        tasks: As they were given; none is changed.
+        share: Of the images of each class, rounded, at least one of each class that has two; None takes none.
+        seed: Of the run.
+
+    Raises:
+        UsageError: A task has a loader, which gives what it likes.
+        DataError: What would be held out is no images, or of one class only.
+    """
+    if share is None:
+        return list(tasks), {}
+    kept: list[Task] = []
+    held: dict[str, Split] = {}
+    for task in tasks:
+        data = task.data
+        if task.loader is not None:
+            raise UsageError(
+                f"Task {task.name!r} has a loader, from which no images can be held out: it may give any. Leave "
+                f"validation={share} out and set evaluate_on='test', or leave the loader out.",
+                subject=task.name,
+            )
+        out = _positions(data.train, share, seed, task.name)
+        if not len(out):
+            raise DataError(
+                f"Task {task.name!r}: no class of {data.train.name} has two images, so that none can be held out for "
+                "validation. Give more images, or leave validation out."
+            )
+        rest = np.setdiff1d(np.arange(len(data.train)), out)
+        held[task.name] = data.train.take(out)
+        _several(task, held[task.name], f"images held out by validation={share}")
+        kept.append(attrs.evolve(task, data=attrs.evolve(data, train=data.train.take(rest))))
+    return kept, held
+
+
+def _positions(split: Split, share: float, seed: int, task: str) -> np.ndarray:
+    draw = generator(seed, "validation", task)
+    chosen = [np.empty(0, dtype=np.int64)]
+    for label in range(len(split.classes)):
+        places = np.flatnonzero(split.labels == label)
+        count = min(max(round(share * len(places)), 1), len(places) - 1)
+        if count > 0:
+            chosen.append(places[torch.randperm(len(places), generator=draw).numpy()[:count]])
+    return np.sort(np.concatenate(chosen))
+
+
+def _several(task: Task, split: Split, what: str) -> None:
+    there = [name for name, count in zip(split.classes, split.counts, strict=True) if count]
+    if len(there) < 2:
+        raise DataError(
+            f"Task {task.name!r}: the {len(split)} {what} of {split.name} are all of the class {there[0]!r}, so that "
+            "there is nothing to tell apart. Give images of at least two classes.",
+        )
+
 
 Statistics = Literal["stored", "batch"]
 Frozen = Fit | Mapping[str, AuxiliaryHead | ReleasedExtractor] | None
@@ -128,8 +193,9 @@ def _begun(
     shown, held = hold_out(tasks, trainer.validation, trainer.seed)
     with preserved(), determined(precision.device, on=trainer.deterministic):
         setup = _set_up(trainer.seed, shown, plugins, precision, frozen, frozen_statistics)
+        normalising = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
         with (
-            synchronised(setup, world, on=trainer.synchronise_statistics),
+            sync_batchnorm(normalising, world, on=trainer.synchronise_statistics),
             _recorded(setup),
             closing(_loop(trainer, setup, plugins, world)) as loop,
         ):
