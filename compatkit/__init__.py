@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
     from compatkit.experiments import studies
     from compatkit.experiments.sweeps.sweep import Sweep
-    from compatkit.hooks import HOOK_API, effect, hookimpl, hookspec
+    from compatkit.hooks import HOOK_API, Batch, effect, hookimpl, hookspec
     from compatkit.plugins import Use, use
     from compatkit.registry.policies import Policy
     from compatkit.registry.signing import public as signing
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from compatkit.training.recording import LayerCall
     from compatkit.training.set_up import SetUp
     from compatkit.training.state import AuxiliaryHead, TaskState
-    from compatkit.training.step import Batch, Step
+    from compatkit.training.step import Step
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
 
@@ -55,7 +55,7 @@ _HOMES = {
     "HOOK_API": "compatkit.hooks",
     "About": "compatkit.contracts.manifest",
     "AuxiliaryHead": "compatkit.training.state",
-    "Batch": "compatkit.training.step",
+    "Batch": "compatkit.hooks",
     "Blueprint": "compatkit.contracts.contract",
     "Bridge": "compatkit.components.bridges.results",
     "Component": "compatkit.components.workspace.component",

@@ -15,6 +15,7 @@ import attrs
 
 from compatkit.contracts.canonical import dumps
 from compatkit.errors import FormatError, PluginError
+from compatkit.hooks import Batch
 from compatkit.training.batches.sources import Placing
 from compatkit.training.loop import Loop
 from compatkit.training.networks import initial_digest
@@ -22,7 +23,6 @@ from compatkit.training.progress import Bar
 from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.set_up import SetUp
 from compatkit.training.state import TaskState
-from compatkit.training.step import Batch
 
 Pretrained = Mapping[str, Any]
 """``{"plugins": {instance: what it said}, "initial": {task: digest of the weights of its first step}}``."""

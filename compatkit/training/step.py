@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from compatkit.evaluation.normalisation import batch_statistics
+from compatkit.hooks import Batch
 from compatkit.training.loss_history import Measured
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator
@@ -18,41 +19,6 @@ from compatkit.training.state import TaskState
 NO_LABEL = -1
 """In the place of a label that is not known; no loss takes it for a class."""
 UNMEASURED: Measured = {}
-
-
-@attrs.frozen(eq=False)
-class Batch:
-    """One mini-batch.
-
-    Attributes:
-        images: Normalised, ``(batch, channels, height, width)``.
-        labels: Class indices of the task, ``(batch,)``; all ``NO_LABEL`` where the task has none.
-        index: Positions in the training set, ``(batch,)``; in a pass, for images that a loader gives.
-        stacked: ``images``, then the second view of all of them, and so on: ``(views * batch, ...)``, of which
-            ``images`` is the beginning; None where there are no further views, or something changed the images.
-    """
-
-    images: Tensor
-    labels: Tensor
-    index: Tensor
-    stacked: Tensor | None = None
-
-    def copied(self) -> Batch:
-        """Return the same values in memory of their own."""
-        labels, index = self.labels.clone(), self.index.clone()
-        if self.stacked is None:
-            return Batch(self.images.clone(), labels, index)
-        stacked = self.stacked.clone()
-        return Batch(stacked[: len(labels)], labels, index, stacked)
-
-    def take(self, other: Batch) -> None:
-        """Write the values of ``other``, a batch of the same shapes, into this one's memory."""
-        self.labels.copy_(other.labels, non_blocking=True)
-        self.index.copy_(other.index, non_blocking=True)
-        if self.stacked is None:
-            self.images.copy_(other.images, non_blocking=True)
-        elif other.stacked is not None:
-            self.stacked.copy_(other.stacked, non_blocking=True)
 
 
 @attrs.define(eq=False)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from compatkit.errors import PluginError
+from compatkit.hooks import Batch
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
 from compatkit.plugins.chains import after_chain, views_chain
@@ -19,7 +20,7 @@ from compatkit.training.objective import Compiled, Objective, Outcome
 from compatkit.training.randomness import Stream, states
 from compatkit.training.set_up import SetUp
 from compatkit.training.state import TaskState
-from compatkit.training.step import Batch, Step
+from compatkit.training.step import Step
 from compatkit.training.views import SEPARATE, FurtherViews, Passes
 
 if TYPE_CHECKING:

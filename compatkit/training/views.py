@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
+from compatkit.hooks import Batch
 from compatkit.plugins.calls import Bound
 from compatkit.training.dry_run import refuses_views
 from compatkit.training.recording import Recorder
 from compatkit.training.state import TaskState
-from compatkit.training.step import Batch
 from compatkit.training.viewwise import Viewwise, mixes
 
 Asked = Literal["auto", "fused", "separate"]

@@ -13,13 +13,13 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.hooks import effect
+from compatkit.hooks import Batch, effect
 from compatkit.training import objective, trials
 from compatkit.training.agreement import replay_disagreement
 from compatkit.training.execution import Execution
 from compatkit.training.objective import Objective, Outcome
 from compatkit.training.prepare import begun
-from compatkit.training.step import Batch, Step
+from compatkit.training.step import Step
 
 ALL = ["identical_init", "dcc", "rotation_prediction"]
 

@@ -19,12 +19,13 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from compatkit.errors import CompatkitError
 from compatkit.experiments.sweeps.batches import Batches
+from compatkit.hooks import Batch
 from compatkit.training.batches.stored import Resident
 from compatkit.training.loop import NETWORK, Loop
 from compatkit.training.loss_history import Measured
 from compatkit.training.objective import Objective
 from compatkit.training.prepare import Begun
-from compatkit.training.step import Batch, Step
+from compatkit.training.step import Step
 from compatkit.training.task_loop import Lane
 
 Stacked = dict[str, Tensor]

@@ -12,9 +12,10 @@ from torch.func import functional_call
 
 from compatkit.errors import TrainingError, UsageError
 from compatkit.experiments.sweeps.ensembles import Ensemble, Stacked, Unsuited, quiet
+from compatkit.hooks import Batch
 from compatkit.training.loss_history import Measured
 from compatkit.training.prepare import Begun
-from compatkit.training.step import Batch, Step
+from compatkit.training.step import Step
 from compatkit.training.trainer import Trainer
 
 

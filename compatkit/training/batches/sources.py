@@ -8,13 +8,13 @@ import attrs
 import torch
 
 from compatkit.errors import EnvironmentFailure, UsageError
+from compatkit.hooks import Batch
 from compatkit.training.batches.loaders import Streamed
 from compatkit.training.batches.sampler import Augmentation, Further, Order
 from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.exhaustion import ran_out
 from compatkit.training.precision import Precision
 from compatkit.training.state import TaskState
-from compatkit.training.step import Batch
 
 Place = Literal["auto", "resident", "prefetched"]
 PLACES: tuple[Place, ...] = ("auto", "resident", "prefetched")

@@ -12,9 +12,9 @@ from torch import Tensor
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.evaluation.preprocessing import affine
+from compatkit.hooks import Batch
 from compatkit.training.batches.sampler import Augmentation, Further, Grid, Order, gather, tables
 from compatkit.training.precision import Precision
-from compatkit.training.step import Batch
 
 PIECE = 64 * 2**20
 """Bytes of images that are sent to the device at once."""
