@@ -29,7 +29,7 @@ from trainer_steps import AUGMENT, data
 import compatkit as ck
 from compatkit.training.execution import Mode
 from compatkit.training.loop import Loop
-from compatkit.training.prepare import begun
+from compatkit.training.prepare import FitRequest, prepare
 from compatkit.training.profiling import profile
 
 ADDED, FLOOR, ASIDE = 1.01, 0.6, 0.02
@@ -75,7 +75,7 @@ def run(size: Size, mode: Mode, names: tuple[str, ...] = ("left",), uses: Any = 
         progress=False,
         optimiser="sgd",
     )
-    with begun(trainer, tasks, uses) as start:
+    with prepare(FitRequest(trainer, tasks, uses)) as start:
         if start.loop.execution.mode != mode:
             raise RuntimeError(f"{mode} is not possible here: {start.loop.execution.reason}")
         yield start.loop

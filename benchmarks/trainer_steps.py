@@ -22,7 +22,7 @@ import compatkit as ck
 from compatkit.data.dataset import DataSet, Split
 from compatkit.training.loop import Loop
 from compatkit.training.precision import has_fast_bf16
-from compatkit.training.prepare import begun
+from compatkit.training.prepare import FitRequest, prepare
 
 BATCH, STEPS = 64, 4
 JOINT, DEFAULTS = 1.02, 1.5
@@ -41,7 +41,7 @@ def loop(stack: ExitStack, names: tuple[str, ...], **settings: Any) -> Loop:
     """Return the loop of a run of these tasks, before its first step."""
     tasks = [ck.Task(name, data(name), "resnet20_cifar", "layer2", augment=AUGMENT) for name in names]
     trainer = ck.Trainer(**{"steps": 10**9, "batch_size": BATCH, "progress": False, **settings})
-    return stack.enter_context(begun(trainer, tasks)).loop
+    return stack.enter_context(prepare(FitRequest(trainer, tasks))).loop
 
 
 def turns(made: Loop) -> Callable[[], object]:

@@ -20,7 +20,6 @@ from compatkit.evaluation.normalisation import evaluation_mode
 from compatkit.evaluation.preprocessing import Prepared, normalise, prepare
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.limits import number, one_of
-from compatkit.training.loop import Loop
 from compatkit.training.optim import Averages
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import preserved
@@ -181,48 +180,41 @@ class Stopper:
         """Whether the run is to end."""
         return self.waited >= self.rule.patience
 
-    def see(self, step: int, rows: Sequence[Mapping[str, Any]], loop: Loop) -> None:
-        """Take in an evaluation: of the averages where there are any, for they are what a run is then about."""
-        weights = "averages" if loop.averages is not None else "trained"
-        figures = [row[self.rule.on] for row in rows if row["weights"] == weights]
+    def see(self, step: int, rows: Sequence[Mapping[str, Any]], weights: Mapping[str, Tensor]) -> None:
+        """Take in an evaluation: of the averages where there are any, for they are what a run is then about.
+
+        Args:
+            step: Steps that are done.
+            rows: Of ``Evaluator.measure``, those of averages last.
+            weights: Everything that is trained, and its averages, by name.
+        """
+        figures = [row[self.rule.on] for row in rows if row["weights"] == rows[-1]["weights"]]
         figure = math.fsum(figures) / len(figures)
         sign = 1 if self.rule.on == "accuracy" else -1
         if self.best is None or sign * (figure - self.best) > self.rule.least:
             self.best, self.step, self.waited = figure, step, 0
             if self.rule.restore:
-                self.weights = {name: value.clone() for name, value in _weights(loop).items()}
+                self.weights = {name: value.clone() for name, value in weights.items()}
         else:
             self.waited += 1
 
     @torch.no_grad()
-    def restore(self, loop: Loop) -> None:
-        """Give the weights of the best evaluation back to modules and averages."""
-        for name, value in _weights(loop).items() if self.weights else ():
+    def restore(self, weights: Mapping[str, Tensor]) -> None:
+        """Give the values of the best evaluation back to the tensors of modules and averages."""
+        for name, value in weights.items() if self.weights else ():
             value.copy_(self.weights[name])
 
     def values(self) -> dict[str, Any]:
         """Return what a checkpoint keeps besides ``weights``."""
         return {"best": self.best, "step": self.step, "waited": self.waited}
 
-    def take(self, values: Mapping[str, Any], weights: Mapping[str, Tensor], loop: Loop) -> None:
-        """Take back what ``values`` gave, and the weights, onto the run's device."""
+    def take(
+        self, values: Mapping[str, Any], best: Mapping[str, Tensor], weights: Mapping[str, Tensor]
+    ) -> None:
+        """Take back what ``values`` gave, and the best weights, laid out as those of the run."""
         self.best, self.step, self.waited = values["best"], values["step"], values["waited"]
-        there = _weights(loop)
-        self.weights = {name: torch.empty_like(there[name]).copy_(value) for name, value in weights.items()}
+        self.weights = {name: torch.empty_like(weights[name]).copy_(value) for name, value in best.items()}
 
     def outcome(self, steps: int) -> dict[str, Any]:
         """Return for the run's manifest where it ended, and of which step the weights are."""
         return {"steps": steps, "weights_of_step": self.step if self.weights else steps}
-
-
-def _weights(loop: Loop) -> dict[str, Tensor]:
-    """Return everything that is trained, and its averages, by name; the tensors themselves."""
-    found = {
-        f"module/{owner}/{name}": value
-        for owner, module in loop.setup.owners.items()
-        for name, value in module.state_dict().items()
-    }
-    kept = loop.averages.kept if loop.averages is not None else {}
-    return found | {
-        f"average/{owner}/{name}": value for owner, state in kept.items() for name, value in state.items()
-    }

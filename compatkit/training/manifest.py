@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -18,47 +17,16 @@ from compatkit.training.set_up import SetUp
 from compatkit.training.state import EXTRACTOR, TaskState
 from compatkit.training.task import Task
 
-if TYPE_CHECKING:
-    from compatkit.training.loop import Loop
-    from compatkit.training.trainer import Trainer
 
-BESIDE = ("checkpoint", "checkpoint_every", "checkpoint_seconds", "progress", "scalars")
-"""Settings that have nothing to do with what comes out."""
-HIDDEN = (
-    *BESIDE,
-    "device",
-    "precision",
-    "channels_last",
-    "execution",
-    "images",
-    "memory_share",
-    "passes",
-)
-"""Settings that change no result, or that the environment says more of."""
-ABSENT_WHERE_OFF = (
-    "deterministic",
-    "accumulate",
-    "clip_norm",
-    "ema",
-    "ema_warmup",
-    "validation",
-    "stop_early",
-    "synchronise_statistics",
-)
-"""Settings that are named only where they do something, so that runs without them keep their plans."""
-ONLY_TO_STOP = ("evaluate_every", "evaluate_on")
-"""Settings that move no weight, unless a run stops by what they measure."""
-
-
-def describe(trainer: Trainer, loop: Loop, statistics: str) -> dict[str, Any]:
+def describe(loop: Loop) -> dict[str, Any]:
     """Return the manifest of a run that has taken no step; the same however many processes take its steps."""
     setup = loop.setup
     return {
         "schema": 1,
-        "trainer": {**_settings(trainer), "scheduling": "alternate", "steps_are": "per task"},
+        "trainer": {**loop.settings.stated(), "scheduling": "alternate", "steps_are": "per task"},
         "tasks": [_task(state) for state in setup.tasks.values()],
         "plugins": [_plugin(line, setup.told) for line in loop.plugins.manifest()],
-        "frozen": _frozen(setup, statistics),
+        "frozen": _frozen(setup),
         "environment": {
             "compatkit": version("compatkit"),
             "torch": torch.__version__,
@@ -82,18 +50,6 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
 
 def _said(leaves: Mapping[str, object], place: str) -> str:
     return repr(leaves[place]) if place in leaves else "nothing"
-
-
-def _settings(trainer: Trainer) -> dict[str, Any]:
-    settings = attrs.asdict(trainer, filter=lambda attribute, _: attribute.name not in HIDDEN)
-    defaults = {one.name: one.default for one in attrs.fields(type(trainer))}
-    for name in ABSENT_WHERE_OFF:
-        if settings[name] == defaults[name] or settings[name] == math.inf:
-            del settings[name]
-    if trainer.stop_early is None:
-        for name in ONLY_TO_STOP:
-            del settings[name]
-    return settings
 
 
 def _plugin(line: dict[str, Any], told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -139,10 +95,10 @@ def _architecture(state: TaskState) -> dict[str, Any]:
     }
 
 
-def _frozen(setup: SetUp, statistics: str) -> dict[str, Any]:
+def _frozen(setup: SetUp) -> dict[str, Any]:
     """Return what the run is trained against, by digest."""
     found = {
-        name: {"digest": head.digest, "state": start_digest(head.module), "statistics": statistics}
+        name: {"digest": head.digest, "state": start_digest(head.module), "statistics": head.statistics}
         for name, head in setup.frozen.items()
     }
     old = setup.released
@@ -208,7 +164,7 @@ class Explanation:
                 "source": loop.lanes[name].source.describe(),
                 "size": [len(state.data.mean), *state.data.size],
                 "passes": attrs.asdict(loop.lanes[name].passes),
-                "batch": loop.batch_size,
+                "batch": loop.settings.batch_size,
                 "steps_an_epoch": loop.lanes[name].source.per_epoch,
                 "classes": len(state.labels),
             }
@@ -268,7 +224,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 def _owners(loop: Loop) -> Sequence[Mapping[str, Any]]:
     movers = {
-        id(one): f"{name} ({loop.optimisation.kind})"
+        id(one): f"{name} ({loop.settings.optimiser})"
         for name, optimiser in loop.optimisers.items()
         for group in optimiser.param_groups
         for one in group["params"]

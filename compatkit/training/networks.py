@@ -66,13 +66,16 @@ def start_from_parts(task: Task, part: LoadedPart, seed: int, precision: Precisi
         head.requires_grad_(False)
     if task.freeze_extractor:
         extractor.requires_grad_(False)
-    extractor, head = (
-        one.to(precision.device, memory_format=precision.memory_format)  # type: ignore[call-overload]
-        for one in (extractor, head)
-    )
-    shown = fitting(task.data.train, data)
     return TaskState(
-        task, blueprint, head_blueprint, class_layer, extractor, head, data, shown, tuple(features.shape)
+        task,
+        blueprint,
+        head_blueprint,
+        class_layer,
+        precision.place(extractor),
+        precision.place(head),
+        data,
+        fitting(task.data.train, data),
+        tuple(features.shape),
     )
 
 
@@ -152,8 +155,8 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
         planned.extractor,
         planned.head,
         planned.class_layer,
-        _placed(extractor, precision),
-        _placed(head, precision),
+        precision.place(extractor),
+        precision.place(head),
         data,
         fitting(task.data.train, data),
         tuple(shape),
@@ -329,7 +332,3 @@ def _pair(
         )
     whole.load_state_dict(body, strict=False)
     return whole, left, right
-
-
-def _placed(module: nn.Module, precision: Precision) -> nn.Module:
-    return module.to(precision.device, memory_format=precision.memory_format)  # type: ignore[call-overload]

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, get_args
 
 import attrs
 import numpy as np
@@ -21,24 +21,20 @@ from compatkit.errors import DataError, UsageError
 from compatkit.plugins import RunPlugins, Use
 from compatkit.training import checkpoints
 from compatkit.training.distributed import World, spread
-from compatkit.training.execution import settle
 from compatkit.training.fit import Fit, anchor
 from compatkit.training.loop import Loop
 from compatkit.training.manifest import describe
-from compatkit.training.memory import settled
 from compatkit.training.networks import parameters_digest, prepare_task, redraw
-from compatkit.training.optim import Averaging, check_owners
+from compatkit.training.optim import check_owners
 from compatkit.training.precision import Precision
 from compatkit.training.progress import check_tensorboard
 from compatkit.training.randomness import determined, generator, preserved, reseed, seed_of
 from compatkit.training.replicas import sync_batchnorm
+from compatkit.training.selection import select_execution
 from compatkit.training.set_up import SetUp
-from compatkit.training.settings import resolved
+from compatkit.training.settings import Settings
 from compatkit.training.state import AuxiliaryHead, ReleasedExtractor, TaskState
 from compatkit.training.task import Task
-
-if TYPE_CHECKING:
-    from compatkit.training.trainer import Trainer
 
 
 def check_classes(task: Task) -> None:
@@ -113,7 +109,19 @@ Frozen = Fit | Mapping[str, AuxiliaryHead | ReleasedExtractor] | None
 
 
 @attrs.frozen(eq=False)
-class Begun:
+class FitRequest:
+    """What a run is asked for; ``Trainer.fit`` says what each part means."""
+
+    settings: Settings
+    tasks: Sequence[Task]
+    regularizers: Sequence[str | Use] = ()
+    frozen: Frozen = None
+    frozen_statistics: Statistics = "stored"
+    factories: Mapping[str, Callable[..., Any]] | None = None
+
+
+@attrs.frozen(eq=False)
+class PreparedRun:
     """A run whose loop has taken no step.
 
     Attributes:
@@ -121,7 +129,6 @@ class Begun:
         held: Images that no step sees, by task.
     """
 
-    trainer: Trainer
     loop: Loop
     manifest: Mapping[str, Any]
     held: Mapping[str, Split]
@@ -156,15 +163,7 @@ class Begun:
 
 
 @contextmanager
-def begun(
-    trainer: Trainer,
-    tasks: Sequence[Task],
-    regularizers: Sequence[str | Use] = (),
-    *,
-    frozen: Frozen = None,
-    frozen_statistics: Statistics = "stored",
-    factories: Mapping[str, Callable[..., Any]] | None = None,
-) -> Iterator[Begun]:
+def prepare(request: FitRequest) -> Iterator[PreparedRun]:
     """Build everything of a run and take no step; what cannot be trained is refused here.
 
     Inside, torch's generators and settings are the run's; on leaving, they are as before.
@@ -172,46 +171,37 @@ def begun(
     Raises:
         CompatkitError: See ``Trainer.fit``.
     """
-    with spread(trainer.device, trainer.checkpoint) as world:
-        yield from _begun(world, trainer, tasks, regularizers, frozen, frozen_statistics, factories)
+    settings = request.settings
+    with spread(settings.device, settings.checkpoint) as world:
+        world.check_batch(settings.batch_size, settings.accumulate)
+        _check(request, world)
+        precision = Precision.choose(world.device, settings.precision, settings.channels_last)
+        plugins = RunPlugins.create(request.regularizers, factories=request.factories)
+        shown, held = hold_out(request.tasks, settings.validation, settings.seed)
+        with preserved(), determined(precision.device, on=settings.deterministic):
+            setup = _set_up(attrs.evolve(request, tasks=shown), plugins, precision)
+            normalising = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
+            with (
+                sync_batchnorm(normalising, world, on=settings.synchronise_statistics),
+                _recorded(setup),
+                closing(_loop(settings, setup, plugins, world)) as loop,
+            ):
+                manifest = describe(loop)
+                kept = settings.checkpoint_every if settings.checkpoint is not None else None
+                world.check_same(
+                    {"plan": manifest, "checkpoint_every": kept, "evaluate_every": settings.evaluate_every},
+                    "plans",
+                    "Give all the same script, settings, data and versions.",
+                )
+                yield PreparedRun(loop, manifest, held)
 
 
-def _begun(
-    world: World,
-    trainer: Trainer,
-    tasks: Sequence[Task],
-    regularizers: Sequence[str | Use],
-    frozen: Frozen,
-    frozen_statistics: Statistics,
-    factories: Mapping[str, Callable[..., Any]] | None,
-) -> Iterator[Begun]:
-    """Do what ``begun`` says as one of the processes of ``world``."""
-    world.check_batch(trainer.batch_size, trainer.accumulate)
-    _check(trainer, tasks, world)
-    precision = Precision.choose(world.device, trainer.precision, trainer.channels_last)
-    plugins = RunPlugins.create(regularizers, factories=factories)
-    shown, held = hold_out(tasks, trainer.validation, trainer.seed)
-    with preserved(), determined(precision.device, on=trainer.deterministic):
-        setup = _set_up(trainer.seed, shown, plugins, precision, frozen, frozen_statistics)
-        normalising = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
-        with (
-            sync_batchnorm(normalising, world, on=trainer.synchronise_statistics),
-            _recorded(setup),
-            closing(_loop(trainer, setup, plugins, world)) as loop,
-        ):
-            manifest = describe(trainer, loop, frozen_statistics)
-            kept = trainer.checkpoint_every if trainer.checkpoint is not None else None
-            world.check_same(
-                {"plan": manifest, "checkpoint_every": kept, "evaluate_every": trainer.evaluate_every},
-                "plans",
-                "Give all the same script, settings, data and versions.",
-            )
-            yield Begun(trainer, loop, manifest, held)
-
-
-def _check(trainer: Trainer, tasks: Sequence[Task], world: World) -> None:
+def _check(request: FitRequest, world: World) -> None:
     """Refuse what can be known to fail before anything is built."""
-    folder = Path(trainer.checkpoint).absolute().parent if trainer.checkpoint is not None else None
+    settings, tasks = request.settings, request.tasks
+    if request.frozen_statistics not in get_args(Statistics):
+        raise UsageError(f"frozen_statistics expects 'stored' or 'batch', got {request.frozen_statistics!r}.")
+    folder = Path(settings.checkpoint).absolute().parent if settings.checkpoint is not None else None
     if folder is not None and world.first and not folder.is_dir():
         raise UsageError(f"The folder {folder} of the checkpoint does not exist; make it first.")
     if not tasks:
@@ -223,26 +213,18 @@ def _check(trainer: Trainer, tasks: Sequence[Task], world: World) -> None:
         if task.supervised:
             check_classes(task)
         lacks = "labels" if not task.supervised else "head of its own" if not task.own_head else None
-        if lacks and (trainer.validation is not None or trainer.evaluate_every is not None):
+        if lacks and (settings.validation is not None or settings.evaluate_every is not None):
             raise UsageError(
                 f"Task {task.name!r} has no {lacks}, so that nothing can be evaluated while it trains. Leave "
                 "validation, evaluate_every and stop_early out, and measure afterwards."
             )
-    if trainer.scalars is not None:
-        check_tensorboard(trainer.scalars)
+    if settings.scalars is not None:
+        check_tensorboard(settings.scalars)
 
 
-def _set_up(
-    seed: int,
-    tasks: Sequence[Task],
-    plugins: RunPlugins,
-    precision: Precision,
-    frozen: Frozen,
-    statistics: Statistics,
-) -> SetUp:
-    if statistics not in ("stored", "batch"):
-        raise UsageError(f"frozen_statistics expects 'stored' or 'batch', got {statistics!r}.")
-    states = {task.name: prepare_task(task, seed, precision) for task in tasks}
+def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> SetUp:
+    seed, frozen, statistics = request.settings.seed, request.frozen, request.frozen_statistics
+    states = {task.name: prepare_task(task, seed, precision) for task in request.tasks}
     for state in states.values():
         state.statistics = statistics
     given = frozen.auxiliary if isinstance(frozen, Fit) else frozen or {}
@@ -304,27 +286,16 @@ def _recorded(setup: SetUp) -> Iterator[None]:
             one.close()
 
 
-def _loop(trainer: Trainer, setup: SetUp, plugins: RunPlugins, world: World) -> Loop:
-    """Return the loop, which executes steps as the checkpoint says, or as settled now."""
-    loop = Loop.create(
-        setup,
-        plugins,
-        resolved(trainer),
-        trainer.steps,
-        trainer.batch_size,
-        accumulate=trainer.accumulate,
-        clip_norm=trainer.clip_norm,
-        averaging=Averaging(trainer.ema, trainer.ema_warmup) if trainer.ema is not None else None,
-        world=world,
-    )
+def _loop(settings: Settings, setup: SetUp, plugins: RunPlugins, world: World) -> Loop:
+    """Return the loop, which executes steps as the checkpoint says, or as selected now."""
+    loop = Loop.create(settings, setup, plugins, world)
     loop.train_mode()
-    data = checkpoints.read(Path(trainer.checkpoint) if trainer.checkpoint is not None else None, world)
+    data = checkpoints.read(Path(settings.checkpoint) if settings.checkpoint is not None else None, world)
     kept = checkpoints.execution(data) if data is not None else None
-    if trainer.execution == "auto" and kept is not None:
+    if settings.execution == "auto" and kept is not None:
         loop.set_execution(kept)
     else:
-        how = settled(loop, lambda: settle(loop, trainer.execution, deterministic=trainer.deterministic))
-        loop.set_execution(how)
+        loop.set_execution(select_execution(loop))
     return loop
 
 

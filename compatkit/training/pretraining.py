@@ -64,12 +64,11 @@ class Pretraining:
         return Bar(self.shown, title, steps, 0, batch_size)
 
 
-def pretrain(loop: Loop, placing: Placing, shown: bool) -> Pretrained | None:
+def pretrain(loop: Loop, shown: bool) -> Pretrained | None:
     """Let plugins train before the first step; afterwards every process has the same weights, in train mode.
 
     Args:
         loop: That has taken no step.
-        placing: Where images are kept.
         shown: Whether progress is shown.
 
     Returns:
@@ -81,7 +80,7 @@ def pretrain(loop: Loop, placing: Placing, shown: bool) -> Pretrained | None:
     hooks, setup, world = loop.plugins.pretrain, loop.setup, loop.world
     if not hooks:
         return None
-    given, said = Pretraining(setup, placing, shown), dict[str, Any]()
+    given, said = Pretraining(setup, loop.settings.placing, shown), dict[str, Any]()
     for bound in hooks:
         reseed(setup.precision.device, seed_of(setup.seed, "pretrain", bound.instance))
         said[bound.instance] = _plain(bound.instance, bound.call(setup, given))

@@ -14,9 +14,8 @@ share of the bytes that it must move, counted for each operation that cannot be 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 import torch
@@ -24,14 +23,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from compatkit.training.agreement import untouched
 from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
 from compatkit.training.task_loop import Lane
-
-if TYPE_CHECKING:
-    from compatkit.training.loop import Loop
-    from compatkit.training.task_loop import Lane
 
 PARTS = ("data", "hooks", "forward", "backward", "optimiser", "rest")
 COMPUTE = ("forward", "backward", "optimiser")
@@ -103,83 +97,42 @@ def profile(loop: Loop, steps: int) -> Profile:
     are captured are looked into as they are before the capture, and timed as they are.
     """
     settled = loop.execution
-    with untouched(loop):
+    with loop.untouched():
         _take(loop, WARM_UP)
         plain = _take(loop, steps)
         if settled.captures:
             loop.set_execution(Execution("compile" if settled.compiles else "eager", settled.reason))
             _take(loop, WARM_UP)
-        watch = Watch(loop.setup.precision.device)
-        with _watched(loop, watch):
-            _take(loop, steps)
+        shares = _shares(loop, steps)
     loop.set_execution(settled)
     device = loop.setup.precision.device
     floor = None
     if torch.device(device).type == "cuda":
         moved = sum(least_bytes(loop, lane) for lane in loop.lanes.values())
         floor = moved / bandwidth(device) / (plain / steps)
-    whole = sum(watch.seconds.values())
-    shares = {part: watch.seconds[part] / whole for part in PARTS}
     return Profile(1000 * plain / steps, shares, floor, steps)
 
 
-@attrs.define(eq=False)
-class Watch:
-    """Adds the time since the last look to a part; waits for the device at each look."""
+def _shares(loop: Loop, steps: int) -> dict[str, float]:
+    """Take steps with a clock that waits for the device after each part; return the share of each part."""
+    device, unwatched = loop.setup.precision.device, loop.mark
+    seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+    last = time.perf_counter()
 
-    device: str
-    seconds: dict[str, float] = attrs.field(factory=lambda: dict.fromkeys(PARTS, 0.0))
-    after_forward: bool = False
-    _last: float = attrs.field(factory=time.perf_counter)
-
-    def look(self, part: str) -> None:
-        """Say that what was done since the last look was ``part``."""
-        _wait(self.device)
+    def look(part: str) -> None:
+        nonlocal last
+        _wait(device)
         now = time.perf_counter()
-        self.seconds[part] += now - self._last
-        self._last = now
+        seconds[part] += now - last
+        last = now
 
-    def around(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``call`` with a look before and after it; what comes after a forward pass is its backward pass."""
-
-        def watched(*arguments: Any, **named: Any) -> Any:
-            self.look("backward" if self.after_forward else "rest")
-            self.after_forward = False
-            result = call(*arguments, **named)
-            self.look(part)
-            self.after_forward = part == "forward"
-            return result
-
-        return watched
-
-
-@contextmanager
-def _watched(loop: Loop, watch: Watch) -> Iterator[None]:
-    """Put clocks around all that the steps of a loop call, and take them away again."""
-    kept = {name: attrs.evolve(lane) for name, lane in loop.lanes.items()}
-    begin, steps = loop.begin, [(one, one.step) for one in loop.optimisers.values()]
+    loop.mark = look
     try:
-        loop.begin = watch.around("data", begin)  # type: ignore[method-assign]
-        for optimiser, step in steps:
-            optimiser.step = watch.around("optimiser", step)  # type: ignore[method-assign]
-        for lane in loop.lanes.values():
-            _watch_lane(lane, watch)
-        yield
-        watch.look("rest")
+        _take(loop, steps)
     finally:
-        del loop.begin
-        for optimiser, _ in steps:
-            del optimiser.step
-        for name, lane in loop.lanes.items():
-            for field in ("views", "forward", "after_backward", "after_step", "after_epoch"):
-                setattr(lane, field, getattr(kept[name], field))
-
-
-def _watch_lane(lane: Lane, watch: Watch) -> None:
-    lane.forward = watch.around("forward", lane.forward)
-    lane.views = tuple((watch.around("hooks", call), stream) for call, stream in lane.views)
-    for hook in ("after_backward", "after_step", "after_epoch"):
-        setattr(lane, hook, tuple(watch.around("hooks", call) for call in getattr(lane, hook)))
+        loop.mark = unwatched
+    look("rest")
+    return {part: one / sum(seconds.values()) for part, one in seconds.items()}
 
 
 def _take(loop: Loop, steps: int) -> float:
@@ -260,12 +213,12 @@ def _bytes(values: Any) -> int:
 
 def least_bytes(loop: Loop, lane: Lane) -> int:
     """Return the bytes that one step of a task must move; the run is afterwards what it was."""
-    with untouched(loop):
+    with loop.untouched():
         step = loop.begin(lane, 0)
         with Traffic() as traffic:
             lane.objective(step)[0].backward()
-        moved = [one for one in loop.moving if one.grad is not None]
-        passes = {"adam": 7, "sgd": 5 if loop.optimisation.momentum else 3}[loop.optimisation.kind]
+        moved = [one for one in loop.trainable if one.grad is not None]
+        passes = {"adam": 7, "sgd": 5 if loop.settings.momentum else 3}[loop.settings.optimiser]
         return traffic.bytes + passes * _bytes(moved)
 
 

@@ -23,7 +23,7 @@ from compatkit.training.optim import Averages
 
 
 @attrs.define(eq=False)
-class Parcel:
+class Bucket:
     """The gradients that a step moves, of one number format, in one piece of memory.
 
     Attributes:
@@ -39,7 +39,7 @@ class Parcel:
     flags: Tensor
 
     @classmethod
-    def of(cls, parameters: Iterable[Tensor]) -> Parcel:
+    def of(cls, parameters: Iterable[Tensor]) -> Bucket:
         """Make room for the gradients of ``parameters``."""
         kept = tuple(parameters)
         memory = kept[0].detach().new_zeros(sum(one.numel() for one in kept) + len(kept))
@@ -71,7 +71,7 @@ class Parcel:
             one.grad = view if has else None
 
 
-class Exchange:
+class GradientAllReduce:
     """Means of gradients over processes, for the steps of one run.
 
     The mean is the gradient over the whole batch, as every process has an equal share of it. Call it once for each
@@ -82,8 +82,8 @@ class Exchange:
         """See the class."""
         self.world = world
         own = {f"{task}.{side}": task for task in tasks for side in ("extractor", "head")}
-        self._parcels = {
-            task: _parcels(module for owner, module in owners.items() if own.get(owner, task) == task)
+        self._buckets = {
+            task: _buckets(module for owner, module in owners.items() if own.get(owner, task) == task)
             for task in own.values()
         }
 
@@ -93,25 +93,25 @@ class Exchange:
         Raises:
             Lost: Another process does not answer.
         """
-        for parcel in self._parcels[task]:
-            held, on_cpu = parcel.held(), parcel.memory.device.type == "cpu"
-            parcel.fill()
+        for bucket in self._buckets[task]:
+            held, on_cpu = bucket.held(), bucket.memory.device.type == "cpu"
+            bucket.fill()
             if on_cpu:
-                parcel.flags.copy_(held)
+                bucket.flags.copy_(held)
             else:
                 self.world.union(held)  # by another way, so that nobody waits for the device
-            self.world.add_up(parcel.memory)
-            parcel.memory /= self.world.size
-            parcel.give((parcel.flags > 0 if on_cpu else held > 0).tolist())
+            self.world.add_up(bucket.memory)
+            bucket.memory /= self.world.size
+            bucket.give((bucket.flags > 0 if on_cpu else held > 0).tolist())
 
 
-def _parcels(modules: Iterable[nn.Module]) -> tuple[Parcel, ...]:
+def _buckets(modules: Iterable[nn.Module]) -> tuple[Bucket, ...]:
     formats: dict[torch.dtype, list[Tensor]] = {}
     for module in modules:
         for one in module.parameters():
             if one.requires_grad:
                 formats.setdefault(one.dtype, []).append(one)
-    return tuple(Parcel.of(each) for each in formats.values())
+    return tuple(Bucket.of(each) for each in formats.values())
 
 
 def _strides(one: Tensor) -> tuple[int, ...]:

@@ -43,10 +43,7 @@ class ReleasedExtractor:
     def placed(self, precision: Precision) -> ReleasedExtractor:
         """Return a copy on a run's device whose statistics and weights nothing moves."""
         module = copy.deepcopy(self.module).eval().requires_grad_(False)
-        return attrs.evolve(
-            self,
-            module=module.to(precision.device, memory_format=precision.memory_format),  # type: ignore[call-overload]
-        )
+        return attrs.evolve(self, module=precision.place(module))
 
     def on(self, data: Data, shape: tuple[int, ...], task: str, device: str) -> Callable[[Tensor], Tensor]:
         """Return what gives its features, without gradients, of images that are normalised for a task.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from compatkit.evaluation.normalisation import batch_statistics
 from compatkit.hooks import Batch
-from compatkit.training.loss_history import Measured
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator
 from compatkit.training.recording import NOTHING, Layers
@@ -18,7 +17,26 @@ from compatkit.training.state import TaskState
 
 NO_LABEL = -1
 """In the place of a label that is not known; no loss takes it for a class."""
-UNMEASURED: Measured = {}
+
+
+@attrs.frozen(eq=False)
+class StepResult:
+    """What a step measured, or a piece of one; on the device, without gradients.
+
+    Attributes:
+        losses: Scalars by their names in the history.
+        predicted: Classes ``(batch,)``; None where the task's own head does not run.
+        true: Classes ``(batch,)``; None with ``predicted``.
+    """
+
+    losses: Mapping[str, Tensor]
+    predicted: Tensor | None = None
+    true: Tensor | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What there is a figure of."""
+        return (*self.losses, "accuracy") if self.predicted is not None else (*self.losses,)
 
 
 @attrs.define(eq=False)
@@ -47,7 +65,7 @@ class Step:
     reports: bool = False
     views: Sequence[Tensor] = ()
     layers: Layers = NOTHING
-    _measured: Measured = UNMEASURED
+    _measured: StepResult | None = None
 
     @property
     def losses(self) -> dict[str, Tensor]:
@@ -57,10 +75,12 @@ class Step:
         (``float``) now and then, since reading waits for the device. There are none before ``compatkit_after_step``;
         with several processes, each has those of its own images.
         """
-        return {
-            name: one if isinstance(one, Tensor) else (one[0] == one[1]).float().mean()
-            for name, one in self._measured.items()
-        }
+        result = self._measured
+        if result is None:
+            return {}
+        if result.predicted is None:
+            return dict(result.losses)
+        return {**result.losses, "accuracy": (result.predicted == result.true).float().mean()}
 
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
         """Run the task's extractor on further views.
@@ -107,28 +127,16 @@ def pieces(batch: Batch, count: int) -> list[Batch]:
     ]
 
 
-def first(batch: Batch, count: int) -> Batch:
-    """Return the first ``count`` images of a batch, in all their views."""
-    images, labels, index = batch.images[:count], batch.labels[:count], batch.index[:count]
-    if batch.stacked is None:
-        return Batch(images, labels, index)
-    stack = batch.stacked.unflatten(0, (-1, len(batch.labels)))[:, :count].flatten(0, 1)
-    return Batch(stack[:count], labels, index, stack)
-
-
-def together(measured: Sequence[Measured]) -> Measured:
-    """Return what the whole batch measured: the mean of the pieces' losses, and all answers; nothing is read.
+def together(results: Sequence[StepResult]) -> StepResult:
+    """Return the result of the whole batch: the mean of the pieces' losses, and all answers; nothing is read.
 
     A loss that is absent from a piece added nothing there.
     """
-    whole: dict[str, Tensor | tuple[Tensor, Tensor]] = {}
-    for name in dict.fromkeys(name for one in measured for name in one):
-        found = [one[name] for one in measured if name in one]
-        losses = [one for one in found if isinstance(one, Tensor)]
-        pairs = [one for one in found if not isinstance(one, Tensor)]
-        if losses:
-            whole[name] = torch.stack(losses).sum(0) / len(measured)
-        else:
-            predicted, true = zip(*pairs, strict=True)
-            whole[name] = torch.cat(predicted), torch.cat(true)
-    return whole
+    names = dict.fromkeys(name for one in results for name in one.losses)
+    losses = {
+        name: torch.stack([one.losses[name] for one in results if name in one.losses]).sum(0) / len(results)
+        for name in names
+    }
+    predicted = [one.predicted for one in results if one.predicted is not None]
+    true = [one.true for one in results if one.true is not None]
+    return StepResult(losses, torch.cat(predicted), torch.cat(true)) if predicted else StepResult(losses)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
 from torch import Tensor
 
-from compatkit.errors import PluginError
+from compatkit.errors import PluginError, UsageError
 from compatkit.hooks import Batch
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
 from compatkit.plugins.chains import after_chain, views_chain
 from compatkit.training.batches.sources import Source
+from compatkit.training.distributed import World
+from compatkit.training.dry_run import rehearse
+from compatkit.training.execution import Captured
 from compatkit.training.objective import Compiled, Objective, Outcome
 from compatkit.training.randomness import Stream, states
 from compatkit.training.set_up import SetUp
+from compatkit.training.settings import Settings
 from compatkit.training.state import TaskState
 from compatkit.training.step import Step
-from compatkit.training.views import SEPARATE, FurtherViews, Passes
+from compatkit.training.views import SEPARATE, FurtherViews, Passes, passes
 
-if TYPE_CHECKING:
-    from compatkit.training.capture import Captured
+NETWORK = "network/"
+"""Before a task's name: the optimiser of its extractor and head."""
 
 
 @attrs.define(eq=False)
@@ -72,18 +76,39 @@ class Lane:
     @classmethod
     def of(
         cls,
-        task: TaskState,
+        settings: Settings,
         setup: SetUp,
         plugins: RunPlugins,
-        source: Source,
-        movers: tuple[torch.optim.Optimizer, ...],
-        pieces: int = 1,
-        passes: Passes = SEPARATE,
-        key: tuple[str | int, ...] = (),
+        world: World,
+        task: TaskState,
+        optimisers: Mapping[str, torch.optim.Optimizer],
     ) -> Lane:
-        """Return the lane of a task; ``key`` sets apart what each of several processes draws for its examples."""
+        """Return the lane of a task before its first step.
+
+        Raises:
+            DataError: There are fewer images than in a batch.
+            UsageError: Nothing that its steps could move is left to move; one pass for all views was asked for, and the
+                extractor would mix them; or a layer cannot be recorded.
+        """
+        name, size = task.name, settings.batch_size
+        movers = tuple(
+            made for one, made in optimisers.items() if one == NETWORK + name or not one.startswith(NETWORK)
+        )
+        if not movers:
+            raise UsageError(
+                f"Task {name!r} has nothing to train: all parameters of its network, and of every head that is "
+                "shared, are frozen (requires_grad is False). Leave some of them free.",
+                subject=name,
+            )
+        source = settings.placing.source(task, setup.seed, size, setup.precision, world.share(size))
+        recorder, seen = setup.recorders.get(name), SEPARATE
+        if recorder is not None:
+            rehearse(recorder, (len(task.data.mean), *task.data.size), setup.precision)
+        if plugins.further_views:
+            seen = passes(settings.passes, task, setup.precision.device, recorder)
         nothing = Objective(setup.owners, (), setup.precision)
-        return cls(task, source, movers, pieces, setup, plugins, key, passes, nothing, nothing)
+        pieces = settings.accumulate
+        return cls(task, source, movers, pieces, setup, plugins, world.key, seen, nothing, nothing)
 
     @property
     def moved(self) -> list[Tensor]:

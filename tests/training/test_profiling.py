@@ -11,7 +11,7 @@ from torch import nn
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.training.prepare import begun
+from compatkit.training.prepare import FitRequest, prepare
 from compatkit.training.profiling import PARTS, Profile, Traffic, least_bytes
 
 TASKS = [
@@ -79,7 +79,7 @@ def test_bytes_are_those_of_what_cannot_be_fused() -> None:
 def test_a_resnet_needs_the_bytes_that_are_counted_by_hand() -> None:
     """In elements of convolutions' outputs: 2 + 3 forward, 4 + 5 backward; pooling and class layer are little."""
     trainer = quick(steps=1, optimiser="sgd", precision="float32")
-    with begun(trainer, TASKS[:1]) as start:
+    with prepare(FitRequest(trainer, TASKS[:1])) as start:
         loop = start.loop
     loop.lanes["left"].resolve(0)
     outputs: list[int] = []

@@ -22,10 +22,9 @@ from compatkit.experiments.sweeps.batches import Batches
 from compatkit.hooks import Batch
 from compatkit.training.batches.stored import Resident
 from compatkit.training.loop import NETWORK, Loop
-from compatkit.training.loss_history import Measured
 from compatkit.training.objective import Objective
-from compatkit.training.prepare import Begun
-from compatkit.training.step import Step
+from compatkit.training.prepare import PreparedRun
+from compatkit.training.step import Step, StepResult
 from compatkit.training.task_loop import Lane
 
 Stacked = dict[str, Tensor]
@@ -75,7 +74,7 @@ class Ensemble:
     _stacked: dict[str, tuple[Objective, Callable[..., Any]]] = attrs.field(factory=dict)
 
     @classmethod
-    def of(cls, members: Sequence[Begun]) -> Ensemble:
+    def of(cls, members: Sequence[PreparedRun]) -> Ensemble:
         """Stack runs that were begun; they are left as they are.
 
         Args:
@@ -90,19 +89,19 @@ class Ensemble:
         held = [Objective(one.owners, (), one.precision).train() for one in setups]
         weights, buffers = stack_module_state(held)  # type: ignore[arg-type]
         batches = {
-            name: Batches([_resident(one, name) for one in members], loop.batch_size) for name in loop.lanes
+            name: Batches([_resident(one, name) for one in members], loop.settings.batch_size)
+            for name in loop.lanes
         }
         return cls(loop, batches, weights, buffers, _optimisers(loop, weights))
 
     def __len__(self) -> int:
         return len(next(iter(self.batches.values())))
 
-    def step(self, task: str, number: int) -> Measured:
+    def step(self, task: str, number: int) -> StepResult:
         """Take one step of one task, for all members.
 
         Returns:
-            Losses by name ``(members,)``, and as ``"accuracy"`` the predicted and the true classes
-            ``(members, batch)``, all still on the device.
+            Losses by name ``(members,)``, predicted and true classes ``(members, batch)``, still on the device.
         """
         lane = self.loop.lanes[task]
         self.resolve(lane, number)
@@ -110,7 +109,7 @@ class Ensemble:
         totals, terms, answers = self.losses(lane, number, images, labels, index)
         totals.backward(torch.ones_like(totals))  # members share nothing: each gets the gradient of its own
         self._move(lane, number)
-        return {**terms, "accuracy": (answers, labels)}
+        return StepResult(terms, answers, labels)
 
     def losses(
         self, lane: Lane, number: int, images: Tensor, labels: Tensor, index: Tensor
@@ -147,14 +146,14 @@ class Ensemble:
             lane.source.arrange(None)
 
     def _move(self, lane: Lane, number: int) -> None:
-        self.loop.set_rate(number, self.optimisers.values())
+        self.loop.set_lr(number, self.optimisers.values())
         for owner, optimiser in self.optimisers.items():
             if owner == NETWORK + lane.task.name or not owner.startswith(NETWORK):
                 optimiser.step()
         for one in self.weights.values():
             one.grad = None
 
-    def give_back(self, members: Sequence[Begun]) -> None:
+    def give_back(self, members: Sequence[PreparedRun]) -> None:
         """Put every member's weights into its own modules."""
         for place, one in enumerate(members):
             held = Objective(one.loop.setup.owners, (), one.loop.setup.precision)
@@ -164,19 +163,19 @@ class Ensemble:
                     own[name].copy_(stacked[place])
 
 
-def refuse(begun: Begun) -> None:
+def refuse(prepared: PreparedRun) -> None:
     """Refuse what a stacked step cannot do; dropout and branches on values are found when it is tried.
 
     Raises:
         Unsuited: Names the plugin.
     """
-    trainer, plugins = begun.trainer, begun.loop.plugins
+    settings, plugins = prepared.loop.settings, prepared.loop.plugins
     for name, usual in USUAL.items():
-        if getattr(trainer, name) != usual:
+        if getattr(settings, name) != usual:
             raise Unsuited(f"the trainer's {name} is for one run at a time")
-    if trainer.steps == 0:
+    if settings.steps == 0:
         raise Unsuited("there is no step to take")
-    for instance, balanced in begun.loop.setup.gradients.items():
+    for instance, balanced in prepared.loop.setup.gradients.items():
         if balanced:
             raise Unsuited(
                 f"the regularizer {instance!r} balances its gradient against the task's of one run at a time"
@@ -194,7 +193,7 @@ def refuse(begun: Begun) -> None:
             )
 
 
-def share_images(first: Begun, other: Begun) -> None:
+def share_images(first: PreparedRun, other: PreparedRun) -> None:
     """Let a run hold the images of another, which are the same.
 
     Raises:
@@ -204,8 +203,8 @@ def share_images(first: Begun, other: Begun) -> None:
         _resident(other, task).share(_resident(first, task))
 
 
-def _resident(begun: Begun, task: str) -> Resident:
-    source = begun.loop.lanes[task].source
+def _resident(prepared: PreparedRun, task: str) -> Resident:
+    source = prepared.loop.lanes[task].source
     if not isinstance(source, Resident):
         raise Unsuited(f"the images of task {task!r} are not on the device: {source.describe()}")
     return source
@@ -218,7 +217,7 @@ def _optimisers(loop: Loop, weights: Stacked) -> dict[str, torch.optim.Optimizer
         for name, one in Objective(loop.setup.owners, (), loop.setup.precision).named_parameters()
     }
     return {
-        owner: loop.optimisation.make(
+        owner: loop.settings.optimisation.make(
             [weights[names[id(one)]] for group in optimiser.param_groups for one in group["params"]]
         )
         for owner, optimiser in loop.optimisers.items()

@@ -12,7 +12,7 @@ from compatkit.hooks import Batch
 from compatkit.training.batches.loaders import Streamed
 from compatkit.training.batches.sampler import Augmentation, Further, Order
 from compatkit.training.batches.stored import Prefetched, Resident
-from compatkit.training.exhaustion import ran_out
+from compatkit.training.memory import ran_out
 from compatkit.training.precision import Precision
 from compatkit.training.state import TaskState
 

@@ -19,7 +19,7 @@ from compatkit.experiments.sweeps.members import train
 from compatkit.experiments.sweeps.results import accuracies
 from compatkit.hooks import effect
 from compatkit.training.fit import History
-from compatkit.training.prepare import begun
+from compatkit.training.prepare import FitRequest, prepare
 
 STEPS = 3
 
@@ -45,7 +45,7 @@ def begin() -> Iterator[Any]:
         def members(
             trainers: Sequence[ck.Trainer], given: Sequence[ck.Task], *methods: Any, **more: Any
         ) -> Any:
-            return [stack.enter_context(begun(one, given, methods, **more)) for one in trainers]
+            return [stack.enter_context(prepare(FitRequest(one, given, methods, **more))) for one in trainers]
 
         yield members
 
