@@ -100,7 +100,7 @@ def by_hand(stack: ExitStack, name: str, *, reverse: bool) -> Callable[[], objec
     layers = loop.plugins.members[0].instance.selections["noise"].layers  # type: ignore[attr-defined]
     run.loop.setup.recorders["noise"].close()
     network = nn.Sequential(state.extractor, state.head).train()
-    batches = [loop.lanes["noise"].source.batch(number) for number in range(8)]
+    batches = [loop.task_loops["noise"].source.batch(number) for number in range(8)]
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
     for layer in layers if reverse else ():
         module = loop.setup.recorders["noise"].modules(layer)[0]
@@ -143,8 +143,8 @@ def _residual(layer: Any, taken: Tensor, given: Tensor) -> Tensor:
 def kept_bytes(run: PreparedRun) -> int:
     """Return the bytes that a step keeps for its backward pass, weights apart."""
     loop = run.loop
-    lane = loop.lanes["noise"]
-    lane.resolve(0)
+    task_loop = loop.task_loops["noise"]
+    task_loop.resolve(0)
     own = {
         one.untyped_storage().data_ptr() for owner in loop.setup.owners.values() for one in owner.parameters()
     }
@@ -156,7 +156,7 @@ def kept_bytes(run: PreparedRun) -> int:
         return one
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
-        total = lane.objective(loop.begin(lane, 0))[0]
+        total = task_loop.objective(loop.begin(task_loop, 0))[0]
     size = sum(found.values())
     total.backward()
     loop.zero_grad()

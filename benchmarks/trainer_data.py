@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
-from compatkit.training.batches.sampler import Augmentation, Order
+from compatkit.training.batches.sampler import Augmentation, Sampler
 from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.precision import Precision
 
@@ -78,7 +78,7 @@ def theirs(images: Split, workers: int) -> Callable[[], int]:
 def ours(kind: type[Resident] | type[Prefetched], images: Split) -> Callable[[], int]:
     """Return what takes a pass through one of our sources and counts images."""
     data = Data((SIDE, SIDE), "RGB", MEAN, STD, "bilinear", ())
-    order = Order(IMAGES, BATCH, 0, "noise")
+    order = Sampler(IMAGES, BATCH, 0, "noise")
     source = kind(
         images, data, order, Augmentation(("crop", "flip"), 0, "noise"), Precision("cpu", "float32", True)
     )

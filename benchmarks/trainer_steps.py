@@ -59,14 +59,14 @@ def turns(made: Loop) -> Callable[[], object]:
 
 def by_hand(made: Loop) -> Callable[[], object]:
     """Return what takes steps of one task in a hand-written loop, with the modules and images of ``made``."""
-    (lane,) = made.lanes.values()
-    network = nn.Sequential(lane.task.extractor, lane.task.head)
+    (task_loop,) = made.task_loops.values()
+    network = nn.Sequential(task_loop.task.extractor, task_loop.task.head)
     optimiser = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-7, fused=True)
     numbers, kept, autocast = count(), [], made.setup.precision.autocast
 
     def turn() -> None:
         for _ in range(STEPS):
-            batch = lane.source.batch(next(numbers))
+            batch = task_loop.source.batch(next(numbers))
             with autocast():
                 logits = network(batch.images)
             loss = F.cross_entropy(logits.float(), batch.labels)

@@ -22,7 +22,7 @@ from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Settings
 from compatkit.training.state import TaskState
 from compatkit.training.step import NO_LABEL, Step, StepResult, pieces, together
-from compatkit.training.task_loop import NETWORK, Lane
+from compatkit.training.task_loop import NETWORK, TaskLoop
 
 
 def _unwatched(part: str) -> None:
@@ -36,7 +36,7 @@ class Loop:
     Attributes:
         decay: Of the settings, how the learning rate moves.
         optimisers: ``network/<task>`` moves extractor and head together; shared modules have one each, by owner.
-        lanes: By task, what its steps need, resolved before the first.
+        task_loops: By task, what its steps need, resolved before the first.
         trainable: All parameters that some optimiser moves.
         averages: Moving averages of everything that is trained, or None.
         world: The processes that take these steps.
@@ -50,7 +50,7 @@ class Loop:
     setup: SetUp
     plugins: RunPlugins
     optimisers: dict[str, torch.optim.Optimizer]
-    lanes: dict[str, Lane]
+    task_loops: dict[str, TaskLoop]
     trainable: tuple[Tensor, ...]
     averages: Averages | None = None
     world: World = ALONE
@@ -70,8 +70,8 @@ class Loop:
         """
         owned = _trainable(setup)
         optimisers = {name: settings.optimisation.make(each) for name, each in owned.items() if each}
-        lanes = {
-            name: Lane.of(settings, setup, plugins, world, state, optimisers)
+        task_loops = {
+            name: TaskLoop.of(settings, setup, plugins, world, state, optimisers)
             for name, state in setup.tasks.items()
         }
         averages = None
@@ -83,7 +83,7 @@ class Loop:
             setup,
             plugins,
             optimisers,
-            lanes,
+            task_loops,
             tuple(one for each in owned.values() for one in each),
             averages,
             world,
@@ -104,8 +104,8 @@ class Loop:
         Raises:
             TrainingError: A loader cannot be repeated up to there.
         """
-        for lane in self.lanes.values():
-            lane.source.go_on_from(number)
+        for task_loop in self.task_loops.values():
+            task_loop.source.go_on_from(number)
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
@@ -152,14 +152,14 @@ class Loop:
 
     def close(self) -> None:
         """Give back what fetches images; no step follows."""
-        for lane in self.lanes.values():
-            lane.source.close()
+        for task_loop in self.task_loops.values():
+            task_loop.source.close()
 
     def set_execution(self, execution: Execution) -> None:
         """Execute steps otherwise from now on."""
         self.execution = execution
-        for lane in self.lanes.values():
-            lane.span, lane.captured = range(0), None
+        for task_loop in self.task_loops.values():
+            task_loop.span, task_loop.captured = range(0), None
 
     @property
     def captures(self) -> bool:
@@ -172,124 +172,124 @@ class Loop:
         Returns:
             What it measured, still on the device.
         """
-        lane = self.lanes[task.name]
-        step, result = self.work(lane, number, reports)
+        task_loop = self.task_loops[task.name]
+        step, result = self.work(task_loop, number, reports)
         if self.averages is not None:
             self.averages.follow(task.name, number)
         step._measured = result
         self.mark("rest")
-        for call in lane.after_step:
+        for call in task_loop.after_step:
             call(step)
-        if lane.after_epoch and lane.source.ends_epoch(number):
-            for call in lane.after_epoch:
+        if task_loop.after_epoch and task_loop.source.ends_epoch(number):
+            for call in task_loop.after_epoch:
                 call(step)
         self.mark("hooks")
         return result
 
-    def work(self, lane: Lane, number: int, reports: bool = False) -> tuple[Step, StepResult]:
+    def work(self, task_loop: TaskLoop, number: int, reports: bool = False) -> tuple[Step, StepResult]:
         """Do all of a step but what follows it; return its last piece, and what it measured."""
-        if number not in lane.span:
-            lane.resolve(number, compiles=self.execution.compiles)
-        steps = self.prepare(lane, number)
+        if number not in task_loop.span:
+            task_loop.resolve(number, compiles=self.execution.compiles)
+        steps = self.prepare(task_loop, number)
         for step in steps:
             step.reports = reports and self.execution.mode == "eager"
         self.set_lr(number, self.optimisers.values())
         if not self.captures:
-            return steps[-1], self.train_step(lane, steps)
-        if lane.captured is None:
-            lane.captured = Captured(partial(self.train_step, lane), self.untouched, steps)
-        return steps[-1], lane.captured.replay(steps)
+            return steps[-1], self.train_step(task_loop, steps)
+        if task_loop.captured is None:
+            task_loop.captured = Captured(partial(self.train_step, task_loop), self.untouched, steps)
+        return steps[-1], task_loop.captured.replay(steps)
 
-    def prepare(self, lane: Lane, number: int) -> list[Step]:
-        """Return the pieces of a step with their batches, as the plugins of this lane want them."""
+    def prepare(self, task_loop: TaskLoop, number: int) -> list[Step]:
+        """Return the pieces of a step with their batches, as the plugins of the task want them."""
         self.mark("rest")
-        whole = self.begin(lane, number)
+        whole = self.begin(task_loop, number)
         self.mark("data")
-        if lane.pieces == 1:
+        if task_loop.accumulation_steps == 1:
             steps = [whole]
         else:
-            batches = pieces(whole.batch, lane.pieces)
+            batches = pieces(whole.batch, task_loop.accumulation_steps)
             steps = [attrs.evolve(whole, batch=one, piece=piece) for piece, one in enumerate(batches)]
-        if lane.views:
+        if task_loop.views:
             for step in steps:
-                self.view(lane, step)
-            if not lane.settled:
-                lane.settle()
+                self.view(task_loop, step)
+            if not task_loop.settled:
+                task_loop.settle()
             self.mark("hooks")
         return steps
 
-    def begin(self, lane: Lane, number: int) -> Step:
+    def begin(self, task_loop: TaskLoop, number: int) -> Step:
         """Return a step with its whole batch, which no plugin has seen."""
-        batch = lane.source.batch(number)
-        if not lane.task.supervised:
+        batch = task_loop.source.batch(number)
+        if not task_loop.task.supervised:
             batch = attrs.evolve(batch, labels=torch.full_like(batch.labels, NO_LABEL))
-        return Step(self.setup.seed, lane.task, number, batch, self.setup.precision)
+        return Step(self.setup.seed, task_loop.task, number, batch, self.setup.precision)
 
-    def view(self, lane: Lane, step: Step) -> None:
+    def view(self, task_loop: TaskLoop, step: Step) -> None:
         """Let plugins put another batch in the place of a step's."""
-        for call, stream in lane.views:
+        for call, stream in task_loop.views:
             if stream is not None:
-                reseed(self.setup.precision.device, stream.at(_turn(lane, step)))
+                reseed(self.setup.precision.device, stream.at(_turn(task_loop, step)))
             step.batch = call(step, step.batch)
 
-    def train_step(self, lane: Lane, steps: Sequence[Step]) -> StepResult:
+    def train_step(self, task_loop: TaskLoop, steps: Sequence[Step]) -> StepResult:
         """Go forward, backward, and move this task's network and every shared module; what a CUDA graph can hold.
 
         Args:
-            lane: Of the task.
+            task_loop: Of the task.
             steps: The pieces of one step.
         """
         if len(steps) == 1:
-            result = self.gradients(lane, steps[0])
+            result = self.gradients(task_loop, steps[0])
         else:
-            result = together([self.gradients(lane, step) for step in steps])
+            result = together([self.gradients(task_loop, step) for step in steps])
         if self.all_reduce is not None:
-            self.all_reduce(lane.task.name)
+            self.all_reduce(task_loop.task.name)
         self.mark("backward")
-        for call in lane.after_backward:
+        for call in task_loop.after_backward:
             call(steps[-1])
         self.mark("hooks")
         if self.settings.clip_norm is not None:
-            norm = torch.nn.utils.clip_grad_norm_(lane.moved, self.settings.clip_norm)
+            norm = torch.nn.utils.clip_grad_norm_(task_loop.trainable, self.settings.clip_norm)
             result = attrs.evolve(result, losses={**result.losses, "gradient_norm": norm})
         self.mark("rest")
-        for optimiser in lane.movers:
+        for optimiser in task_loop.optimisers:
             optimiser.step()
         self.mark("optimiser")
         self.zero_grad()
         return result
 
-    def gradients(self, lane: Lane, step: Step) -> StepResult:
+    def gradients(self, task_loop: TaskLoop, step: Step) -> StepResult:
         """Add the gradients of a step, or of a piece of one, to what is there."""
         # A captured step cannot seed; what draws random numbers is not captured (execution.py).
         seeds: Sequence[int] = ()
         if not self.captures:
-            turn = _turn(lane, step)
-            seeds = [one.at(turn) for one in lane.seeds]
+            turn = _turn(task_loop, step)
+            seeds = [one.at(turn) for one in task_loop.seeds]
         self.mark("rest")
-        total, terms, answers = lane.forward(step, seeds)
+        total, terms, answers = task_loop.forward(step, seeds)
         self.mark("forward")
         if not total.requires_grad:
-            lacks = "head of its own" if lane.task.supervised else "labels"
+            lacks = "head of its own" if task_loop.task.supervised else "labels"
             why = (
                 "its network is frozen, and no regularizer that is active moves a shared head. Leave some parameters "
                 "free, or begin later."
-                if lane.task.runs_head
+                if task_loop.task.runs_head
                 else f"it has no {lacks}, and no regularizer gave a loss that moves its extractor. Name one that does "
                 "in every step."
             )
             raise UsageError(
-                f"In step {step.number} task {lane.task.name!r} has a loss without any gradient: {why}",
-                subject=lane.task.name,
+                f"In step {step.number} task {task_loop.task.name!r} has a loss without any gradient: {why}",
+                subject=task_loop.task.name,
             )
         # A module that joins later is found in the next of steps 1, 2, 4, 8, ...
-        if not lane.followed or (self.plugins.members and step.number & (step.number - 1) == 0):
+        if not task_loop.followed or (self.plugins.members and step.number & (step.number - 1) == 0):
             parts = [part for one in self.setup.tasks.values() for part in (one.extractor, one.head)]
             trained = [*self.trainable, *(one for part in parts for one in part.parameters())]
             check_reach(total, trained, self.plugins.members)
-            lane.followed = True
-        if lane.pieces > 1:
-            total = total / lane.pieces
+            task_loop.followed = True
+        if task_loop.accumulation_steps > 1:
+            total = total / task_loop.accumulation_steps
         total.backward()
         self.mark("backward")
         return StepResult(terms, answers, None if answers is None else step.batch.labels)
@@ -322,6 +322,6 @@ def _trainable(setup: SetUp) -> dict[str, list[Tensor]]:
     return moved
 
 
-def _turn(lane: Lane, step: Step) -> int:
+def _turn(task_loop: TaskLoop, step: Step) -> int:
     """Return the place of a piece among all pieces of its task: what its random numbers are drawn by."""
-    return step.number * lane.pieces + step.piece
+    return step.number * task_loop.accumulation_steps + step.piece

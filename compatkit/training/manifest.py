@@ -35,7 +35,7 @@ def describe(loop: Loop) -> dict[str, Any]:
             "precision": setup.precision.dtype,
             "channels_last": setup.precision.channels_last,
             "execution": attrs.asdict(loop.execution),
-            "passes": {name: lane.passes.mode for name, lane in loop.lanes.items()},
+            "passes": {name: task_loop.passes.mode for name, task_loop in loop.task_loops.items()},
         },
     }
 
@@ -161,11 +161,11 @@ class Explanation:
                 "split": state.task.split,
                 "data": state.task.data.train.name,
                 "images": None if state.task.loader is not None else len(state.examples),
-                "source": loop.lanes[name].source.describe(),
+                "source": loop.task_loops[name].source.describe(),
                 "size": [len(state.data.mean), *state.data.size],
-                "passes": attrs.asdict(loop.lanes[name].passes),
+                "passes": attrs.asdict(loop.task_loops[name].passes),
                 "batch": loop.settings.batch_size,
-                "steps_an_epoch": loop.lanes[name].source.per_epoch,
+                "steps_an_epoch": loop.task_loops[name].source.per_epoch,
                 "classes": len(state.labels),
             }
             for name, state in loop.setup.tasks.items()

@@ -17,11 +17,11 @@ from compatkit.training.recording import NOTHING as NO_LAYERS
 from compatkit.training.recording import Layers, Recording
 from compatkit.training.state import TaskState
 from compatkit.training.step import Step
-from compatkit.training.views import FurtherViews
+from compatkit.training.views import ExtraViews
 
 LEAST_NORM = 1e-12
 """Of a gradient; what is smaller counts as this in a ratio, and is balanced by a factor of 0."""
-NOTHING = FurtherViews()
+NOTHING = ExtraViews()
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Outcome = tuple[Tensor, dict[str, Tensor], Tensor | None]
 """The loss, a float32 scalar with its graph; its terms by name, detached; the head's answers, where it ran."""
@@ -47,7 +47,7 @@ class Objective(nn.Module):
         owners: Mapping[str, nn.Module],
         losses: tuple[Bound, ...],
         precision: Precision,
-        further: FurtherViews = NOTHING,
+        further: ExtraViews = NOTHING,
         criterion: Criterion = F.cross_entropy,
         recording: Recording | None = None,
         gradients: Mapping[str, bool] | None = None,

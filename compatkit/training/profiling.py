@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
-from compatkit.training.task_loop import Lane
+from compatkit.training.task_loop import TaskLoop
 
 PARTS = ("data", "hooks", "forward", "backward", "optimiser", "rest")
 COMPUTE = ("forward", "backward", "optimiser")
@@ -108,7 +108,7 @@ def profile(loop: Loop, steps: int) -> Profile:
     device = loop.setup.precision.device
     floor = None
     if torch.device(device).type == "cuda":
-        moved = sum(least_bytes(loop, lane) for lane in loop.lanes.values())
+        moved = sum(least_bytes(loop, task_loop) for task_loop in loop.task_loops.values())
         floor = moved / bandwidth(device) / (plain / steps)
     return Profile(1000 * plain / steps, shares, floor, steps)
 
@@ -211,12 +211,12 @@ def _bytes(values: Any) -> int:
     return sum(one.numel() * one.element_size() for one in tree_leaves(values) if isinstance(one, Tensor))
 
 
-def least_bytes(loop: Loop, lane: Lane) -> int:
+def least_bytes(loop: Loop, task_loop: TaskLoop) -> int:
     """Return the bytes that one step of a task must move; the run is afterwards what it was."""
     with loop.untouched():
-        step = loop.begin(lane, 0)
+        step = loop.begin(task_loop, 0)
         with Traffic() as traffic:
-            lane.objective(step)[0].backward()
+            task_loop.objective(step)[0].backward()
         moved = [one for one in loop.trainable if one.grad is not None]
         passes = {"adam": 7, "sgd": 5 if loop.settings.momentum else 3}[loop.settings.optimiser]
         return traffic.bytes + passes * _bytes(moved)

@@ -15,7 +15,7 @@ from compatkit.training.loop import Loop
 from compatkit.training.memory import let_go, ran_out
 from compatkit.training.objective import Compiled, Outcome
 from compatkit.training.randomness import reseed, states
-from compatkit.training.task_loop import Lane
+from compatkit.training.task_loop import TaskLoop
 
 TOLERANCE = {"float32": 1e-4, "bf16": 5e-2}
 """Largest norm of a difference of all gradients, as a share of their norm."""
@@ -51,8 +51,8 @@ def _select(loop: Loop, asked: Asked) -> Execution:
     device = torch.device(loop.setup.precision.device).type
     if asked == "eager":
         return EAGER
-    for lane in loop.lanes.values():
-        lane.resolve(0)
+    for task_loop in loop.task_loops.values():
+        task_loop.resolve(0)
     if asked == "auto":
         if loop.settings.deterministic:
             return Execution("eager", "deterministic=True forbids trials")
@@ -108,15 +108,15 @@ def compile_blockers(loop: Loop) -> Iterator[str]:
         if balanced:
             yield f"the plugin {instance!r} balances its gradient against the task's in every step"
             return
-    for lane in loop.lanes.values():
-        if draws(loop, lane):
+    for task_loop in loop.task_loops.values():
+        if draws(loop, task_loop):
             yield (
-                f"the network of the task {lane.task.name!r} draws random numbers in training (dropout or the like), "
-                "and would draw others"
+                f"the network of the task {task_loop.task.name!r} draws random numbers in training (dropout or the "
+                "like), and would draw others"
             )
             return
-        if (found := disagreement(loop, lane)) is not None:
-            yield f"task {lane.task.name!r}{_recorded(lane)}: {found}"
+        if (found := disagreement(loop, task_loop)) is not None:
+            yield f"task {task_loop.task.name!r}{_recorded(task_loop)}: {found}"
             return
 
 
@@ -141,73 +141,77 @@ def capture_blockers(loop: Loop, *, compiles: bool) -> Iterator[str]:
                 )
                 return
     mode = Execution("compile+graph" if compiles else "graph", "on trial")
-    for lane in loop.lanes.values():
-        if draws(loop, lane):
+    for task_loop in loop.task_loops.values():
+        if draws(loop, task_loop):
             yield (
-                f"the network of the task {lane.task.name!r} draws random numbers in training, which are seeded for "
-                "every step"
+                f"the network of the task {task_loop.task.name!r} draws random numbers in training, which are seeded "
+                "for every step"
             )
             return
-        if (found := replay_disagreement(loop, lane, mode)) is not None:
-            yield f"task {lane.task.name!r}{_recorded(lane)}: {found}"
+        if (found := replay_disagreement(loop, task_loop, mode)) is not None:
+            yield f"task {task_loop.task.name!r}{_recorded(task_loop)}: {found}"
             return
 
 
-def _recorded(lane: Lane) -> str:
+def _recorded(task_loop: TaskLoop) -> str:
     """Return for whom layers are recorded: what may be to blame."""
-    recording = lane.objective.recording
+    recording = task_loop.objective.recording
     return "" if recording is None else f", with layers recorded for {', '.join(map(repr, recording.names))}"
 
 
-def draws(loop: Loop, lane: Lane) -> bool:
+def draws(loop: Loop, task_loop: TaskLoop) -> bool:
     """Tell whether a task's forward pass draws random numbers."""
     with loop.untouched():
-        step = loop.begin(lane, 0)
+        step = loop.begin(task_loop, 0)
         device = loop.setup.precision.device
         reseed(device, 0)
         before = states(device)
-        lane.objective(step)
+        task_loop.objective(step)
         return any(not torch.equal(one, other) for one, other in zip(before, states(device), strict=True))
 
 
-def disagreement(loop: Loop, lane: Lane) -> str | None:
+def disagreement(loop: Loop, task_loop: TaskLoop) -> str | None:
     """Return how a compiled loss differs from the eager one, or why it cannot be compiled; None where it is right."""
     try:
-        expected = _gradients(loop, lane, lane.objective)
-        found = _gradients(loop, lane, Compiled(lane.objective))
+        expected = _gradients(loop, task_loop, task_loop.objective)
+        found = _gradients(loop, task_loop, Compiled(task_loop.objective))
     except Exception as error:  # whatever a compiler raises: the run goes on without it
         first = str(error).strip().splitlines() or [""]
         return f"torch.compile does not take the step ({type(error).__name__}: {first[0]:.200})"
     return _apart(loop, expected, found, "compiled gradients")
 
 
-def replay_disagreement(loop: Loop, lane: Lane, execution: Execution) -> str | None:
+def replay_disagreement(loop: Loop, task_loop: TaskLoop, execution: Execution) -> str | None:
     """Return how a replayed step moves otherwise than one that is not, or why it cannot be captured, or None.
 
     Args:
         loop: Before its first step.
-        lane: Whose step is tried, on one batch, from the same weights.
+        task_loop: Whose step is tried, on one batch, from the same weights.
         execution: With the capture that is tried; the step is compiled both times, or neither.
     """
-    before = [one.detach().double() for one in lane.moved]
+    before = [one.detach().double() for one in task_loop.trainable]
     settled = loop.execution
     try:
-        lane.resolve(0, compiles=execution.compiles)
+        task_loop.resolve(0, compiles=execution.compiles)
         with loop.untouched():
-            loop.train_step(lane, [loop.begin(lane, 0)])
-            expected = [one.detach().double() - old for one, old in zip(lane.moved, before, strict=True)]
+            loop.train_step(task_loop, [loop.begin(task_loop, 0)])
+            expected = [
+                one.detach().double() - old for one, old in zip(task_loop.trainable, before, strict=True)
+            ]
         loop.set_execution(execution)
-        lane.resolve(0, compiles=execution.compiles)
+        task_loop.resolve(0, compiles=execution.compiles)
         with loop.untouched():
-            steps = [loop.begin(lane, 0)]
-            Captured(partial(loop.train_step, lane), loop.untouched, steps).replay(steps)
-            found = [one.detach().double() - old for one, old in zip(lane.moved, before, strict=True)]
+            steps = [loop.begin(task_loop, 0)]
+            Captured(partial(loop.train_step, task_loop), loop.untouched, steps).replay(steps)
+            found = [
+                one.detach().double() - old for one, old in zip(task_loop.trainable, before, strict=True)
+            ]
     except Exception as error:  # whatever a capture raises: the run goes on without it
         first = str(error).strip().splitlines() or [""]
         return f"the step cannot be captured ({type(error).__name__}: {first[0]:.200})"
     finally:
         loop.set_execution(settled)
-        lane.resolve(0)
+        task_loop.resolve(0)
     return _apart(loop, expected, found, "a replayed step moves weights that")
 
 
@@ -218,9 +222,9 @@ def _apart(loop: Loop, expected: list[Tensor], found: list[Tensor], what: str) -
     return None if share <= most else f"{what} differ by {share:.1e} of their norm, more than {most:.0e}"
 
 
-def _gradients(loop: Loop, lane: Lane, forward: Callable[..., Outcome]) -> list[Tensor]:
+def _gradients(loop: Loop, task_loop: TaskLoop, forward: Callable[..., Outcome]) -> list[Tensor]:
     with loop.untouched():
-        step = loop.begin(lane, 0)
+        step = loop.begin(task_loop, 0)
         forward(step)[0].backward()
         return [one.grad.detach().double() for one in loop.trainable if one.grad is not None]
 
@@ -272,5 +276,5 @@ def _seconds(loop: Loop, mode: Mode) -> float:
 def _take(loop: Loop, numbers: count[int]) -> None:
     for _ in range(STEPS):
         number = next(numbers)
-        for lane in loop.lanes.values():
-            loop.work(lane, number)
+        for task_loop in loop.task_loops.values():
+            loop.work(task_loop, number)

@@ -15,8 +15,8 @@ from compatkit.training.execution import Asked
 from compatkit.training.limits import number, one_of
 from compatkit.training.optim import DECAYS, Kind, Optimisation, Schedule
 from compatkit.training.precision import Choice
-from compatkit.training.views import ASKED as VIEW_BATCHING
-from compatkit.training.views import Asked as ViewBatching
+from compatkit.training.views import ASKED as PASSES
+from compatkit.training.views import Asked as Passes
 
 _share = number(above=0, below=1, optional=True)
 _BESIDE = {"manifest": "beside"}  # has nothing to do with what comes out
@@ -51,7 +51,7 @@ class Settings:
     deterministic: bool = attrs.field(default=False, metadata=_WHERE_ON)
     images: Place = attrs.field(default="auto", validator=one_of(PLACES), metadata=_HIDDEN)
     memory_share: float = attrs.field(default=0.5, validator=number(least=0, most=1), metadata=_HIDDEN)
-    passes: ViewBatching = attrs.field(default="auto", validator=one_of(VIEW_BATCHING), metadata=_HIDDEN)
+    passes: Passes = attrs.field(default="auto", validator=one_of(PASSES), metadata=_HIDDEN)
     checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, metadata=_BESIDE)
     checkpoint_every: int = attrs.field(default=500, validator=number(least=1, whole=True), metadata=_BESIDE)
     checkpoint_seconds: float | None = attrs.field(

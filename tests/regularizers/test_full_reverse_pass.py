@@ -405,7 +405,7 @@ def test_a_run_adds_what_the_walk_gives_across_its_cut(backbone, split, kwargs, 
     trainer = quick(steps=1)
     with prepare(FitRequest(trainer, [task])) as start:
         state = start.loop.setup.tasks["a"]
-        parts, images = (state.extractor, state.head), start.loop.lanes["a"].source.batch(0).images
+        parts, images = (state.extractor, state.head), start.loop.task_loops["a"].source.batch(0).images
         stages = chain_of(parts, images)
         expected = full_loss(stages, recorded(parts, names_of(stages), images), images)
     assert expected is not None

@@ -15,7 +15,7 @@ import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.training import objective
-from compatkit.training.batches.stored import Order
+from compatkit.training.batches.stored import Sampler
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
 
@@ -60,7 +60,7 @@ def test_pieces_equal_a_hand_written_loop_bitwise() -> None:
     state = prepare_task(task, 0, Precision("cpu", "float32", True))
     network = torch.nn.Sequential(state.extractor, state.head).train()
     optimiser = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-7, fused=True)
-    examples, order = prepare(task.data.train, state.data), Order(48, 8, 0, task.name)
+    examples, order = prepare(task.data.train, state.data), Sampler(48, 8, 0, task.name)
     for step in range(STEPS):
         for index in order.at(step).chunk(2):
             images = normalise(examples.images[index], state.data)

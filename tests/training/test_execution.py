@@ -256,13 +256,13 @@ class Replayed:
     factor = 1.0
 
     def __init__(self, train_step: Any, untouched: Any, steps: Any) -> None:
-        (self.lane,), self.train_step = train_step.args, train_step
+        (self.task_loop,), self.train_step = train_step.args, train_step
 
     def replay(self, steps: Any) -> Any:
-        before = [one.detach().clone() for one in self.lane.moved]
+        before = [one.detach().clone() for one in self.task_loop.trainable]
         measured = self.train_step(steps)
         with torch.no_grad():
-            for one, old in zip(self.lane.moved, before, strict=True):
+            for one, old in zip(self.task_loop.trainable, before, strict=True):
                 one.copy_(old + self.factor * (one - old))
         return measured
 
@@ -277,9 +277,9 @@ def test_a_replayed_step_is_compared_before_the_first(
     monkeypatch.setattr("compatkit.training.selection.Captured", Replayed)
     monkeypatch.setattr(Replayed, "factor", factor)
     with prepare(FitRequest(quick(steps=2), pair()[:1], ["dcc"])) as start:
-        (lane,) = start.loop.lanes.values()
+        (task_loop,) = start.loop.task_loops.values()
         before = [one.detach().clone() for one in start.loop.trainable]
-        found = replay_disagreement(start.loop, lane, Execution("graph", "on trial"))
+        found = replay_disagreement(start.loop, task_loop, Execution("graph", "on trial"))
         assert found is None if said is None else said in str(found)
         assert all(torch.equal(one, old) for one, old in zip(start.loop.trainable, before, strict=True))
         assert start.loop.execution.mode == "eager"
@@ -288,6 +288,6 @@ def test_a_replayed_step_is_compared_before_the_first(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_step_that_cannot_be_captured_says_why() -> None:
     with prepare(FitRequest(quick(steps=2), pair()[:1])) as start:
-        (lane,) = start.loop.lanes.values()
-        found = replay_disagreement(start.loop, lane, Execution("graph", "on trial"))
+        (task_loop,) = start.loop.task_loops.values()
+        found = replay_disagreement(start.loop, task_loop, Execution("graph", "on trial"))
     assert str(found).startswith("the step cannot be captured (")

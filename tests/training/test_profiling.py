@@ -81,7 +81,7 @@ def test_a_resnet_needs_the_bytes_that_are_counted_by_hand() -> None:
     trainer = quick(steps=1, optimiser="sgd", precision="float32")
     with prepare(FitRequest(trainer, TASKS[:1])) as start:
         loop = start.loop
-    loop.lanes["left"].resolve(0)
+    loop.task_loops["left"].resolve(0)
     outputs: list[int] = []
     network = nn.Sequential(loop.setup.tasks["left"].extractor, loop.setup.tasks["left"].head)
     for module in network.modules():
@@ -90,4 +90,4 @@ def test_a_resnet_needs_the_bytes_that_are_counted_by_hand() -> None:
     network(torch.zeros(8, 1, 16, 16))
     elements = sum(outputs)
     moments = 5 * 4 * sum(one.numel() for one in network.parameters())
-    assert least_bytes(loop, loop.lanes["left"]) - moments == pytest.approx(4 * 14 * elements, rel=0.15)
+    assert least_bytes(loop, loop.task_loops["left"]) - moments == pytest.approx(4 * 14 * elements, rel=0.15)

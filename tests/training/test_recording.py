@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import compatkit as ck
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError
 from compatkit.training import objective
-from compatkit.training.dry_run import refuses_views, rehearse
+from compatkit.training.dry_run import dry_run, refuses_views
 from compatkit.training.precision import Precision
 from compatkit.training.recording import LayerCall, Recorder
 
@@ -170,7 +170,7 @@ class Shared(nn.Module):
 def recorded(extractor: nn.Module, names: Iterable[str], images: Tensor) -> Mapping[str, Any]:
     recorder = Recorder(extractor, nn.Identity())
     recorder.ask("one", names)
-    rehearse(recorder, tuple(images.shape[1:]), Precision("cpu", "float32", False))
+    dry_run(recorder, tuple(images.shape[1:]), Precision("cpu", "float32", False))
     recording = recorder.follow(["one"])
     assert recording is not None
     try:

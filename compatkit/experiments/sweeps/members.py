@@ -113,11 +113,11 @@ def check_first(ensemble: Ensemble, members: Sequence[PreparedRun]) -> None:
     """
     kept = {name: one.clone() for name, one in ensemble.buffers.items()}
     for task in ensemble.batches:
-        lane = ensemble.loop.lanes[task]
-        ensemble.resolve(lane, 0)
+        task_loop = ensemble.loop.task_loops[task]
+        ensemble.resolve(task_loop, 0)
         batch = ensemble.batches[task].at(0)
         try:
-            together = ensemble.losses(lane, 0, *batch)[0].detach()
+            together = ensemble.losses(task_loop, 0, *batch)[0].detach()
         except (RuntimeError, NotImplementedError, UsageError) as error:
             raise Unsuited(
                 f"torch.func.vmap does not take it: {str(error).strip().splitlines()[0]}"
@@ -136,9 +136,9 @@ def check_first(ensemble: Ensemble, members: Sequence[PreparedRun]) -> None:
 
 def _first_loss(member: PreparedRun, task: str, batch: Sequence[Tensor]) -> float:
     """Return the loss of a run alone before its first step; weights and buffers stay as they are."""
-    lane = member.loop.lanes[task]
-    lane.resolve(0)
-    weights: Stacked = dict(lane.objective.named_parameters())
-    buffers = {name: one.clone() for name, one in lane.objective.named_buffers()}
-    step = Step(member.loop.setup.seed, lane.task, 0, Batch(*batch), member.loop.setup.precision)
-    return float(functional_call(lane.objective, (weights, buffers), (step,))[0].detach())
+    task_loop = member.loop.task_loops[task]
+    task_loop.resolve(0)
+    weights: Stacked = dict(task_loop.objective.named_parameters())
+    buffers = {name: one.clone() for name, one in task_loop.objective.named_buffers()}
+    step = Step(member.loop.setup.seed, task_loop.task, 0, Batch(*batch), member.loop.setup.precision)
+    return float(functional_call(task_loop.objective, (weights, buffers), (step,))[0].detach())

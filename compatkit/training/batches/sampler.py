@@ -18,7 +18,7 @@ from compatkit.errors import DataError, UsageError
 from compatkit.training.randomness import generator
 
 
-class Order:
+class Sampler:
     """The mini-batches of one task: a new permutation an epoch, drawn from (seed, task, epoch).
 
     An incomplete batch at the end of an epoch is dropped, so that shapes stay fixed.

@@ -13,7 +13,7 @@ from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.evaluation.preprocessing import affine
 from compatkit.hooks import Batch
-from compatkit.training.batches.sampler import Augmentation, Further, Grid, Order, gather, tables
+from compatkit.training.batches.sampler import Augmentation, Further, Grid, Sampler, gather, tables
 from compatkit.training.precision import Precision
 
 PIECE = 64 * 2**20
@@ -70,7 +70,7 @@ class Resident:
     """All images on the device; what an epoch draws is there before its first step."""
 
     def __init__(
-        self, examples: Split, data: Data, order: Order, augmentation: Augmentation, precision: Precision
+        self, examples: Split, data: Data, order: Sampler, augmentation: Augmentation, precision: Precision
     ) -> None:
         self.per_epoch = order.per_epoch
         self._order, self._augmentation, self._precision = order, augmentation, precision
@@ -203,7 +203,7 @@ class Prefetched:
         self,
         examples: Split,
         data: Data,
-        order: Order,
+        order: Sampler,
         augmentation: Augmentation,
         precision: Precision,
         *,
