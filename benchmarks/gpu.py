@@ -27,9 +27,9 @@ from torch import nn
 from trainer_steps import AUGMENT, data
 
 import compatkit as ck
-from compatkit.training.beginning import begun
 from compatkit.training.execution import Mode
 from compatkit.training.loop import Loop
+from compatkit.training.prepare import FitRequest, prepare
 from compatkit.training.profiling import profile
 
 ADDED, FLOOR, ASIDE = 1.01, 0.6, 0.02
@@ -75,7 +75,7 @@ def run(size: Size, mode: Mode, names: tuple[str, ...] = ("left",), uses: Any = 
         progress=False,
         optimiser="sgd",
     )
-    with begun(trainer, tasks, uses) as start:
+    with prepare(FitRequest(trainer, tasks, uses)) as start:
         if start.loop.execution.mode != mode:
             raise RuntimeError(f"{mode} is not possible here: {start.loop.execution.reason}")
         yield start.loop
@@ -97,11 +97,11 @@ def ours(size: Size, loop: Loop) -> Callable[[], object]:
 
 def bare(size: Size, loop: Loop, *, captured: bool) -> Callable[[], object]:
     """Return what takes a turn of a hand-written loop, on modules and batches of a loop of the trainer."""
-    (lane,) = loop.lanes.values()
-    network = nn.Sequential(lane.task.extractor, lane.task.head)
+    (task_loop,) = loop.task_loops.values()
+    network = nn.Sequential(task_loop.task.extractor, task_loop.task.head)
     optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-7, fused=True)
     numbers, kept = count(), []
-    first = lane.source.batch(0)
+    first = task_loop.source.batch(0)
     images, labels = first.images.clone(), first.labels.clone()
 
     def step(pixels: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,7 +117,7 @@ def bare(size: Size, loop: Loop, *, captured: bool) -> Callable[[], object]:
 
     def turn() -> None:
         for _ in range(size.steps):
-            batch = lane.source.batch(next(numbers))
+            batch = task_loop.source.batch(next(numbers))
             if replay is None:
                 kept.append((*step(batch.images, batch.labels), batch.labels))
             else:

@@ -46,7 +46,7 @@ CELLS = {"layer1": ("batch",), "layer3": ("running", "batch", "reestimate")}
 MODEL, SIZE, CLASSES, BATCH, STEPS = "resnet8_cifar", 16, 10, 128, 2
 GATE = 0.8
 PARTS = 8
-"""Passes of a part that are timed at once; a single one is too short."""
+"""ViewBatching of a part that are timed at once; a single one is too short."""
 Right = dict[tuple[str, str], int]
 
 

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split
-from compatkit.training.beginning import Begun, begun
-from compatkit.training.optimisation import Optimisation
+from compatkit.training.optim import Optimisation
+from compatkit.training.prepare import FitRequest, PreparedRun, prepare
 
 PAPER = 41.86
 """Per cent more time an epoch, as the paper states for its texture-shape network."""
@@ -68,7 +68,7 @@ def data_set(side: int) -> DataSet:
     return DataSet("noise", split, split)
 
 
-def begin(stack: ExitStack, name: str, uses: list[Any]) -> Begun:
+def begin(stack: ExitStack, name: str, uses: list[Any]) -> PreparedRun:
     """Return a run of the trainer before its first step."""
     given = NETWORKS[name]
     task = ck.Task(
@@ -77,10 +77,10 @@ def begin(stack: ExitStack, name: str, uses: list[Any]) -> Begun:
     trainer = ck.Trainer(
         steps=10**6, batch_size=given.batch, device="cpu", precision="float32", progress=False, lr=1e-5
     )
-    return stack.enter_context(begun(trainer, [task], uses))
+    return stack.enter_context(prepare(FitRequest(trainer, [task], uses)))
 
 
-def ours(run: Begun, steps: int) -> Callable[[], object]:
+def ours(run: PreparedRun, steps: int) -> Callable[[], object]:
     """Return what takes some steps of the trainer."""
     loop, numbers = run.loop, count()
     state = loop.setup.tasks["noise"]
@@ -100,7 +100,7 @@ def by_hand(stack: ExitStack, name: str, *, reverse: bool) -> Callable[[], objec
     layers = loop.plugins.members[0].instance.selections["noise"].layers  # type: ignore[attr-defined]
     run.loop.setup.recorders["noise"].close()
     network = nn.Sequential(state.extractor, state.head).train()
-    batches = [loop.lanes["noise"].source.batch(number) for number in range(8)]
+    batches = [loop.task_loops["noise"].source.batch(number) for number in range(8)]
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
     for layer in layers if reverse else ():
         module = loop.setup.recorders["noise"].modules(layer)[0]
@@ -140,11 +140,11 @@ def _residual(layer: Any, taken: Tensor, given: Tensor) -> Tensor:
     return F.mse_loss(back, taken)
 
 
-def kept_bytes(run: Begun) -> int:
+def kept_bytes(run: PreparedRun) -> int:
     """Return the bytes that a step keeps for its backward pass, weights apart."""
     loop = run.loop
-    lane = loop.lanes["noise"]
-    lane.resolve(0)
+    task_loop = loop.task_loops["noise"]
+    task_loop.resolve(0)
     own = {
         one.untyped_storage().data_ptr() for owner in loop.setup.owners.values() for one in owner.parameters()
     }
@@ -156,10 +156,10 @@ def kept_bytes(run: Begun) -> int:
         return one
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
-        total = lane.objective(loop.begin(lane, 0))[0]
+        total = task_loop.objective(loop.begin(task_loop, 0))[0]
     size = sum(found.values())
     total.backward()
-    loop.forget_gradients()
+    loop.zero_grad()
     return size
 
 

@@ -25,7 +25,7 @@ import compatkit as ck
 from compatkit.experiments.studies import Run, find
 from compatkit.experiments.studies.runs import Shelf
 from compatkit.experiments.studies.settings import settings_of
-from compatkit.training import further
+from compatkit.training import views as view_batching
 from compatkit_studies import _pairs
 
 WAYS = ("mixed", "joint", "per_view", "separate")
@@ -69,7 +69,7 @@ def normalised(way: str) -> Iterator[None]:
     if way != "joint":
         yield
         return
-    with mock.patch.object(further, "Viewwise", lambda views: contextlib.nullcontext()):
+    with mock.patch.object(view_batching, "Viewwise", lambda views: contextlib.nullcontext()):
         yield
 
 

@@ -20,11 +20,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
-from compatkit.training.augmenting import Augmentation
-from compatkit.training.order import Order
+from compatkit.training.batches.sampler import Augmentation, Sampler
+from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.precision import Precision
-from compatkit.training.prefetching import Prefetched
-from compatkit.training.resident import Resident
 
 IMAGES, SIDE, BATCH = 4096, 32, 128
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
@@ -80,7 +78,7 @@ def theirs(images: Split, workers: int) -> Callable[[], int]:
 def ours(kind: type[Resident] | type[Prefetched], images: Split) -> Callable[[], int]:
     """Return what takes a pass through one of our sources and counts images."""
     data = Data((SIDE, SIDE), "RGB", MEAN, STD, "bilinear", ())
-    order = Order(IMAGES, BATCH, 0, "noise")
+    order = Sampler(IMAGES, BATCH, 0, "noise")
     source = kind(
         images, data, order, Augmentation(("crop", "flip"), 0, "noise"), Precision("cpu", "float32", True)
     )

@@ -21,14 +21,10 @@ from compatkit.contracts.contract import Blueprint, Data
 from compatkit.data.dataset import DataSet, Split
 from compatkit.experiments.sweeps.ensembles import Ensemble, quiet
 from compatkit.plugins import RunPlugins
-from compatkit.training.beginning import Begun
 from compatkit.training.loop import Loop
-from compatkit.training.optimisation import Optimisation
 from compatkit.training.precision import Precision
-from compatkit.training.schedules import Schedule
+from compatkit.training.prepare import PreparedRun
 from compatkit.training.set_up import SetUp
-from compatkit.training.settings import Resolved
-from compatkit.training.sources import Placing
 from compatkit.training.state import TaskState
 
 IMAGES, CLASSES, RATE = 4096, 10, 0.01
@@ -56,7 +52,9 @@ def pictures(side: int) -> tuple[Tensor, Tensor]:
     return images, torch.randint(0, CLASSES, (IMAGES,), generator=draw)
 
 
-def begun(build: Callable[[int], tuple[nn.Module, nn.Module]], side: int, batch: int, seed: int) -> Begun:
+def begun(
+    build: Callable[[int], tuple[nn.Module, nn.Module]], side: int, batch: int, seed: int
+) -> PreparedRun:
     """Return a run before its first step."""
     extractor, head = build(seed)
     images, labels = pictures(side)
@@ -69,14 +67,15 @@ def begun(build: Callable[[int], tuple[nn.Module, nn.Module]], side: int, batch:
     owners = {"tiny.extractor": extractor, "tiny.head": head}
     precision = Precision("cpu", "float32", False)
     setup = SetUp(seed, precision, {"tiny": state}, {}, lambda *given: None, owners=owners)
-    rule = Optimisation("sgd", RATE, 0.9, 0.0)
-    settings = Resolved(Schedule("constant"), rule, Placing())
-    loop = Loop.create(setup, RunPlugins.create(()), settings, 10**9, batch)
+    settings = ck.Trainer(
+        steps=10**9, batch_size=batch, optimiser="sgd", lr=RATE, weight_decay=0.0, schedule="constant"
+    )
+    loop = Loop.create(settings, setup, RunPlugins.create(()))
     loop.train_mode()
-    return Begun(ck.Trainer(steps=10**9), loop, {}, {})
+    return PreparedRun(loop, {}, {})
 
 
-def sequential(runs: Sequence[Begun], steps: int) -> Callable[[], object]:
+def sequential(runs: Sequence[PreparedRun], steps: int) -> Callable[[], object]:
     """Return what takes some steps of each run, one run after the other."""
     rounds = count()
 
@@ -89,7 +88,7 @@ def sequential(runs: Sequence[Begun], steps: int) -> Callable[[], object]:
     return turn
 
 
-def together(runs: Sequence[Begun], steps: int) -> Callable[[], object]:
+def together(runs: Sequence[PreparedRun], steps: int) -> Callable[[], object]:
     """Return what takes some steps of all runs at once."""
     ensemble, rounds = Ensemble.of(runs), count()
 

@@ -38,12 +38,8 @@ from compatkit.data.dataset import DataSet, Split
 from compatkit.hooks import effect
 from compatkit.plugins import RunPlugins
 from compatkit.training.loop import Loop
-from compatkit.training.optimisation import Optimisation
 from compatkit.training.precision import Precision
-from compatkit.training.schedules import Schedule
 from compatkit.training.set_up import SetUp
-from compatkit.training.settings import Resolved
-from compatkit.training.sources import Placing
 from compatkit.training.state import TaskState
 
 IDLE = ("first", "second", "third")
@@ -109,9 +105,16 @@ def ours(kind: str, idle: int) -> Callable[[], object]:
     precision = Precision("cpu", "float32", False)
     setup = SetUp(0, precision, {"tiny": state}, {}, lambda *given: None, owners=owners)
     plugins = RunPlugins.create(IDLE[:idle], factories=dict.fromkeys(IDLE, Idle))
-    rule = Optimisation(kind, RATE, MOMENTUM, 0.0)  # type: ignore[arg-type]
-    settings = Resolved(Schedule("constant"), rule, Placing())
-    loop, numbers = Loop.create(setup, plugins, settings, 10**9, BATCH), count()
+    settings = ck.Trainer(
+        steps=10**9,
+        batch_size=BATCH,
+        optimiser=kind,  # type: ignore[arg-type]
+        lr=RATE,
+        momentum=MOMENTUM,
+        weight_decay=0.0,
+        schedule="constant",
+    )
+    loop, numbers = Loop.create(settings, setup, plugins), count()
     loop.train_mode()
 
     def turn() -> None:

@@ -20,9 +20,9 @@ from torch import nn
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split
-from compatkit.training.beginning import begun
 from compatkit.training.loop import Loop
 from compatkit.training.precision import has_fast_bf16
+from compatkit.training.prepare import FitRequest, prepare
 
 BATCH, STEPS = 64, 4
 JOINT, DEFAULTS = 1.02, 1.5
@@ -41,7 +41,7 @@ def loop(stack: ExitStack, names: tuple[str, ...], **settings: Any) -> Loop:
     """Return the loop of a run of these tasks, before its first step."""
     tasks = [ck.Task(name, data(name), "resnet20_cifar", "layer2", augment=AUGMENT) for name in names]
     trainer = ck.Trainer(**{"steps": 10**9, "batch_size": BATCH, "progress": False, **settings})
-    return stack.enter_context(begun(trainer, tasks)).loop
+    return stack.enter_context(prepare(FitRequest(trainer, tasks))).loop
 
 
 def turns(made: Loop) -> Callable[[], object]:
@@ -59,14 +59,14 @@ def turns(made: Loop) -> Callable[[], object]:
 
 def by_hand(made: Loop) -> Callable[[], object]:
     """Return what takes steps of one task in a hand-written loop, with the modules and images of ``made``."""
-    (lane,) = made.lanes.values()
-    network = nn.Sequential(lane.task.extractor, lane.task.head)
+    (task_loop,) = made.task_loops.values()
+    network = nn.Sequential(task_loop.task.extractor, task_loop.task.head)
     optimiser = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-7, fused=True)
     numbers, kept, autocast = count(), [], made.setup.precision.autocast
 
     def turn() -> None:
         for _ in range(STEPS):
-            batch = lane.source.batch(next(numbers))
+            batch = task_loop.source.batch(next(numbers))
             with autocast():
                 logits = network(batch.images)
             loss = F.cross_entropy(logits.float(), batch.labels)

@@ -20,7 +20,7 @@ from registry_measuring import Contestant, compete
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split
-from compatkit.training.beginning import begun
+from compatkit.training.prepare import FitRequest, prepare
 
 CLASSES = tuple("0123456789")
 GATES = {"eager": 1.5, "compile+graph": 1.2}
@@ -58,7 +58,9 @@ def steps(
         progress=False,
     )
     loop, numbers = (
-        stack.enter_context(begun(trainer, [task], [ck.use("rotation_prediction", views="per_view")])).loop,
+        stack.enter_context(
+            prepare(FitRequest(trainer, [task], [ck.use("rotation_prediction", views="per_view")]))
+        ).loop,
         count(),
     )
     if loop.execution.mode != mode:

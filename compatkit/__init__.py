@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
     from compatkit.experiments import studies
     from compatkit.experiments.sweeps.sweep import Sweep
-    from compatkit.hooks import HOOK_API, effect, hookimpl, hookspec
+    from compatkit.hooks import HOOK_API, Batch, effect, hookimpl, hookspec
     from compatkit.plugins import Use, use
     from compatkit.registry.policies import Policy
     from compatkit.registry.signing import public as signing
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts, check_all
     from compatkit.training import testing
+    from compatkit.training.evaluating import EarlyStopping
     from compatkit.training.fit import Fit
     from compatkit.training.measuring import Measurement, measure
+    from compatkit.training.optim import Schedule
     from compatkit.training.pretraining import Pretraining
     from compatkit.training.recording import LayerCall
-    from compatkit.training.schedules import Schedule
     from compatkit.training.set_up import SetUp
     from compatkit.training.state import AuxiliaryHead, TaskState
-    from compatkit.training.step import Batch, Step
-    from compatkit.training.stopping import EarlyStopping
+    from compatkit.training.step import Step
     from compatkit.training.task import Task
     from compatkit.training.trainer import Trainer
 
@@ -54,14 +54,14 @@ _HOMES = {
     "HOOK_API": "compatkit.hooks",
     "About": "compatkit.contracts.manifest",
     "AuxiliaryHead": "compatkit.training.state",
-    "Batch": "compatkit.training.step",
+    "Batch": "compatkit.hooks",
     "Blueprint": "compatkit.contracts.contract",
     "Bridge": "compatkit.components.bridges.results",
     "Component": "compatkit.components.workspace.component",
     "Contract": "compatkit.contracts.contract",
     "DataSet": "compatkit.data.dataset",
     "Difference": "compatkit.registry.versions.differences",
-    "EarlyStopping": "compatkit.training.stopping",
+    "EarlyStopping": "compatkit.training.evaluating",
     "Finding": "compatkit.contracts.check",
     "Fit": "compatkit.training.fit",
     "Label": "compatkit.contracts.contract",
@@ -76,7 +76,7 @@ _HOMES = {
     "Recombination": "compatkit.evaluation.recombination",
     "Registry": "compatkit.components.workspace",
     "Report": "compatkit.contracts.check",
-    "Schedule": "compatkit.training.schedules",
+    "Schedule": "compatkit.training.optim",
     "SetUp": "compatkit.training.set_up",
     "Split": "compatkit.data.dataset",
     "Step": "compatkit.training.step",

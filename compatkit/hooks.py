@@ -1,14 +1,17 @@
-"""Hook specifications: everything a plugin can do, and when.
+"""Hook specifications: everything a plugin can do, when, and what it is given.
 
 Two layers that are never mixed. **Registration hooks** are called once, when a run looks a plugin up by
 name. **Training hooks** are methods of the object that a regularizer's factory returns; they are resolved
 once at the start of a fit into plain tuples, so pluggy is never called inside a step.
+
+What training hands to hooks is stated as Protocols, so that this room knows nothing of the classes behind them:
+``compatkit.Step``, ``compatkit.SetUp``, ``compatkit.TaskState`` and ``compatkit.Pretraining``, which plugins name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
 
 import attrs
 import pluggy
@@ -16,11 +19,10 @@ import pluggy
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import torch
+    from torch import Tensor, nn
 
-    from compatkit.training.pretraining import Pretraining
-    from compatkit.training.set_up import SetUp
-    from compatkit.training.step import Batch, Step
+    from compatkit.contracts.contract import Blueprint, Data, Label
 
 PROJECT = "compatkit"
 HOOK_API = 1
@@ -75,6 +77,123 @@ def effect(kind: Effect) -> Callable[[Function], Function]:
         return function
 
     return mark
+
+
+@attrs.frozen(eq=False)
+class Batch:
+    """One mini-batch.
+
+    Attributes:
+        images: Normalised, ``(batch, channels, height, width)``.
+        labels: Class indices of the task, ``(batch,)``; all -1 where the task has none.
+        index: Positions in the training set, ``(batch,)``; in a pass, for images that a loader gives.
+        stacked: ``images``, then the second view of all of them, and so on: ``(views * batch, ...)``, of which
+            ``images`` is the beginning; None where there are no further views, or something changed the images.
+    """
+
+    images: Tensor
+    labels: Tensor
+    index: Tensor
+    stacked: Tensor | None = None
+
+    def copied(self) -> Batch:
+        """Return the same values in memory of their own."""
+        labels, index = self.labels.clone(), self.index.clone()
+        if self.stacked is None:
+            return Batch(self.images.clone(), labels, index)
+        stacked = self.stacked.clone()
+        return Batch(stacked[: len(labels)], labels, index, stacked)
+
+    def take(self, other: Batch) -> None:
+        """Write the values of ``other``, a batch of the same shapes, into this one's memory."""
+        self.labels.copy_(other.labels, non_blocking=True)
+        self.index.copy_(other.index, non_blocking=True)
+        if self.stacked is None:
+            self.images.copy_(other.images, non_blocking=True)
+        elif other.stacked is not None:
+            self.stacked.copy_(other.stacked, non_blocking=True)
+
+
+class TaskLike(Protocol):
+    """A task during a run, as hooks see it: ``compatkit.TaskState``."""
+
+    extractor: nn.Module
+    head: nn.Module
+    extractor_blueprint: Blueprint
+    head_blueprint: Blueprint
+    class_layer: tuple[str, ...]
+    data: Data
+    feature_shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def labels(self) -> tuple[Label, ...]: ...
+    @property
+    def supervised(self) -> bool: ...
+    @property
+    def runs_head(self) -> bool: ...
+    @property
+    def freezes_extractor(self) -> bool: ...
+    def extract(self, images: Tensor) -> Tensor: ...
+
+
+class StepLike(Protocol):
+    """One step of one task, as hooks see it: ``compatkit.Step``."""
+
+    number: int
+    piece: int
+    batch: Batch
+    features: Tensor | None
+    logits: Tensor | None
+    reports: bool
+    views: Sequence[Tensor]
+
+    @property
+    def task(self) -> TaskLike: ...
+    @property
+    def layers(self) -> Mapping[str, Sequence[Any]]: ...
+    @property
+    def losses(self) -> Mapping[str, Tensor]: ...
+    def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor: ...
+    def classify(self, features: Tensor) -> Tensor: ...
+    def rng(self, *key: str | int) -> torch.Generator: ...
+
+
+class SetUpLike(Protocol):
+    """The set-up of a run, as hooks see it: ``compatkit.SetUp``."""
+
+    @property
+    def tasks(self) -> Mapping[str, TaskLike]: ...
+    @property
+    def auxiliary(self) -> Mapping[str, Callable[[Tensor], Tensor]]: ...
+    def rng(self, *key: str | int) -> torch.Generator: ...
+    def own(self, name: str, module: nn.Module) -> nn.Module: ...
+    def build(self, blueprint: Blueprint, *key: str | int) -> nn.Module: ...
+    def initialise(
+        self, task: Any, *stream: str | int, seed: int | None = None, class_layer: bool = True
+    ) -> None: ...
+    def record_layers(self, task: Any, names: Iterable[str]) -> None: ...
+    def tell(self, facts: Mapping[str, Any]) -> None: ...
+    def compare_gradients(self, *, balance: bool = False) -> None: ...
+    def shared_classes(self) -> tuple[Label, ...]: ...
+    def add_auxiliary_head(
+        self,
+        name: str,
+        *,
+        classes: Sequence[Label] | None = None,
+        outputs: int | None = None,
+        like: str | None = None,
+    ) -> Callable[[Tensor], Tensor]: ...
+    def released_head(self) -> Callable[[Tensor], Tensor]: ...
+    def released_extractor(self, task: Any) -> Callable[[Tensor], Tensor]: ...
+
+
+class PretrainingLike(Protocol):
+    """Images and progress for training before the first step: ``compatkit.Pretraining``."""
+
+    def batches(self, task: Any, *key: str | int, steps: int, batch_size: int) -> Iterator[Batch]: ...
+    def bar(self, title: str, steps: int, batch_size: int) -> Any: ...
 
 
 class Register:
@@ -151,7 +270,7 @@ class Training:
     """Hot hooks: implemented by the objects that a regularizer's factory returns."""
 
     @hookspec
-    def compatkit_set_up(self, setup: SetUp) -> None:
+    def compatkit_set_up(self, setup: SetUpLike) -> None:
         """Run once before the first step: make modules and hand them to the run, initialise weights.
 
         Example::
@@ -163,7 +282,7 @@ class Training:
         """
 
     @hookspec
-    def compatkit_pretrain(self, setup: SetUp, pretraining: Pretraining) -> Mapping[str, Any]:
+    def compatkit_pretrain(self, setup: SetUpLike, pretraining: PretrainingLike) -> Mapping[str, Any]:
         """Train before the first step of a run that goes on from no checkpoint; return JSON values for the manifest.
 
         Example::
@@ -178,7 +297,7 @@ class Training:
         raise NotImplementedError
 
     @hookspec
-    def compatkit_views(self, step: Step, batch: Batch) -> Batch:
+    def compatkit_views(self, step: StepLike, batch: Batch) -> Batch:
         """Return a new batch in place of ``batch`` (augmentation, other labels); never change the old one.
 
         Example::
@@ -206,7 +325,7 @@ class Training:
         raise NotImplementedError
 
     @hookspec
-    def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
+    def compatkit_losses(self, step: StepLike) -> Mapping[str, Tensor]:
         """Return scalar losses by name; the trainer weights, adds and logs them as ``instance/name``.
 
         Example::
@@ -218,7 +337,7 @@ class Training:
         raise NotImplementedError
 
     @hookspec
-    def compatkit_after_backward(self, step: Step) -> None:
+    def compatkit_after_backward(self, step: StepLike) -> None:
         """Run after the gradients of a step are there and before the optimiser moves.
 
         Example::
@@ -229,7 +348,7 @@ class Training:
         """
 
     @hookspec
-    def compatkit_after_step(self, step: Step) -> None:
+    def compatkit_after_step(self, step: StepLike) -> None:
         """Run after the optimiser moved; ``step.losses`` has what the step measured, not yet read from the device.
 
         Example::
@@ -240,7 +359,7 @@ class Training:
         """
 
     @hookspec
-    def compatkit_after_epoch(self, step: Step) -> None:
+    def compatkit_after_epoch(self, step: StepLike) -> None:
         """Run after a task has seen each of its training examples once more.
 
         Example::
@@ -251,7 +370,7 @@ class Training:
         """
 
     @hookspec
-    def compatkit_finish(self, setup: SetUp) -> None:
+    def compatkit_finish(self, setup: SetUpLike) -> None:
         """Run once after the last step.
 
         Example::

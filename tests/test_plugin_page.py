@@ -61,6 +61,20 @@ def test_everything_that_hooks_are_given_is_documented_as_it_is_called(section: 
     assert sorted(documented(section)) == public(GIVEN[section])
 
 
+@pytest.mark.parametrize("name", ["SetUp", "Step", "TaskState", "Pretraining"])
+def test_classes_have_what_the_protocols_of_hooks_say(name: str) -> None:
+    kind, protocol = getattr(ck, name), getattr(ck.hooks, f"{name.removesuffix('State')}Like")
+    members = {one for one in (*vars(protocol), *protocol.__annotations__) if not one.startswith("_")}
+    assert members <= {*dir(kind), *attrs.fields_dict(kind)}
+    for one in members:
+        stated, method = vars(protocol).get(one), vars(kind).get(one)
+        if inspect.isfunction(stated) and inspect.isfunction(method):
+            mine, theirs = (inspect.signature(each).parameters.values() for each in (stated, method))
+            assert [(one.name, one.kind, one.default) for one in mine] == [
+                (one.name, one.kind, one.default) for one in theirs
+            ]
+
+
 def test_something_new_would_be_missed() -> None:
     @attrs.define
     class More(ck.Batch):

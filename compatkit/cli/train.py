@@ -24,8 +24,8 @@ from compatkit.registry.names import Version
 if TYPE_CHECKING:
     from compatkit.components.promises import Given
     from compatkit.experiments.recipes import Recipe
-    from compatkit.training.beginning import Frozen
     from compatkit.training.fit import Fit
+    from compatkit.training.prepare import Frozen
     from compatkit.training.task import Task
 
 

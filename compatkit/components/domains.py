@@ -21,8 +21,8 @@ from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.matrix import LoadedPart, measure
 from compatkit.plugins import Use, as_use
-from compatkit.training.beginning import Statistics
 from compatkit.training.fit import Fit
+from compatkit.training.prepare import Statistics
 from compatkit.training.state import AuxiliaryHead
 from compatkit.training.task import Task
 from compatkit.training.trainer import Trainer

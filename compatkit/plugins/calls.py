@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
-from compatkit.hooks import Effect, Phase
+from compatkit.hooks import Batch, Effect, Phase
 from compatkit.plugins.owners import raised
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from compatkit.training.step import Batch
 
 
 @attrs.frozen(eq=False)
@@ -208,8 +206,6 @@ def check_batch(instance: str, batch: object) -> Batch:
     Raises:
         PluginError: It is something else.
     """
-    from compatkit.training.step import Batch
-
     if not isinstance(batch, Batch):
         raise PluginError(
             f"Plugin {instance!r}: compatkit_views returned {_described(batch)}, not a Batch. "

@@ -21,10 +21,10 @@ from compatkit.errors import FormatError, IntegrityError, TrainingError
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.tensorfile import deserialise, metadata, serialise, state_digest
-from compatkit.training.describing import differences
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
+from compatkit.training.manifest import differences
 
 NAMED = 4
 """Differences between two plans that an error names."""

@@ -1,9 +1,9 @@
-"""Evaluation while a run trains: loss and accuracy of each task's own network on images that no step sees."""
+"""Evaluation on held-out images while a run trains, and early stopping by it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal
 
@@ -13,12 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from compatkit.arguments import named
 from compatkit.data.split import Split
 from compatkit.errors import TrainingError
 from compatkit.evaluation.normalisation import evaluation_mode
 from compatkit.evaluation.preprocessing import Prepared, normalise, prepare
-from compatkit.training.averaging import Averages
 from compatkit.training.distributed import ALONE, World
+from compatkit.training.limits import number, one_of
+from compatkit.training.optim import Averages
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import preserved
 from compatkit.training.set_up import SetUp
@@ -132,3 +134,87 @@ def _logits(state: TaskState, pixels: Tensor, averages: Averages | None) -> Tens
         return module(given) if kept is None else functional_call(module, kept, given)
 
     return call(state.head, "head", call(state.extractor, "extractor", pixels))
+
+
+@named
+@attrs.frozen(kw_only=True)
+class EarlyStopping:
+    """Ends a run when the figure on held-out training images has not got better for a while.
+
+    With several tasks the figure is the mean over them: they share modules and steps, so that none can stop alone.
+
+    Attributes:
+        patience: Evaluations in a row without a better figure after which the run ends.
+        least: What a figure must be better by to count as better.
+        on: ``"loss"`` (lower is better) or ``"accuracy"`` (higher is better).
+        restore: Whether to give back the weights of the best evaluation; else those of the last step.
+
+    Raises:
+        UsageError: One of them cannot be used.
+    """
+
+    patience: int = attrs.field(validator=number(least=1, whole=True))
+    least: float = attrs.field(default=0.0, validator=number(least=0))
+    on: Literal["loss", "accuracy"] = attrs.field(default="loss", validator=one_of(("loss", "accuracy")))
+    restore: bool = True
+
+
+@attrs.define(eq=False)
+class Stopper:
+    """What early stopping knows of a run; kept in checkpoints.
+
+    Attributes:
+        best: Best figure so far; ``step`` is where it was measured.
+        waited: Evaluations since.
+        weights: Modules and averages at ``step``, where they are to be given back.
+    """
+
+    rule: EarlyStopping
+    best: float | None = None
+    step: int = 0
+    waited: int = 0
+    weights: dict[str, Tensor] = attrs.field(factory=dict)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run is to end."""
+        return self.waited >= self.rule.patience
+
+    def see(self, step: int, rows: Sequence[Mapping[str, Any]], weights: Mapping[str, Tensor]) -> None:
+        """Take in an evaluation: of the averages where there are any, for they are what a run is then about.
+
+        Args:
+            step: Steps that are done.
+            rows: Of ``Evaluator.measure``, those of averages last.
+            weights: Everything that is trained, and its averages, by name.
+        """
+        figures = [row[self.rule.on] for row in rows if row["weights"] == rows[-1]["weights"]]
+        figure = math.fsum(figures) / len(figures)
+        sign = 1 if self.rule.on == "accuracy" else -1
+        if self.best is None or sign * (figure - self.best) > self.rule.least:
+            self.best, self.step, self.waited = figure, step, 0
+            if self.rule.restore:
+                self.weights = {name: value.clone() for name, value in weights.items()}
+        else:
+            self.waited += 1
+
+    @torch.no_grad()
+    def restore(self, weights: Mapping[str, Tensor]) -> None:
+        """Give the values of the best evaluation back to the tensors of modules and averages."""
+        for name, value in weights.items() if self.weights else ():
+            value.copy_(self.weights[name])
+
+    def values(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps besides ``weights``."""
+        return {"best": self.best, "step": self.step, "waited": self.waited}
+
+    def take(
+        self, values: Mapping[str, Any], best: Mapping[str, Tensor], weights: Mapping[str, Tensor]
+    ) -> None:
+        """Take back what ``values`` gave, and the best weights, laid out as those of the run."""
+        self.best, self.step, self.waited = values["best"], values["step"], values["waited"]
+        self.weights = {name: torch.empty_like(weights[name]).copy_(value) for name, value in best.items()}
+
+    def outcome(self, steps: int) -> dict[str, Any]:
+        """Return for the run's manifest where it ended, and of which step the weights are."""
+        return {"steps": steps, "weights_of_step": self.step if self.weights else steps}

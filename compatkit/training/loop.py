@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import attrs
 import torch
@@ -10,76 +12,55 @@ from torch import Tensor
 
 from compatkit.errors import UsageError
 from compatkit.plugins import RunPlugins
-from compatkit.training.accumulation import pieces, together
-from compatkit.training.averaging import Averages, Averaging
-from compatkit.training.capture import Captured
 from compatkit.training.distributed import ALONE, World
-from compatkit.training.exchange import Exchange
-from compatkit.training.execution import EAGER, Execution
-from compatkit.training.further import SEPARATE, passes
-from compatkit.training.lanes import Lane
-from compatkit.training.ledger import Measured
-from compatkit.training.optimisation import Optimisation, set_rate
+from compatkit.training.execution import EAGER, Captured, Execution
+from compatkit.training.optim import Averages, Schedule, set_lr
 from compatkit.training.randomness import reseed
 from compatkit.training.reach import check_reach
-from compatkit.training.rehearsing import rehearse
-from compatkit.training.schedules import Schedule
+from compatkit.training.replicas import GradientAllReduce, even_statistics
 from compatkit.training.set_up import SetUp
-from compatkit.training.settings import Resolved
+from compatkit.training.settings import Settings
 from compatkit.training.state import TaskState
-from compatkit.training.step import NO_LABEL, Step
-
-NETWORK = "network/"
-"""Before a task's name: the optimiser of its extractor and head."""
+from compatkit.training.step import NO_LABEL, Step, StepResult, pieces, together
+from compatkit.training.task_loop import NETWORK, TaskLoop
 
 
-@attrs.define(eq=False, slots=False)
+def _unwatched(part: str) -> None:
+    """Let a part of a step pass."""
+
+
+@attrs.define(eq=False)
 class Loop:
     """Takes steps; owns the optimisers, one a network and one a shared module.
 
     Attributes:
-        steps: Steps of each task.
-        batch_size: Images a step.
+        decay: Of the settings, how the learning rate moves.
         optimisers: ``network/<task>`` moves extractor and head together; shared modules have one each, by owner.
-        lanes: By task, what its steps need, resolved before the first.
-        moving: All parameters that some optimiser moves.
-        execution: Whether steps are compiled or captured.
-        clip_norm: Largest norm of all gradients that a step moves by; None leaves them as they are.
+        task_loops: By task, what its steps need, resolved before the first.
+        trainable: All parameters that some optimiser moves.
         averages: Moving averages of everything that is trained, or None.
         world: The processes that take these steps.
-        exchange: Means of gradients over them; None for one.
+        all_reduce: Means of gradients over them; None for one.
+        execution: Whether steps are compiled or captured.
+        mark: Called with a part of a step when it is done; for a profile.
     """
 
+    settings: Settings
+    decay: Schedule
     setup: SetUp
     plugins: RunPlugins
-    optimisation: Optimisation
-    schedule: Schedule
-    steps: int
-    batch_size: int
     optimisers: dict[str, torch.optim.Optimizer]
-    lanes: dict[str, Lane]
-    moving: tuple[Tensor, ...]
-    clip_norm: float | None = None
+    task_loops: dict[str, TaskLoop]
+    trainable: tuple[Tensor, ...]
     averages: Averages | None = None
     world: World = ALONE
-    exchange: Exchange | None = None
+    all_reduce: GradientAllReduce | None = None
     execution: Execution = EAGER
+    mark: Callable[[str], None] = _unwatched
     _rate: float = -1.0
 
     @classmethod
-    def create(
-        cls,
-        setup: SetUp,
-        plugins: RunPlugins,
-        settings: Resolved,
-        steps: int,
-        batch_size: int,
-        *,
-        accumulate: int = 1,
-        clip_norm: float | None = None,
-        averaging: Averaging | None = None,
-        world: World = ALONE,
-    ) -> Loop:
+    def create(cls, settings: Settings, setup: SetUp, plugins: RunPlugins, world: World = ALONE) -> Loop:
         """Make the loop of a run whose owners are complete.
 
         Raises:
@@ -87,44 +68,26 @@ class Loop:
             UsageError: Nothing that a task's steps could move is left to move; one pass for all views was asked for,
                 and an extractor would mix them; or a layer cannot be recorded.
         """
-        moved = _moved(setup)
-        optimisers = {name: settings.optimisation.make(each) for name, each in moved.items() if each}
-        lanes: dict[str, Lane] = {}
-        share = world.share(batch_size)
-        for name, state in setup.tasks.items():
-            movers = tuple(
-                made
-                for one, made in optimisers.items()
-                if one == NETWORK + name or not one.startswith(NETWORK)
-            )
-            if not movers:
-                raise UsageError(
-                    f"Task {name!r} has nothing to train: all parameters of its network, and of every head that is "
-                    "shared, are frozen (requires_grad is False). Leave some of them free.",
-                    subject=name,
-                )
-            source = settings.placing.source(state, setup.seed, batch_size, setup.precision, share)
-            recorder = setup.recorders.get(name)
-            if recorder is not None:
-                rehearse(recorder, (len(state.data.mean), *state.data.size), setup.precision)
-            seen = SEPARATE
-            if plugins.further_views:
-                seen = passes(settings.passes, state, setup.precision.device, recorder)
-            lanes[name] = Lane.of(state, setup, plugins, source, movers, accumulate, seen, world.key)
+        owned = _trainable(setup)
+        optimisers = {name: settings.optimisation.make(each) for name, each in owned.items() if each}
+        task_loops = {
+            name: TaskLoop.of(settings, setup, plugins, world, state, optimisers)
+            for name, state in setup.tasks.items()
+        }
+        averages = None
+        if settings.ema is not None:
+            averages = Averages.of(settings.ema, settings.ema_warmup, setup.owners, setup.tasks)
         return cls(
+            settings,
+            settings.decay,
             setup,
             plugins,
-            settings.optimisation,
-            settings.schedule,
-            steps,
-            batch_size,
             optimisers,
-            lanes,
-            tuple(one for each in moved.values() for one in each),
-            clip_norm,
-            Averages.of(averaging, setup.owners, setup.tasks) if averaging is not None else None,
+            task_loops,
+            tuple(one for each in owned.values() for one in each),
+            averages,
             world,
-            Exchange(setup.owners, setup.tasks, world) if world.size > 1 else None,
+            GradientAllReduce(setup.owners, setup.tasks, world) if world.size > 1 else None,
         )
 
     def train_mode(self) -> None:
@@ -141,160 +104,215 @@ class Loop:
         Raises:
             TrainingError: A loader cannot be repeated up to there.
         """
-        for lane in self.lanes.values():
-            lane.source.go_on_from(number)
+        for task_loop in self.task_loops.values():
+            task_loop.source.go_on_from(number)
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """Give modules and optimisers back what they held, bit by bit and in the same memory, and drop all gradients.
+
+        Moments that were made meanwhile stay, as zeros: what an optimiser begins with.
+        """
+        kept = [
+            (value, value.detach().clone())
+            for module in self.setup.owners.values()
+            for value in module.state_dict(keep_vars=True).values()
+        ]
+        before = {id(value): value.clone() for value in self._moments()}
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for value, held in kept:
+                    value.copy_(held)
+                for value in self._moments():
+                    value.copy_(before[id(value)]) if id(value) in before else value.zero_()
+            self.zero_grad()
+
+    def _moments(self) -> Iterator[Tensor]:
+        for optimiser in self.optimisers.values():
+            for state in optimiser.state.values():
+                yield from (value for value in state.values() if isinstance(value, Tensor))
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return everything that is trained, and its averages, by name; the tensors themselves."""
+        found = {
+            f"module/{owner}/{name}": value
+            for owner, module in self.setup.owners.items()
+            for name, value in module.state_dict().items()
+        }
+        kept = self.averages.kept if self.averages is not None else {}
+        return found | {
+            f"average/{owner}/{name}": value for owner, state in kept.items() for name, value in state.items()
+        }
+
+    def even_statistics(self) -> None:
+        """Average the running statistics of all processes; see ``replicas.even_statistics``."""
+        even_statistics(self.world, self.setup.owners, self.averages)
 
     def close(self) -> None:
         """Give back what fetches images; no step follows."""
-        for lane in self.lanes.values():
-            lane.source.close()
+        for task_loop in self.task_loops.values():
+            task_loop.source.close()
 
     def set_execution(self, execution: Execution) -> None:
         """Execute steps otherwise from now on."""
         self.execution = execution
-        for lane in self.lanes.values():
-            lane.span, lane.captured = range(0), None
+        for task_loop in self.task_loops.values():
+            task_loop.span, task_loop.captured = range(0), None
 
     @property
     def captures(self) -> bool:
         """Whether steps are replayed as CUDA graphs; those of several processes that go on from one's are not."""
-        return self.execution.captures and self.exchange is None
+        return self.execution.captures and self.all_reduce is None
 
-    def step(self, task: TaskState, number: int, reports: bool = False) -> Measured:
+    def step(self, task: TaskState, number: int, reports: bool = False) -> StepResult:
         """Take one step of one task; ``reports`` as in ``Step``.
 
         Returns:
-            Its losses by name, and as ``"accuracy"`` the predicted and the true classes, all still on the device.
+            What it measured, still on the device.
         """
-        lane = self.lanes[task.name]
-        step, measured = self.work(lane, number, reports)
+        task_loop = self.task_loops[task.name]
+        step, result = self.work(task_loop, number, reports)
         if self.averages is not None:
             self.averages.follow(task.name, number)
-        step._measured = measured
-        for call in lane.after_step:
+        step._measured = result
+        self.mark("rest")
+        for call in task_loop.after_step:
             call(step)
-        if lane.after_epoch and lane.source.ends_epoch(number):
-            for call in lane.after_epoch:
+        if task_loop.after_epoch and task_loop.source.ends_epoch(number):
+            for call in task_loop.after_epoch:
                 call(step)
-        return measured
+        self.mark("hooks")
+        return result
 
-    def work(self, lane: Lane, number: int, reports: bool = False) -> tuple[Step, Measured]:
+    def work(self, task_loop: TaskLoop, number: int, reports: bool = False) -> tuple[Step, StepResult]:
         """Do all of a step but what follows it; return its last piece, and what it measured."""
-        if number not in lane.span:
-            lane.resolve(number, compiles=self.execution.compiles)
-        steps = self.prepare(lane, number)
+        if number not in task_loop.span:
+            task_loop.resolve(number, compiles=self.execution.compiles)
+        steps = self.prepare(task_loop, number)
         for step in steps:
             step.reports = reports and self.execution.mode == "eager"
-        self.set_rate(number, self.optimisers.values())
+        self.set_lr(number, self.optimisers.values())
         if not self.captures:
-            return steps[-1], self.descend(lane, steps)
-        if lane.captured is None:
-            lane.captured = Captured(self, lane, steps)
-        return steps[-1], lane.captured.replay(steps)
+            return steps[-1], self.train_step(task_loop, steps)
+        if task_loop.captured is None:
+            task_loop.captured = Captured(partial(self.train_step, task_loop), self.untouched, steps)
+        return steps[-1], task_loop.captured.replay(steps)
 
-    def prepare(self, lane: Lane, number: int) -> list[Step]:
-        """Return the pieces of a step with their batches, as the plugins of this lane want them."""
-        whole = self.begin(lane, number)
-        if lane.pieces == 1:
+    def prepare(self, task_loop: TaskLoop, number: int) -> list[Step]:
+        """Return the pieces of a step with their batches, as the plugins of the task want them."""
+        self.mark("rest")
+        whole = self.begin(task_loop, number)
+        self.mark("data")
+        if task_loop.accumulation_steps == 1:
             steps = [whole]
         else:
-            batches = pieces(whole.batch, lane.pieces)
+            batches = pieces(whole.batch, task_loop.accumulation_steps)
             steps = [attrs.evolve(whole, batch=one, piece=piece) for piece, one in enumerate(batches)]
-        if lane.views:
+        if task_loop.views:
             for step in steps:
-                self.view(lane, step)
-            if not lane.settled:
-                lane.settle()
+                self.view(task_loop, step)
+            if not task_loop.settled:
+                task_loop.settle()
+            self.mark("hooks")
         return steps
 
-    def begin(self, lane: Lane, number: int) -> Step:
+    def begin(self, task_loop: TaskLoop, number: int) -> Step:
         """Return a step with its whole batch, which no plugin has seen."""
-        batch = lane.source.batch(number)
-        if not lane.task.supervised:
+        batch = task_loop.source.batch(number)
+        if not task_loop.task.supervised:
             batch = attrs.evolve(batch, labels=torch.full_like(batch.labels, NO_LABEL))
-        return Step(self.setup.seed, lane.task, number, batch, self.setup.precision)
+        return Step(self.setup.seed, task_loop.task, number, batch, self.setup.precision)
 
-    def view(self, lane: Lane, step: Step) -> None:
+    def view(self, task_loop: TaskLoop, step: Step) -> None:
         """Let plugins put another batch in the place of a step's."""
-        for call, stream in lane.views:
+        for call, stream in task_loop.views:
             if stream is not None:
-                reseed(self.setup.precision.device, stream.at(_turn(lane, step)))
+                reseed(self.setup.precision.device, stream.at(_turn(task_loop, step)))
             step.batch = call(step, step.batch)
 
-    def descend(self, lane: Lane, steps: Sequence[Step]) -> Measured:
+    def train_step(self, task_loop: TaskLoop, steps: Sequence[Step]) -> StepResult:
         """Go forward, backward, and move this task's network and every shared module; what a CUDA graph can hold.
 
         Args:
-            lane: Of the task.
+            task_loop: Of the task.
             steps: The pieces of one step.
         """
         if len(steps) == 1:
-            measured = self.gradients(lane, steps[0])
+            result = self.gradients(task_loop, steps[0])
         else:
-            measured = together([self.gradients(lane, step) for step in steps])
-        if self.exchange is not None:
-            self.exchange(lane.task.name)
-        for call in lane.after_backward:
+            result = together([self.gradients(task_loop, step) for step in steps])
+        if self.all_reduce is not None:
+            self.all_reduce(task_loop.task.name)
+        self.mark("backward")
+        for call in task_loop.after_backward:
             call(steps[-1])
-        if self.clip_norm is not None:
-            norm = torch.nn.utils.clip_grad_norm_(lane.moved, self.clip_norm)
-            measured = {**measured, "gradient_norm": norm}
-        for optimiser in lane.movers:
+        self.mark("hooks")
+        if self.settings.clip_norm is not None:
+            norm = torch.nn.utils.clip_grad_norm_(task_loop.trainable, self.settings.clip_norm)
+            result = attrs.evolve(result, losses={**result.losses, "gradient_norm": norm})
+        self.mark("rest")
+        for optimiser in task_loop.optimisers:
             optimiser.step()
-        self.forget_gradients()
-        return measured
+        self.mark("optimiser")
+        self.zero_grad()
+        return result
 
-    def gradients(self, lane: Lane, step: Step) -> Measured:
+    def gradients(self, task_loop: TaskLoop, step: Step) -> StepResult:
         """Add the gradients of a step, or of a piece of one, to what is there."""
         # A captured step cannot seed; what draws random numbers is not captured (execution.py).
         seeds: Sequence[int] = ()
         if not self.captures:
-            turn = _turn(lane, step)
-            seeds = [one.at(turn) for one in lane.seeds]
-        total, terms, answers = lane.forward(step, seeds)
+            turn = _turn(task_loop, step)
+            seeds = [one.at(turn) for one in task_loop.seeds]
+        self.mark("rest")
+        total, terms, answers = task_loop.forward(step, seeds)
+        self.mark("forward")
         if not total.requires_grad:
-            lacks = "head of its own" if lane.task.supervised else "labels"
+            lacks = "head of its own" if task_loop.task.supervised else "labels"
             why = (
                 "its network is frozen, and no regularizer that is active moves a shared head. Leave some parameters "
                 "free, or begin later."
-                if lane.task.runs_head
+                if task_loop.task.runs_head
                 else f"it has no {lacks}, and no regularizer gave a loss that moves its extractor. Name one that does "
                 "in every step."
             )
             raise UsageError(
-                f"In step {step.number} task {lane.task.name!r} has a loss without any gradient: {why}",
-                subject=lane.task.name,
+                f"In step {step.number} task {task_loop.task.name!r} has a loss without any gradient: {why}",
+                subject=task_loop.task.name,
             )
         # A module that joins later is found in the next of steps 1, 2, 4, 8, ...
-        if not lane.followed or (self.plugins.members and step.number & (step.number - 1) == 0):
+        if not task_loop.followed or (self.plugins.members and step.number & (step.number - 1) == 0):
             parts = [part for one in self.setup.tasks.values() for part in (one.extractor, one.head)]
-            trained = [*self.moving, *(one for part in parts for one in part.parameters())]
+            trained = [*self.trainable, *(one for part in parts for one in part.parameters())]
             check_reach(total, trained, self.plugins.members)
-            lane.followed = True
-        if lane.pieces > 1:
-            total = total / lane.pieces
+            task_loop.followed = True
+        if task_loop.accumulation_steps > 1:
+            total = total / task_loop.accumulation_steps
         total.backward()
-        return terms if answers is None else {**terms, "accuracy": (answers, step.batch.labels)}
+        self.mark("backward")
+        return StepResult(terms, answers, None if answers is None else step.batch.labels)
 
-    def forget_gradients(self) -> None:
+    def zero_grad(self) -> None:
         """Drop all gradients: a loss may have reached another task's network."""
-        for one in self.moving:
+        for one in self.trainable:
             one.grad = None
 
     def rate(self, number: int) -> float:
         """Return the learning rate of a step."""
-        return self.optimisation.lr * self.schedule.at(number, self.steps)
+        return self.settings.lr * self.decay.at(number, self.settings.steps)
 
-    def set_rate(self, number: int, optimisers: Iterable[torch.optim.Optimizer]) -> None:
+    def set_lr(self, number: int, optimisers: Iterable[torch.optim.Optimizer]) -> None:
         """Give optimisers the learning rate of a step, where it is another than that of the step before."""
         rate = self.rate(number)
         if rate != self._rate:
             self._rate = rate
             for optimiser in optimisers:
-                set_rate(optimiser, rate)
+                set_lr(optimiser, rate)
 
 
-def _moved(setup: SetUp) -> dict[str, list[Tensor]]:
+def _trainable(setup: SetUp) -> dict[str, list[Tensor]]:
     """Return the parameters that each optimiser moves, by its name."""
     pairs = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
     moved: dict[str, list[Tensor]] = {}
@@ -304,6 +322,6 @@ def _moved(setup: SetUp) -> dict[str, list[Tensor]]:
     return moved
 
 
-def _turn(lane: Lane, step: Step) -> int:
+def _turn(task_loop: TaskLoop, step: Step) -> int:
     """Return the place of a piece among all pieces of its task: what its random numbers are drawn by."""
-    return step.number * lane.pieces + step.piece
+    return step.number * task_loop.accumulation_steps + step.piece

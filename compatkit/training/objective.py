@@ -1,7 +1,8 @@
-"""What a step minimises: the loss of one task as a function of modules and a batch, and nothing else."""
+"""What a step minimises: the loss of one task as a function of modules and a batch, and its compiled form."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -10,17 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compatkit.plugins.calls import Bound
-from compatkit.training.further import FurtherViews
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import reseed
 from compatkit.training.recording import NOTHING as NO_LAYERS
 from compatkit.training.recording import Layers, Recording
 from compatkit.training.state import TaskState
 from compatkit.training.step import Step
+from compatkit.training.views import ExtraViews
 
 LEAST_NORM = 1e-12
 """Of a gradient; what is smaller counts as this in a ratio, and is balanced by a factor of 0."""
-NOTHING = FurtherViews()
+NOTHING = ExtraViews()
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Outcome = tuple[Tensor, dict[str, Tensor], Tensor | None]
 """The loss, a float32 scalar with its graph; its terms by name, detached; the head's answers, where it ran."""
@@ -46,7 +47,7 @@ class Objective(nn.Module):
         owners: Mapping[str, nn.Module],
         losses: tuple[Bound, ...],
         precision: Precision,
-        further: FurtherViews = NOTHING,
+        further: ExtraViews = NOTHING,
         criterion: Criterion = F.cross_entropy,
         recording: Recording | None = None,
         gradients: Mapping[str, bool] | None = None,
@@ -165,3 +166,40 @@ def gradient_norm(task: TaskState, loss: Tensor) -> Tensor:
     found = torch.autograd.grad(loss, network, retain_graph=True, allow_unused=True)
     squares = [one.float().square().sum() for one in found if one is not None]
     return torch.stack(squares or [loss.new_zeros(())]).sum().sqrt().clamp(min=LEAST_NORM)
+
+
+BACKEND = "inductor"
+VARIANTS = 64
+"""Compiled forms of the loss that one process keeps: architectures, sets of regularizers, batch shapes."""
+
+
+class Compiled:
+    """An objective that torch.compile has turned into one graph, without breaks and for fixed shapes.
+
+    Weights, buffers and images are the graph's inputs, so that the next seed of a sweep compiles nothing. What the
+    network draws at random (dropout) is drawn in the graph, from torch's generator.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        """Compile nothing yet: torch does so in the first call."""
+        self.objective = objective.unchecked()
+
+    def __call__(self, step: Step, seeds: Sequence[int] = ()) -> Outcome:
+        """See ``Objective.forward``; the seeds are those of the whole pass, of which the first counts.
+
+        Raises:
+            torch._dynamo.exc.TorchDynamoException: It cannot be compiled whole.
+        """
+        return _compiled(BACKEND)(self.objective, step)
+
+
+def _loss(objective: Objective, step: Step) -> Outcome:
+    return objective(step)
+
+
+@functools.cache
+def _compiled(backend: str) -> Callable[..., Outcome]:
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, VARIANTS)
+    return torch.compile(_loss, backend=backend, fullgraph=True, dynamic=False)

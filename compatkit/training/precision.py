@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import attrs
 import torch
+from torch import nn
 
 from compatkit.errors import UsageError
 
+Module = TypeVar("Module", bound=nn.Module)
 Choice = Literal["auto", "float32", "bf16"]
 
 
@@ -69,6 +71,10 @@ class Precision:
     def memory_format(self) -> torch.memory_format:
         """The memory format of images and weights."""
         return torch.channels_last if self.channels_last else torch.contiguous_format
+
+    def place(self, module: Module) -> Module:
+        """Return a module on the run's device, in its memory format; the same object."""
+        return module.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which forward passes run."""

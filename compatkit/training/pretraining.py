@@ -15,14 +15,14 @@ import attrs
 
 from compatkit.contracts.codec import dumps
 from compatkit.errors import FormatError, PluginError, type_of
+from compatkit.hooks import Batch
+from compatkit.training.batches.sources import Placing
 from compatkit.training.loop import Loop
 from compatkit.training.networks import initial_digest
 from compatkit.training.progress import Bar
 from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.set_up import SetUp
-from compatkit.training.sources import Placing
 from compatkit.training.state import TaskState
-from compatkit.training.step import Batch
 
 Pretrained = Mapping[str, Any]
 """``{"plugins": {instance: what it said}, "initial": {task: digest of the weights of its first step}}``."""
@@ -64,12 +64,11 @@ class Pretraining:
         return Bar(self.shown, title, steps, 0, batch_size)
 
 
-def pretrain(loop: Loop, placing: Placing, shown: bool) -> Pretrained | None:
+def pretrain(loop: Loop, shown: bool) -> Pretrained | None:
     """Let plugins train before the first step; afterwards every process has the same weights, in train mode.
 
     Args:
         loop: That has taken no step.
-        placing: Where images are kept.
         shown: Whether progress is shown.
 
     Returns:
@@ -81,7 +80,7 @@ def pretrain(loop: Loop, placing: Placing, shown: bool) -> Pretrained | None:
     hooks, setup, world = loop.plugins.pretrain, loop.setup, loop.world
     if not hooks:
         return None
-    given, said = Pretraining(setup, placing, shown), dict[str, Any]()
+    given, said = Pretraining(setup, loop.settings.placing, shown), dict[str, Any]()
     for bound in hooks:
         reseed(setup.precision.device, seed_of(setup.seed, "pretrain", bound.instance))
         said[bound.instance] = _plain(bound.instance, bound.call(setup, given))

@@ -1,20 +1,31 @@
-"""Where the time of a step goes: data, hooks, forward and backward pass, optimisers."""
+"""Where the time of a step goes, and how many bytes it must move at least.
+
+Small convolutions are bound by memory, not by arithmetic: 32 to 79 operations a byte for a ResNet-56 at 32 x 32 pixels,
+where a recent GPU can do 184 in the time that it takes to fetch one. So what a step reaches of its speed is told as a
+share of the bytes that it must move, counted for each operation that cannot be fused into another:
+
+* convolutions and matrix products read their inputs and write their outputs, and their backward pass reads the
+  output's gradient twice, once for the inputs' and once for the weights' gradient;
+* norms read their input twice, first for the statistics; their backward pass reads input and gradient twice;
+* pooling, softmax and the rest that is no pointwise operation count what they read and write;
+* the optimisers read and write each parameter and each moment, and read the gradient.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from compatkit.training.agreement import untouched
 from compatkit.training.execution import Execution
-from compatkit.training.lanes import Lane
 from compatkit.training.loop import Loop
-from compatkit.training.traffic import bandwidth, least_bytes
+from compatkit.training.task_loop import TaskLoop
 
 PARTS = ("data", "hooks", "forward", "backward", "optimiser", "rest")
 COMPUTE = ("forward", "backward", "optimiser")
@@ -31,7 +42,7 @@ class Profile:
         milliseconds: Of one step of each task, one after the other, without any clock inside.
         shares: Of what is inside, by part; they add up to 1. Regularizers' losses count as forward pass.
         floor: Share of the device's memory bandwidth that the steps reach, counting the bytes that they must move
-            (see ``compatkit.training.traffic``); None where that is not measured, which is so on a CPU.
+            (see ``compatkit.training.profiling``); None where that is not measured, which is so on a CPU.
         steps: Of each task that were timed.
     """
 
@@ -86,83 +97,42 @@ def profile(loop: Loop, steps: int) -> Profile:
     are captured are looked into as they are before the capture, and timed as they are.
     """
     settled = loop.execution
-    with untouched(loop):
+    with loop.untouched():
         _take(loop, WARM_UP)
         plain = _take(loop, steps)
         if settled.captures:
             loop.set_execution(Execution("compile" if settled.compiles else "eager", settled.reason))
             _take(loop, WARM_UP)
-        watch = Watch(loop.setup.precision.device)
-        with _watched(loop, watch):
-            _take(loop, steps)
+        shares = _shares(loop, steps)
     loop.set_execution(settled)
     device = loop.setup.precision.device
     floor = None
     if torch.device(device).type == "cuda":
-        moved = sum(least_bytes(loop, lane) for lane in loop.lanes.values())
+        moved = sum(least_bytes(loop, task_loop) for task_loop in loop.task_loops.values())
         floor = moved / bandwidth(device) / (plain / steps)
-    whole = sum(watch.seconds.values())
-    shares = {part: watch.seconds[part] / whole for part in PARTS}
     return Profile(1000 * plain / steps, shares, floor, steps)
 
 
-@attrs.define(eq=False)
-class Watch:
-    """Adds the time since the last look to a part; waits for the device at each look."""
+def _shares(loop: Loop, steps: int) -> dict[str, float]:
+    """Take steps with a clock that waits for the device after each part; return the share of each part."""
+    device, unwatched = loop.setup.precision.device, loop.mark
+    seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+    last = time.perf_counter()
 
-    device: str
-    seconds: dict[str, float] = attrs.field(factory=lambda: dict.fromkeys(PARTS, 0.0))
-    after_forward: bool = False
-    _last: float = attrs.field(factory=time.perf_counter)
-
-    def look(self, part: str) -> None:
-        """Say that what was done since the last look was ``part``."""
-        _wait(self.device)
+    def look(part: str) -> None:
+        nonlocal last
+        _wait(device)
         now = time.perf_counter()
-        self.seconds[part] += now - self._last
-        self._last = now
+        seconds[part] += now - last
+        last = now
 
-    def around(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``call`` with a look before and after it; what comes after a forward pass is its backward pass."""
-
-        def watched(*arguments: Any, **named: Any) -> Any:
-            self.look("backward" if self.after_forward else "rest")
-            self.after_forward = False
-            result = call(*arguments, **named)
-            self.look(part)
-            self.after_forward = part == "forward"
-            return result
-
-        return watched
-
-
-@contextmanager
-def _watched(loop: Loop, watch: Watch) -> Iterator[None]:
-    """Put clocks around all that the steps of a loop call, and take them away again."""
-    kept = {name: attrs.evolve(lane) for name, lane in loop.lanes.items()}
-    begin, steps = loop.begin, [(one, one.step) for one in loop.optimisers.values()]
+    loop.mark = look
     try:
-        loop.begin = watch.around("data", begin)  # type: ignore[method-assign]
-        for optimiser, step in steps:
-            optimiser.step = watch.around("optimiser", step)  # type: ignore[method-assign]
-        for lane in loop.lanes.values():
-            _watch_lane(lane, watch)
-        yield
-        watch.look("rest")
+        _take(loop, steps)
     finally:
-        del loop.begin
-        for optimiser, _ in steps:
-            del optimiser.step
-        for name, lane in loop.lanes.items():
-            for field in ("views", "forward", "after_backward", "after_step", "after_epoch"):
-                setattr(lane, field, getattr(kept[name], field))
-
-
-def _watch_lane(lane: Lane, watch: Watch) -> None:
-    lane.forward = watch.around("forward", lane.forward)
-    lane.views = tuple((watch.around("hooks", call), stream) for call, stream in lane.views)
-    for hook in ("after_backward", "after_step", "after_epoch"):
-        setattr(lane, hook, tuple(watch.around("hooks", call) for call in getattr(lane, hook)))
+        loop.mark = unwatched
+    look("rest")
+    return {part: one / sum(seconds.values()) for part, one in seconds.items()}
 
 
 def _take(loop: Loop, steps: int) -> float:
@@ -180,3 +150,87 @@ def _take(loop: Loop, steps: int) -> float:
 def _wait(device: str) -> None:
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
+
+
+_TWICE: Mapping[str, tuple[int, ...]] = {
+    "convolution_backward": (0,),
+    "native_batch_norm": (0,),
+    "cudnn_batch_norm": (0,),
+    "_native_batch_norm_legit": (0,),
+    "_native_batch_norm_legit_no_training": (),
+    "_batch_norm_with_update": (0,),
+    "native_layer_norm": (0,),
+    "native_group_norm": (0,),
+    "native_batch_norm_backward": (0, 1),
+    "cudnn_batch_norm_backward": (0, 1),
+    "batch_norm_backward": (0, 1),
+    "native_layer_norm_backward": (0, 1),
+    "native_group_norm_backward": (0, 1),
+}
+"""Positions of the arguments that are read twice."""
+_ONCE = (
+    *("convolution", "_convolution", "mm", "addmm", "bmm", "baddbmm", "embedding"),
+    *("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward"),
+    *("_softmax", "_log_softmax", "_log_softmax_backward_data", "_softmax_backward_data"),
+    *("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward"),
+    *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward"),
+    *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
+    *("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward"),
+)
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the bytes of the operations that are called inside it.
+
+    Attributes:
+        bytes: So far.
+    """
+
+    def __init__(self) -> None:
+        """Begin at nothing."""
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call, and count."""
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name in _TWICE or name in _ONCE:
+            again = [args[place] for place in _TWICE.get(name, ())]
+            self.bytes += _bytes(args) + _bytes(result) + _bytes(again)
+        return result
+
+
+def _bytes(values: Any) -> int:
+    return sum(one.numel() * one.element_size() for one in tree_leaves(values) if isinstance(one, Tensor))
+
+
+def least_bytes(loop: Loop, task_loop: TaskLoop) -> int:
+    """Return the bytes that one step of a task must move; the run is afterwards what it was."""
+    with loop.untouched():
+        step = loop.begin(task_loop, 0)
+        with Traffic() as traffic:
+            task_loop.objective(step)[0].backward()
+        moved = [one for one in loop.trainable if one.grad is not None]
+        passes = {"adam": 7, "sgd": 5 if loop.settings.momentum else 3}[loop.settings.optimiser]
+        return traffic.bytes + passes * _bytes(moved)
+
+
+def bandwidth(device: str, size: int = 2**28, rounds: int = 10) -> float:
+    """Return the bytes a second that a copy on a CUDA device reads and writes, the best of some rounds."""
+    source = torch.empty(size, dtype=torch.uint8, device=device)
+    target, best = torch.empty_like(source), 0.0
+    for _ in range(rounds):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()  # type: ignore[no-untyped-call]
+        target.copy_(source)
+        end.record()  # type: ignore[no-untyped-call]
+        end.synchronize()
+        best = max(best, 2 * size / (start.elapsed_time(end) / 1000))
+    return best

@@ -1,31 +1,140 @@
-"""Several processes hold the same weights; what each has of its own share of the batches is brought together here."""
+"""Keep the replicas of several processes alike: gradients, statistics, weights.
+
+Gradients are reduced after the backward pass, in one order on all processes, and not in the hooks of a wrapper around
+each module: a module may be used many times in a step or by some processes only, and a plugin may call it by itself
+(docs/architecture.md, "Gradients are exchanged after the backward pass").
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import attrs
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from compatkit.errors import UsageError
 from compatkit.evaluation.normalisation import norm_layers
 from compatkit.registry.weights.tensorfile import state_digest
-from compatkit.training.loop import Loop
+from compatkit.training.distributed import World
+from compatkit.training.optim import Averages
+
+
+@attrs.define(eq=False)
+class Bucket:
+    """The gradients that a step moves, of one number format, in one piece of memory.
+
+    Attributes:
+        parameters: Whose gradients.
+        memory: All of them, flat, and behind them for each whether this process has it.
+        views: Into it, each laid out as its parameter, as fused optimisers want gradients.
+        flags: Its end.
+    """
+
+    parameters: tuple[Tensor, ...]
+    memory: Tensor
+    views: tuple[Tensor, ...]
+    flags: Tensor
+
+    @classmethod
+    def of(cls, parameters: Iterable[Tensor]) -> Bucket:
+        """Make room for the gradients of ``parameters``."""
+        kept = tuple(parameters)
+        memory = kept[0].detach().new_zeros(sum(one.numel() for one in kept) + len(kept))
+        views, start = [], 0
+        for one in kept:
+            views.append(memory.as_strided(one.shape, _strides(one), start))
+            start += one.numel()
+        return cls(kept, memory, tuple(views), memory[start:])
+
+    def held(self) -> Tensor:
+        """Return which gradients this process has, uint8, on the CPU."""
+        return torch.tensor([one.grad is not None for one in self.parameters], dtype=torch.uint8)
+
+    def fill(self) -> None:
+        """Take in the gradients of this process; 0 where it has none."""
+        views, grads = [], []
+        for view, one in zip(self.views, self.parameters, strict=True):
+            if one.grad is None:
+                view.zero_()
+            else:
+                views.append(view)
+                grads.append(one.grad)
+        if grads:
+            torch._foreach_copy_(views, grads)  # pyright: ignore[reportPrivateImportUsage]
+
+    def give(self, moved: Iterable[bool]) -> None:
+        """Hand the gradients out, to the parameters that any process has one for."""
+        for one, view, has in zip(self.parameters, self.views, moved, strict=True):
+            one.grad = view if has else None
+
+
+class GradientAllReduce:
+    """Means of gradients over processes, for the steps of one run.
+
+    The mean is the gradient over the whole batch, as every process has an equal share of it. Call it once for each
+    movement of the optimisers: gradients may add up over several backward passes before.
+    """
+
+    def __init__(self, owners: Mapping[str, nn.Module], tasks: Iterable[str], world: World) -> None:
+        """See the class."""
+        self.world = world
+        own = {f"{task}.{side}": task for task in tasks for side in ("extractor", "head")}
+        self._buckets = {
+            task: _buckets(module for owner, module in owners.items() if own.get(owner, task) == task)
+            for task in own.values()
+        }
+
+    def __call__(self, task: str) -> None:
+        """Give every process the mean gradients of what a step of ``task`` moves.
+
+        Raises:
+            Lost: Another process does not answer.
+        """
+        for bucket in self._buckets[task]:
+            held, on_cpu = bucket.held(), bucket.memory.device.type == "cpu"
+            bucket.fill()
+            if on_cpu:
+                bucket.flags.copy_(held)
+            else:
+                self.world.union(held)  # by another way, so that nobody waits for the device
+            self.world.add_up(bucket.memory)
+            bucket.memory /= self.world.size
+            bucket.give((bucket.flags > 0 if on_cpu else held > 0).tolist())
+
+
+def _buckets(modules: Iterable[nn.Module]) -> tuple[Bucket, ...]:
+    formats: dict[torch.dtype, list[Tensor]] = {}
+    for module in modules:
+        for one in module.parameters():
+            if one.requires_grad:
+                formats.setdefault(one.dtype, []).append(one)
+    return tuple(Bucket.of(each) for each in formats.values())
+
+
+def _strides(one: Tensor) -> tuple[int, ...]:
+    """Return the strides of a tensor that fills its memory, else those of a contiguous one."""
+    return torch.empty_like(one, device="meta").stride()
+
 
 RUNNING = ("running_mean", "running_var")
 
 
-def even_statistics(loop: Loop) -> None:
+def even_statistics(world: World, owners: Mapping[str, nn.Module], averages: Averages | None) -> None:
     """Give every process the mean of the running statistics of batch normalisation, and process 0's other buffers.
 
     Running statistics are moving averages, and so are averages of them: their mean is what averaging in every step
     would have given.
     """
-    world = loop.world
     if world.size == 1:
         return
     running: list[Tensor] = []
-    for owner, module in loop.setup.owners.items():
+    for owner, module in owners.items():
         layers = {id(one) for one in norm_layers(module)}
         names = [f"{name}." if name else "" for name, one in module.named_modules() if id(one) in layers]
-        kept = loop.averages.kept[owner] if loop.averages is not None else {}
+        kept = averages.kept[owner] if averages is not None else {}
         for state in (module.state_dict(), kept):
             running += [state[name + which] for name in names for which in RUNNING if name + which in state]
         known = {name + which for name in names for which in (*RUNNING, "num_batches_tracked")}
@@ -41,14 +150,70 @@ def even_statistics(loop: Loop) -> None:
             value.copy_(part.view_as(value))
 
 
-def check_replicas(loop: Loop) -> None:
+def check_replicas(world: World, owners: Mapping[str, nn.Module]) -> None:
     """Check that all processes hold the same weights and buffers, bit by bit.
 
     Raises:
         TrainingError: They drifted apart; the owner module is named.
     """
-    owners: dict[str, nn.Module] = loop.setup.owners
-    if loop.world.size > 1:
+    if world.size > 1:
         digests = {owner: state_digest(module.state_dict()) for owner, module in owners.items()}
         remedy = "They began alike and move by the same gradients: a plugin changed them in one process only."
-        loop.world.check_same(digests, "weights", remedy)
+        world.check_same(digests, "weights", remedy)
+
+
+class _Activated(nn.SyncBatchNorm):
+    """As timm's layers, which drop and activate what they have normalised."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See the class."""
+        drop, act = self.get_submodule("drop"), self.get_submodule("act")
+        return act(drop(super().forward(input)))
+
+
+@contextmanager
+def sync_batchnorm(modules: Iterable[nn.Module], world: World, *, on: bool) -> Iterator[None]:
+    """Let batch normalisation use the statistics of the whole batch of all processes, in frozen heads too.
+
+    Raises:
+        UsageError: The run is on a CPU, or a layer is of a kind that cannot be synchronised.
+        CutError: Batch normalisation is called as a function, see ``norm_layers``.
+    """
+    if not on or world.size == 1:
+        yield
+        return
+    if not world.device.startswith("cuda"):
+        raise UsageError(
+            f"synchronise_statistics needs GPUs: torch.nn.SyncBatchNorm takes no tensors on {world.device!r}. Leave it "
+            "out, so that each process normalises its share by itself, or use networks without batch normalisation."
+        )
+    layers = [
+        (layer, _kind(layer))
+        for module in modules
+        for layer in norm_layers(module)
+        if not isinstance(layer, nn.SyncBatchNorm)
+    ]
+    before = [(layer, layer.__class__) for layer, _ in layers]
+    try:
+        for layer, kind in layers:
+            layer.__class__ = kind
+            layer.__dict__["process_group"] = None  # all processes
+        yield
+    finally:
+        for layer, kind in before:
+            layer.__class__ = kind
+            layer.__dict__.pop("process_group", None)
+
+
+def _kind(layer: _BatchNorm) -> type[nn.SyncBatchNorm]:
+    """Return the synchronised kind of a layer."""
+    if type(layer).forward is _BatchNorm.forward:
+        return nn.SyncBatchNorm
+    if isinstance(getattr(layer, "act", None), nn.Module) and isinstance(
+        getattr(layer, "drop", None), nn.Module
+    ):
+        return _Activated
+    raise UsageError(
+        f"synchronise_statistics cannot synchronise a {type(layer).__module__}.{type(layer).__name__}: it "
+        "normalises in its own way. Leave the setting out."
+    )

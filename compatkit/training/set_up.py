@@ -19,8 +19,7 @@ from compatkit.errors import CutError, UnknownName, UsageError, type_of
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
 from compatkit.training.recording import Recorder
-from compatkit.training.released import EXTRACTOR, HEAD, ReleasedExtractor
-from compatkit.training.state import AuxiliaryHead, TaskState
+from compatkit.training.state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor, TaskState
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -113,7 +112,7 @@ class SetUp:
         if owner in self.owners:
             raise UsageError(f"This run owns a module {owner!r} already. Give each a name.", subject=name)
         self.owners[owner] = module
-        return self._placed(module)
+        return self.precision.place(module)
 
     def build(self, blueprint: Blueprint, *key: str | int) -> nn.Module:
         """Build a module that the run owns, see ``own``, with initial weights of the stream ``key``.
@@ -132,10 +131,7 @@ class SetUp:
 
     def _drawn(self, blueprint: Blueprint, *key: str | int) -> nn.Module:
         """Return a module with initial weights of the stream ``key``, on the run's device."""
-        return self._placed(build(blueprint, seed=seed_of(self.seed, "initial", *key)))
-
-    def _placed(self, module: nn.Module) -> nn.Module:
-        return module.to(self.precision.device, memory_format=self.precision.memory_format)  # type: ignore[call-overload]
+        return self.precision.place(build(blueprint, seed=seed_of(self.seed, "initial", *key)))
 
     def record_layers(self, task: TaskState, names: Iterable[str]) -> None:
         """Ask for what layers of a task's network take and give; ``step.layers`` has it in ``compatkit_losses``.

@@ -1,65 +1,141 @@
-"""Settings of the trainer that must fit together: checked when a trainer is made, before any work."""
+"""Settings of a run: what each may be, which go together, and what a manifest says of them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+import os
+from typing import Any, Literal, get_args
 
 import attrs
 
 from compatkit.errors import UsageError
-from compatkit.training.further import Asked
-from compatkit.training.optimisation import Optimisation
-from compatkit.training.schedules import KINDS, Schedule
-from compatkit.training.sources import Placing
+from compatkit.training.batches.sources import PLACES, Place, Placing
+from compatkit.training.evaluating import EarlyStopping, On
+from compatkit.training.execution import Asked
+from compatkit.training.limits import number, one_of
+from compatkit.training.optim import DECAYS, Kind, Optimisation, Schedule
+from compatkit.training.precision import Choice, spelled
+from compatkit.training.views import ASKED as PASSES
+from compatkit.training.views import Asked as Passes
 
-if TYPE_CHECKING:
-    from compatkit.training.trainer import Trainer
-
-
-@attrs.frozen
-class Resolved:
-    """What words and numbers of a trainer stand for."""
-
-    schedule: Schedule
-    optimisation: Optimisation
-    placing: Placing
-    passes: Asked = "auto"
-
-
-def resolved(trainer: Trainer) -> Resolved:
-    """Return schedule, optimiser and the place of images of a trainer whose settings were checked."""
-    given = trainer.schedule
-    schedule = given if isinstance(given, Schedule) else Schedule(given, trainer.warmup)
-    moved = Optimisation(trainer.optimiser, trainer.lr, trainer.momentum, trainer.weight_decay)
-    return Resolved(schedule, moved, Placing(trainer.images, trainer.memory_share), trainer.passes)
+_share = number(above=0, below=1, optional=True)
+_BESIDE = {"manifest": "beside"}  # has nothing to do with what comes out
+_HIDDEN = {"manifest": "hidden"}  # changes no result, or the environment says more of it
+_WHERE_ON = {
+    "manifest": "where on"
+}  # named only where it does something, so that runs without keep their plans
+_TO_STOP = {"manifest": "to stop"}  # moves no weight, unless a run stops by what it measures
 
 
-def check_settings(trainer: Trainer) -> None:
+@attrs.frozen(kw_only=True)
+class Settings:
+    """What a trainer is told; ``Trainer`` says what each setting means.
+
+    Raises:
+        UsageError: A setting cannot be used, or some do not go together.
+    """
+
+    steps: int = attrs.field(validator=number(least=0, whole=True))
+    seed: int = 0
+    batch_size: int = attrs.field(default=64, validator=number(least=2, whole=True))
+    optimiser: Kind = attrs.field(default="adam", validator=one_of(get_args(Kind)))
+    lr: float = attrs.field(default=0.01, validator=number(above=0))
+    momentum: float = attrs.field(default=0.9, validator=number(least=0))
+    weight_decay: float = attrs.field(default=1e-7, validator=number(least=0))
+    schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
+    warmup: int = attrs.field(default=0, validator=number(least=0, whole=True))
+    precision: Choice = attrs.field(
+        default="auto", converter=spelled, validator=one_of(get_args(Choice)), metadata=_HIDDEN
+    )
+    channels_last: bool | None = attrs.field(default=None, metadata=_HIDDEN)
+    device: str = attrs.field(default="auto", metadata=_HIDDEN)
+    execution: Asked = attrs.field(default="auto", validator=one_of(get_args(Asked)), metadata=_HIDDEN)
+    deterministic: bool = attrs.field(default=False, metadata=_WHERE_ON)
+    images: Place = attrs.field(default="auto", validator=one_of(PLACES), metadata=_HIDDEN)
+    memory_share: float = attrs.field(default=0.5, validator=number(least=0, most=1), metadata=_HIDDEN)
+    passes: Passes = attrs.field(default="auto", validator=one_of(PASSES), metadata=_HIDDEN)
+    checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, metadata=_BESIDE)
+    checkpoint_every: int = attrs.field(default=500, validator=number(least=1, whole=True), metadata=_BESIDE)
+    checkpoint_seconds: float | None = attrs.field(
+        default=120.0, validator=number(above=0, optional=True), metadata=_BESIDE
+    )
+    log_every: int = attrs.field(default=50, validator=number(least=1, whole=True))
+    progress: bool = attrs.field(default=True, metadata=_BESIDE)
+    accumulate: int = attrs.field(default=1, validator=number(least=1, whole=True), metadata=_WHERE_ON)
+    clip_norm: float | None = attrs.field(
+        default=None, validator=number(above=0, endless=True, optional=True), metadata=_WHERE_ON
+    )
+    ema: float | None = attrs.field(default=None, validator=_share, metadata=_WHERE_ON)
+    ema_warmup: bool = attrs.field(default=False, metadata=_WHERE_ON)
+    validation: float | None = attrs.field(default=None, validator=_share, metadata=_WHERE_ON)
+    evaluate_every: int | None = attrs.field(
+        default=None, validator=number(least=1, whole=True, optional=True), metadata=_TO_STOP
+    )
+    evaluate_on: On = attrs.field(default="validation", validator=one_of(get_args(On)), metadata=_TO_STOP)
+    stop_early: EarlyStopping | None = attrs.field(default=None, metadata=_WHERE_ON)
+    scalars: str | os.PathLike[str] | None = attrs.field(default=None, metadata=_BESIDE)
+    synchronise_statistics: bool = attrs.field(default=False, metadata=_WHERE_ON)
+
+    def __attrs_post_init__(self) -> None:
+        """Check that the settings go together."""
+        _check(self)
+
+    @property
+    def decay(self) -> Schedule:
+        """How the learning rate moves."""
+        return self.schedule if isinstance(self.schedule, Schedule) else Schedule(self.schedule, self.warmup)
+
+    @property
+    def optimisation(self) -> Optimisation:
+        """Which optimiser, and how fast."""
+        return Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
+
+    @property
+    def placing(self) -> Placing:
+        """Where training images are kept."""
+        return Placing(self.images, self.memory_share)
+
+    def stated(self) -> dict[str, Any]:
+        """Return the settings that the manifest of a run states, by the metadata of their fields."""
+        found = {}
+        for one in attrs.fields(type(self)):
+            value, rule = getattr(self, one.name), one.metadata.get("manifest")
+            off = value in (one.default, math.inf)
+            if rule is None or (rule == "where on" and not off) or (rule == "to stop" and self.stop_early):
+                found[one.name] = attrs.asdict(value) if attrs.has(type(value)) else value
+        return found
+
+
+BESIDE = frozenset(one.name for one in attrs.fields(Settings) if one.metadata.get("manifest") == "beside")
+"""Settings that have nothing to do with what comes out."""
+
+
+def _check(settings: Settings) -> None:
     """Refuse what cannot be done, or would mislead.
 
     Raises:
         UsageError: Two settings do not go together; the message says which and what to change.
     """
-    if not isinstance(trainer.schedule, Schedule) and trainer.schedule not in KINDS:
+    if not isinstance(settings.schedule, Schedule) and settings.schedule not in DECAYS:
         raise UsageError(
-            f"'schedule' must be {', '.join(KINDS)}, or a Schedule; got {trainer.schedule!r:.60}."
+            f"'schedule' must be {', '.join(DECAYS)}, or a Schedule; got {settings.schedule!r:.60}."
         )
-    if isinstance(trainer.schedule, Schedule) and trainer.warmup:
+    if isinstance(settings.schedule, Schedule) and settings.warmup:
         raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
-    _check_pieces(trainer.batch_size, trainer.accumulate)
-    if trainer.ema_warmup and trainer.ema is None:
+    _check_pieces(settings.batch_size, settings.accumulate)
+    if settings.ema_warmup and settings.ema is None:
         raise UsageError("ema_warmup=True raises the decay of moving averages; set ema, for example 0.999.")
     if (
-        trainer.evaluate_every is not None
-        and trainer.evaluate_on == "validation"
-        and trainer.validation is None
+        settings.evaluate_every is not None
+        and settings.evaluate_on == "validation"
+        and settings.validation is None
     ):
         raise UsageError(
-            f"evaluate_every={trainer.evaluate_every} has no images to evaluate on: hold out a share of the training "
+            f"evaluate_every={settings.evaluate_every} has no images to evaluate on: hold out a share of the training "
             "images with validation=0.1, or set evaluate_on='test'."
         )
-    if trainer.stop_early is not None:
-        _check_stopping(trainer)
+    if settings.stop_early is not None:
+        _check_stopping(settings)
 
 
 def _check_pieces(batch_size: int, accumulate: int) -> None:
@@ -75,14 +151,14 @@ def _check_pieces(batch_size: int, accumulate: int) -> None:
         )
 
 
-def _check_stopping(trainer: Trainer) -> None:
-    if trainer.evaluate_on == "test":
+def _check_stopping(settings: Settings) -> None:
+    if settings.evaluate_on == "test":
         raise UsageError(
             "stop_early looks at images held out of the training set, never at the test images: a run that is ended by "
             "its test images was chosen by them, and its figures on them are too good. Set validation=0.1 and "
             "evaluate_on='validation'."
         )
-    if trainer.validation is None or trainer.evaluate_every is None:
+    if settings.validation is None or settings.evaluate_every is None:
         raise UsageError(
             "stop_early needs images to look at, and when: set validation, for example 0.1, and evaluate_every, for "
             "example 100 steps."

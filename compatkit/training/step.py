@@ -1,15 +1,15 @@
-"""What hooks of a step receive: one step of one task, and its batch."""
+"""One step of one task, its batch, and its micro-batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import torch
 from torch import Tensor
 
 from compatkit.evaluation.normalisation import batch_statistics
-from compatkit.training.ledger import Measured
+from compatkit.hooks import Batch
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator
 from compatkit.training.recording import NOTHING, Layers
@@ -17,42 +17,26 @@ from compatkit.training.state import TaskState
 
 NO_LABEL = -1
 """In the place of a label that is not known; no loss takes it for a class."""
-UNMEASURED: Measured = {}
 
 
 @attrs.frozen(eq=False)
-class Batch:
-    """One mini-batch.
+class StepResult:
+    """What a step measured, or a piece of one; on the device, without gradients.
 
     Attributes:
-        images: Normalised, ``(batch, channels, height, width)``.
-        labels: Class indices of the task, ``(batch,)``; all ``NO_LABEL`` where the task has none.
-        index: Positions in the training set, ``(batch,)``; in a pass, for images that a loader gives.
-        stacked: ``images``, then the second view of all of them, and so on: ``(views * batch, ...)``, of which
-            ``images`` is the beginning; None where there are no further views, or something changed the images.
+        losses: Scalars by their names in the history.
+        predicted: Classes ``(batch,)``; None where the task's own head does not run.
+        true: Classes ``(batch,)``; None with ``predicted``.
     """
 
-    images: Tensor
-    labels: Tensor
-    index: Tensor
-    stacked: Tensor | None = None
+    losses: Mapping[str, Tensor]
+    predicted: Tensor | None = None
+    true: Tensor | None = None
 
-    def copied(self) -> Batch:
-        """Return the same values in memory of their own."""
-        labels, index = self.labels.clone(), self.index.clone()
-        if self.stacked is None:
-            return Batch(self.images.clone(), labels, index)
-        stacked = self.stacked.clone()
-        return Batch(stacked[: len(labels)], labels, index, stacked)
-
-    def take(self, other: Batch) -> None:
-        """Write the values of ``other``, a batch of the same shapes, into this one's memory."""
-        self.labels.copy_(other.labels, non_blocking=True)
-        self.index.copy_(other.index, non_blocking=True)
-        if self.stacked is None:
-            self.images.copy_(other.images, non_blocking=True)
-        elif other.stacked is not None:
-            self.stacked.copy_(other.stacked, non_blocking=True)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What there is a figure of."""
+        return (*self.losses, "accuracy") if self.predicted is not None else (*self.losses,)
 
 
 @attrs.define(eq=False)
@@ -81,7 +65,7 @@ class Step:
     reports: bool = False
     views: Sequence[Tensor] = ()
     layers: Layers = NOTHING
-    _measured: Measured = UNMEASURED
+    _measured: StepResult | None = None
 
     @property
     def losses(self) -> dict[str, Tensor]:
@@ -91,10 +75,12 @@ class Step:
         (``float``) now and then, since reading waits for the device. There are none before ``compatkit_after_step``;
         with several processes, each has those of its own images.
         """
-        return {
-            name: one if isinstance(one, Tensor) else (one[0] == one[1]).float().mean()
-            for name, one in self._measured.items()
-        }
+        result = self._measured
+        if result is None:
+            return {}
+        if result.predicted is None:
+            return dict(result.losses)
+        return {**result.losses, "accuracy": (result.predicted == result.true).float().mean()}
 
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
         """Run the task's extractor on further views.
@@ -126,3 +112,31 @@ class Step:
         """Return a CPU generator for this step, and piece; ``key`` starts with the plugin's instance name."""
         turn = f"{self.number}.{self.piece}" if self.piece else self.number
         return generator(self.seed, "plugin", self.task.name, turn, *key)
+
+
+def pieces(batch: Batch, count: int) -> list[Batch]:
+    """Return a batch as ``count`` batches of the same size, in order; they hold the very same images."""
+    parts = zip(batch.images.chunk(count), batch.labels.chunk(count), batch.index.chunk(count), strict=True)
+    if batch.stacked is None:
+        return [Batch(*part) for part in parts]
+    views = batch.stacked.unflatten(0, (-1, len(batch.labels))).chunk(count, 1)
+    stacks = [one.flatten(0, 1) for one in views]
+    return [
+        Batch(stack[: len(labels)], labels, index, stack)
+        for stack, (_, labels, index) in zip(stacks, parts, strict=True)
+    ]
+
+
+def together(results: Sequence[StepResult]) -> StepResult:
+    """Return the result of the whole batch: the mean of the pieces' losses, and all answers; nothing is read.
+
+    A loss that is absent from a piece added nothing there.
+    """
+    names = dict.fromkeys(name for one in results for name in one.losses)
+    losses = {
+        name: torch.stack([one.losses[name] for one in results if name in one.losses]).sum(0) / len(results)
+        for name in names
+    }
+    predicted = [one.predicted for one in results if one.predicted is not None]
+    true = [one.true for one in results if one.true is not None]
+    return StepResult(losses, torch.cat(predicted), torch.cat(true)) if predicted else StepResult(losses)

@@ -37,7 +37,7 @@ from compatkit.metrics import (
 from compatkit.plugins import Bound, Offer, PluginWarning, RunPlugins, use
 from compatkit.plugins.conformance import check_builder
 from compatkit.plugins.plan import EVENTS
-from compatkit.training.beginning import Frozen
+from compatkit.training.prepare import Frozen
 from compatkit.training.task import Task
 from compatkit.training.trainer import Trainer
 

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import attrs
 
 from compatkit.arguments import named
 from compatkit.errors import UsageError
 from compatkit.plugins import Use
-from compatkit.training import further
-from compatkit.training.beginning import Begun, Frozen, Statistics, begun
-from compatkit.training.evaluating import Evaluator, On
-from compatkit.training.execution import Asked
-from compatkit.training.explanation import Explanation
 from compatkit.training.fit import Fit
-from compatkit.training.interruption import Interruption
-from compatkit.training.limits import number, one_of
-from compatkit.training.optimisation import Kind
-from compatkit.training.precision import Choice, spelled
+from compatkit.training.manifest import Explanation
+from compatkit.training.prepare import FitRequest, Frozen, Statistics, prepare
 from compatkit.training.profiling import Profile, profile
-from compatkit.training.progress import Bar
-from compatkit.training.running import Run
-from compatkit.training.scalars import Scalars
-from compatkit.training.schedules import Schedule
-from compatkit.training.settings import check_settings, resolved
-from compatkit.training.sources import PLACES, Place
-from compatkit.training.stopping import EarlyStopping, Stopper
+from compatkit.training.run import run
+from compatkit.training.settings import Settings
 from compatkit.training.task import Task
-
-_share = number(above=0, below=1, optional=True)
 
 
 @named
 @attrs.frozen(kw_only=True)
-class Trainer:
+class Trainer(Settings):
     """Trains tasks by alternating their mini-batches: one step of each in turn.
 
     The defaults are those of Gygli et al. (Sec. 4): Adam, learning rate 0.01 divided by ten every quarter of
@@ -92,47 +75,6 @@ class Trainer:
         UsageError: A setting cannot be used, or some do not go together.
     """
 
-    steps: int = attrs.field(validator=number(least=0, whole=True))
-    seed: int = 0
-    batch_size: int = attrs.field(default=64, validator=number(least=2, whole=True))
-    optimiser: Kind = attrs.field(default="adam", validator=one_of(get_args(Kind)))
-    lr: float = attrs.field(default=0.01, validator=number(above=0))
-    momentum: float = attrs.field(default=0.9, validator=number(least=0))
-    weight_decay: float = attrs.field(default=1e-7, validator=number(least=0))
-    schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
-    warmup: int = attrs.field(default=0, validator=number(least=0, whole=True))
-    precision: Choice = attrs.field(default="auto", converter=spelled, validator=one_of(get_args(Choice)))
-    channels_last: bool | None = None
-    device: str = "auto"
-    execution: Asked = attrs.field(default="auto", validator=one_of(get_args(Asked)))
-    deterministic: bool = False
-    images: Place = attrs.field(default="auto", validator=one_of(PLACES))
-    memory_share: float = attrs.field(default=0.5, validator=number(least=0, most=1))
-    passes: further.Asked = attrs.field(default="auto", validator=one_of(further.ASKED))
-    checkpoint: str | os.PathLike[str] | None = None
-    checkpoint_every: int = attrs.field(default=500, validator=number(least=1, whole=True))
-    checkpoint_seconds: float | None = attrs.field(default=120.0, validator=number(above=0, optional=True))
-    log_every: int = attrs.field(default=50, validator=number(least=1, whole=True))
-    progress: bool = True
-    accumulate: int = attrs.field(default=1, validator=number(least=1, whole=True))
-    clip_norm: float | None = attrs.field(
-        default=None, validator=number(above=0, endless=True, optional=True)
-    )
-    ema: float | None = attrs.field(default=None, validator=_share)
-    ema_warmup: bool = False
-    validation: float | None = attrs.field(default=None, validator=_share)
-    evaluate_every: int | None = attrs.field(
-        default=None, validator=number(least=1, whole=True, optional=True)
-    )
-    evaluate_on: On = attrs.field(default="validation", validator=one_of(get_args(On)))
-    stop_early: EarlyStopping | None = None
-    scalars: str | os.PathLike[str] | None = None
-    synchronise_statistics: bool = False
-
-    def __attrs_post_init__(self) -> None:
-        """Check that the settings go together."""
-        check_settings(self)
-
     def fit(
         self,
         tasks: Sequence[Task],
@@ -162,16 +104,9 @@ class Trainer:
             MissingDependency: ``scalars`` is set, and TensorBoard is not installed.
             EnvironmentFailure: The memory is too small, or a checkpoint cannot be written.
         """
-        with begun(
-            self,
-            tasks,
-            regularizers,
-            frozen=frozen,
-            frozen_statistics=frozen_statistics,
-            factories=factories,
-        ) as start:
-            run = self._run(start)
-            return start.finished(run.facts(), run.ledger.rows, run.evaluations)
+        request = FitRequest(self, tasks, regularizers, frozen, frozen_statistics, factories)
+        with prepare(request) as prepared:
+            return run(prepared)
 
     def explain(
         self,
@@ -187,15 +122,9 @@ class Trainer:
         Raises:
             UsageError: As ``fit`` does; and so on for its other errors.
         """
-        with begun(
-            self,
-            tasks,
-            regularizers,
-            frozen=frozen,
-            frozen_statistics=frozen_statistics,
-            factories=factories,
-        ) as start:
-            return Explanation.of(start.loop)
+        request = FitRequest(self, tasks, regularizers, frozen, frozen_statistics, factories)
+        with prepare(request) as prepared:
+            return Explanation.of(prepared.loop)
 
     def profile(
         self,
@@ -214,39 +143,6 @@ class Trainer:
         """
         if steps < 1:
             raise UsageError(f"Trainer.profile takes at least one step, got steps={steps}.")
-        with begun(
-            self,
-            tasks,
-            regularizers,
-            frozen=frozen,
-            frozen_statistics=frozen_statistics,
-            factories=factories,
-        ) as start:
-            return profile(start.loop, steps)
-
-    def _run(self, start: Begun) -> Run:
-        """Take all steps."""
-        loop, tasks = start.loop, start.loop.setup.tasks
-        path = Path(self.checkpoint) if self.checkpoint is not None else None
-        often = self.checkpoint_every, self.checkpoint_seconds
-        run = Run(loop, start.manifest, self.steps, self.log_every, *often, path)
-        run.ledger.world = loop.world
-        if self.evaluate_every is not None:
-            images = self.batch_size // self.accumulate
-            run.evaluator = Evaluator.of(
-                self.evaluate_on, self.evaluate_every, images, loop.setup, start.held, loop.world
-            )
-        if self.stop_early is not None:
-            run.stopper = Stopper(self.stop_early)
-        done = run.resume()
-        shown = loop.world.first and self.progress
-        run.pretrain(resolved(self).placing, shown)
-        with ExitStack() as stack:
-            held = stack.enter_context(Interruption(path is not None and loop.world.size == 1))
-            scalars = None
-            if self.scalars is not None and loop.world.first:
-                scalars = stack.enter_context(closing(Scalars.open(self.scalars, done, self.batch_size)))
-            images = self.batch_size * len(tasks)
-            bar = stack.enter_context(Bar(shown, " + ".join(tasks), self.steps, done, images))
-            run.to_the_end(done, bar, scalars, held)
-        return run
+        request = FitRequest(self, tasks, regularizers, frozen, frozen_statistics, factories)
+        with prepare(request) as prepared:
+            return profile(prepared.loop, steps)

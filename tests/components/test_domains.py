@@ -16,8 +16,8 @@ import compatkit as ck
 from compatkit.components.domains import Adapted, paper
 from compatkit.data.split import NO_CLASSES
 from compatkit.errors import DataError, IncompatibleError, TrainingError, UsageError
-from compatkit.training.ledger import Measured
 from compatkit.training.loop import Loop
+from compatkit.training.step import StepResult
 
 NAMES = "d/left.extractor", "d/left.head", "d/shared.rotation"
 
@@ -152,7 +152,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
     trainer = fast(steps=4, checkpoint=tmp_path / "run.safetensors", checkpoint_every=2)
     step = Loop.step
 
-    def killed(self: Loop, task: ck.TaskState, number: int, reports: bool) -> Measured:
+    def killed(self: Loop, task: ck.TaskState, number: int, reports: bool) -> StepResult:
         if number == 3:
             raise KeyboardInterrupt
         return step(self, task, number, reports)

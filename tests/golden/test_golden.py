@@ -41,6 +41,9 @@ MEANT |= {
         for name in ("matrix", "set_policy")
     },
 }
+MEANT |= {
+    "/Step/parameters/measured/1": "a step has a StepResult, and none before it is taken",
+}
 """Places, as a failure prints them, by the reason for the change."""
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from compatkit import effect, hookimpl
 from compatkit.errors import DataError, IntegrityError, PluginError
+from compatkit.hooks import Batch
 from compatkit.plugins import RunPlugins, check_losses
-from compatkit.training.step import Batch
 
 
 def step(**fields: Any) -> Any:

@@ -11,10 +11,9 @@ from small import data_set
 
 import compatkit as ck
 from compatkit.errors import IntegrityError, PluginError
-from compatkit.hooks import effect
+from compatkit.hooks import Batch, effect
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.chains import after_chain, views_chain
-from compatkit.training.step import Batch
 
 
 def plugins(**hooks: Any) -> RunPlugins:

@@ -19,7 +19,7 @@ from compatkit.adapters.networks.autoencoding import Autoencoder, VAEDecoder, VA
 from compatkit.adapters.networks.dense import fully_connected
 from compatkit.adapters.networks.generators import Generator, Upscaler
 from compatkit.errors import UsageError
-from compatkit.training.beginning import begun
+from compatkit.training.prepare import FitRequest, prepare
 from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
 from compatkit_plugins.regularizers.reverse_pass.full import (
     Walk,
@@ -403,9 +403,9 @@ def test_a_run_adds_what_the_walk_gives_across_its_cut(backbone, split, kwargs, 
     builder = "in_place" if backbone == "in_place" else "timm"
     task = ck.Task("a", data_set("a"), backbone, split, size=32, kwargs=kwargs, builder=builder)
     trainer = quick(steps=1)
-    with begun(trainer, [task]) as start:
+    with prepare(FitRequest(trainer, [task])) as start:
         state = start.loop.setup.tasks["a"]
-        parts, images = (state.extractor, state.head), start.loop.lanes["a"].source.batch(0).images
+        parts, images = (state.extractor, state.head), start.loop.task_loops["a"].source.batch(0).images
         stages = chain_of(parts, images)
         expected = full_loss(stages, recorded(parts, names_of(stages), images), images)
     assert expected is not None

@@ -11,15 +11,15 @@ from small import data_set, quick
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import compatkit as ck
-from compatkit.training import compilation
+from compatkit.training import objective
 
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    compilation._compiled.cache_clear()
+    objective._compiled.cache_clear()
     torch._dynamo.reset()
     yield
-    compilation._compiled.cache_clear()
+    objective._compiled.cache_clear()
     torch._dynamo.reset()
 
 
@@ -27,7 +27,7 @@ def fresh() -> Iterator[None]:
 def traced(fresh: None, monkeypatch: pytest.MonkeyPatch) -> CompileCounterWithBackend:
     """Torch's compiler without the code generator; counts what is compiled."""
     counter = CompileCounterWithBackend("eager")
-    monkeypatch.setattr(compilation, "BACKEND", counter)
+    monkeypatch.setattr(objective, "BACKEND", counter)
     return counter
 
 

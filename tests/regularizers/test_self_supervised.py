@@ -176,7 +176,7 @@ def test_effects_are_declared_as_they_are(name: str) -> None:
 @pytest.mark.slow
 def test_pure_losses_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced without breaks; the trainer compares gradients before it uses it."""
-    monkeypatch.setattr("compatkit.training.compilation.BACKEND", "aot_eager")
+    monkeypatch.setattr("compatkit.training.objective.BACKEND", "aot_eager")
     torch._dynamo.reset()
     fit = quick(steps=1, execution="compile").fit(pair("left"), [use("jigsaw"), use("colourisation")])
     assert fit.run["environment"]["execution"] == {"mode": "compile", "reason": "asked for"}

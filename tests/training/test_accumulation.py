@@ -14,10 +14,10 @@ from small import data_set, grouped, quick, same_parts
 import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.evaluation.preprocessing import normalise, prepare
-from compatkit.training import compilation
+from compatkit.training import objective
+from compatkit.training.batches.stored import Sampler
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
-from compatkit.training.resident import Order
 
 STEPS = 3
 
@@ -60,7 +60,7 @@ def test_pieces_equal_a_hand_written_loop_bitwise() -> None:
     state = prepare_task(task, 0, Precision("cpu", "float32", True))
     network = torch.nn.Sequential(state.extractor, state.head).train()
     optimiser = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-7, fused=True)
-    examples, order = prepare(task.data.train, state.data), Order(48, 8, 0, task.name)
+    examples, order = prepare(task.data.train, state.data), Sampler(48, 8, 0, task.name)
     for step in range(STEPS):
         for index in order.at(step).chunk(2):
             images = normalise(examples.images[index], state.data)
@@ -117,7 +117,7 @@ def test_pieces_that_a_batch_does_not_make(pieces: int, message: str) -> None:
 
 def test_pieces_of_a_compiled_step_are_those_of_an_eager_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """With clipping and averages; the compiler only traces."""
-    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    monkeypatch.setattr(objective, "BACKEND", "eager")
     settings: dict[str, Any] = {"accumulate": 2, "clip_norm": 0.5, "ema": 0.5}
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16)
     eager, compiled = (quick(steps=2, execution=how, **settings).fit([task]) for how in ("eager", "compile"))

@@ -11,9 +11,9 @@ from small import data_set, quick, same_parts
 
 import compatkit as ck
 from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.training.batches.stored import Sampler
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
-from compatkit.training.resident import Order
 
 STEPS, NORM = 3, 0.5
 
@@ -27,7 +27,7 @@ def test_clipping_equals_a_hand_written_loop_bitwise() -> None:
     state = prepare_task(task(), 0, Precision("cpu", "float32", True))
     network = torch.nn.Sequential(state.extractor, state.head).train()
     optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-7, fused=True)
-    examples, order, norms = prepare(task().data.train, state.data), Order(48, 8, 0, "a"), []
+    examples, order, norms = prepare(task().data.train, state.data), Sampler(48, 8, 0, "a"), []
     for step in range(STEPS):
         index = order.at(step)
         images = normalise(examples.images[index], state.data)

@@ -31,11 +31,11 @@ from compatkit.evaluation.normalisation import norm_layers
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.experiments.recipes import read
 from compatkit.registry.weights.tensorfile import deserialise, metadata
+from compatkit.training.batches.sampler import Sampler
+from compatkit.training.batches.sources import Placing
 from compatkit.training.distributed import World
 from compatkit.training.networks import prepare_task
-from compatkit.training.order import Order
 from compatkit.training.precision import Precision
-from compatkit.training.sources import Placing
 
 PROCESSES = 2
 TORCHRUN = (
@@ -138,7 +138,7 @@ def test_batch_normalisation_equals_a_loop_over_two_shards(outcomes: Outcomes) -
     state = prepare_task(task, 0, Precision("cpu", "float32", True))
     network = torch.nn.Sequential(state.extractor, state.head).train()
     optimiser = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-7)
-    examples, order = prepare(task.data.train, state.data), Order(48, spread.BATCH, 0, "left")
+    examples, order = prepare(task.data.train, state.data), Sampler(48, spread.BATCH, 0, "left")
     running = [value for layer in norm_layers(network) for value in (layer.running_mean, layer.running_var)]
     stored = [[value.clone() for value in running] for _ in range(2)]
     for step in range(spread.STEPS):

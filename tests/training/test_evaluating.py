@@ -15,7 +15,7 @@ from small import data_set, quick, same_parts
 import compatkit as ck
 from compatkit.errors import TrainingError, UsageError
 from compatkit.evaluation.preprocessing import normalise, prepare
-from compatkit.training.holdout import hold_out
+from compatkit.training.prepare import hold_out
 from compatkit.training.progress import Bar
 
 SETTINGS: dict[str, Any] = {"steps": 4, "validation": 0.25}

@@ -13,13 +13,13 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.hooks import effect
-from compatkit.training import compilation, trials
-from compatkit.training.agreement import replay_disagreement
-from compatkit.training.beginning import begun
+from compatkit.hooks import Batch, effect
+from compatkit.training import objective, selection
 from compatkit.training.execution import Execution
 from compatkit.training.objective import Objective, Outcome
-from compatkit.training.step import Batch, Step
+from compatkit.training.prepare import FitRequest, prepare
+from compatkit.training.selection import replay_disagreement
+from compatkit.training.step import Step
 
 ALL = ["identical_init", "dcc", "rotation_prediction"]
 
@@ -55,11 +55,11 @@ def how(fit: ck.Fit) -> dict[str, str]:
 def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounterWithBackend]:
     """Torch's compiler without the code generator, which takes half a minute; counts what is compiled."""
     counter = CompileCounterWithBackend("aot_eager")
-    compilation._compiled.cache_clear()
+    objective._compiled.cache_clear()
     torch._dynamo.reset()
-    monkeypatch.setattr(compilation, "BACKEND", counter)
+    monkeypatch.setattr(objective, "BACKEND", counter)
     yield counter
-    compilation._compiled.cache_clear()
+    objective._compiled.cache_clear()
     torch._dynamo.reset()
 
 
@@ -149,7 +149,7 @@ def test_a_step_that_computes_something_else_is_found_before_the_first(
             total, terms, answers = self.objective(step, seeds)
             return total * 1.01, terms, answers
 
-    monkeypatch.setattr(compilation, "Compiled", Wrong)
+    monkeypatch.setattr(selection, "Compiled", Wrong)
     asked = quick(steps=2, execution="compile").fit(pair()[:1])
     assert "task 'left': compiled gradients differ by 1.0e-02 of their norm" in how(asked)["reason"]
     assert same(asked, quick(steps=2).fit(pair()[:1]))
@@ -197,12 +197,12 @@ def test_a_resumed_run_does_what_the_first_one_settled_on(
 
     resumed: list[bool] = []
     said = Execution("compile", "asked for")
-    monkeypatch.setattr("compatkit.training.beginning.settle", lambda *_, **__: said)
+    monkeypatch.setattr("compatkit.training.prepare.select_execution", lambda _: said)
     trainer = quick(steps=4, checkpoint=tmp_path / "run.safetensors", checkpoint_every=1)
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(pair()[:1], ["dcc", "kill"], factories={"kill": Kill})
     monkeypatch.undo()
-    monkeypatch.setattr(compilation, "BACKEND", traced)
+    monkeypatch.setattr(objective, "BACKEND", traced)
     resumed.append(True)
     ended = trainer.fit(pair()[:1], ["dcc", "kill"], factories={"kill": Kill})
     assert how(ended)["mode"] == "compile"  # "auto" would have said eager here
@@ -213,17 +213,17 @@ def test_a_trial_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, traced: Compil
     """As on a GPU, with the clock of this machine: the run after it is bitwise the run without it."""
     plain = quick(steps=3).fit(pair(augment=("crop", "flip"))[:1], ["dcc"])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(trials, "SHORT", 0)
-    monkeypatch.setattr(trials, "STEPS", 2)
+    monkeypatch.setattr(selection, "SHORT", 0)
+    monkeypatch.setattr(selection, "STEPS", 2)
     took: list[str] = []
-    seconds = trials._seconds
+    seconds = selection._seconds
 
     def never(loop: Any, mode: Any) -> float:
         took.append(mode)
         return seconds(loop, mode) * (1 if mode == "eager" else 1000)
 
-    monkeypatch.setattr(trials, "_seconds", never)
-    monkeypatch.setattr("compatkit.training.beginning.settle", lambda loop, asked, **_: trials.fastest(loop))
+    monkeypatch.setattr(selection, "_seconds", never)
+    monkeypatch.setattr("compatkit.training.prepare.select_execution", selection.fastest)
     tried = quick(steps=3).fit(pair(augment=("crop", "flip"))[:1], ["dcc"])
     assert took == ["eager", "compile"]
     assert how(tried)["mode"] == "eager" and "a trial of 2 steps" in how(tried)["reason"]
@@ -239,7 +239,7 @@ def test_a_trial_does_not_call_plugins_that_do_more_than_they_return(monkeypatch
             Counts.calls += 1
             return batch
 
-    monkeypatch.setattr("compatkit.training.beginning.settle", lambda loop, asked, **_: trials.fastest(loop))
+    monkeypatch.setattr("compatkit.training.prepare.select_execution", selection.fastest)
     fit = quick(steps=2).fit(pair()[:1], ["counts"], factories={"counts": Counts})
     assert how(fit)["reason"] == "a trial would call the plugin 'counts', whose effect is 'host'"
     assert Counts.calls == 2
@@ -255,14 +255,14 @@ class Replayed:
 
     factor = 1.0
 
-    def __init__(self, loop: Any, lane: Any, steps: Any) -> None:
-        self.loop, self.lane = loop, lane
+    def __init__(self, train_step: Any, untouched: Any, steps: Any) -> None:
+        (self.task_loop,), self.train_step = train_step.args, train_step
 
     def replay(self, steps: Any) -> Any:
-        before = [one.detach().clone() for one in self.lane.moved]
-        measured = self.loop.descend(self.lane, steps)
+        before = [one.detach().clone() for one in self.task_loop.trainable]
+        measured = self.train_step(steps)
         with torch.no_grad():
-            for one, old in zip(self.lane.moved, before, strict=True):
+            for one, old in zip(self.task_loop.trainable, before, strict=True):
                 one.copy_(old + self.factor * (one - old))
         return measured
 
@@ -274,20 +274,20 @@ class Replayed:
 def test_a_replayed_step_is_compared_before_the_first(
     monkeypatch: pytest.MonkeyPatch, factor: float, said: str | None
 ) -> None:
-    monkeypatch.setattr("compatkit.training.capture.Captured", Replayed)
+    monkeypatch.setattr("compatkit.training.selection.Captured", Replayed)
     monkeypatch.setattr(Replayed, "factor", factor)
-    with begun(quick(steps=2), pair()[:1], ["dcc"]) as start:
-        (lane,) = start.loop.lanes.values()
-        before = [one.detach().clone() for one in start.loop.moving]
-        found = replay_disagreement(start.loop, lane, Execution("graph", "on trial"))
+    with prepare(FitRequest(quick(steps=2), pair()[:1], ["dcc"])) as start:
+        (task_loop,) = start.loop.task_loops.values()
+        before = [one.detach().clone() for one in start.loop.trainable]
+        found = replay_disagreement(start.loop, task_loop, Execution("graph", "on trial"))
         assert found is None if said is None else said in str(found)
-        assert all(torch.equal(one, old) for one, old in zip(start.loop.moving, before, strict=True))
+        assert all(torch.equal(one, old) for one, old in zip(start.loop.trainable, before, strict=True))
         assert start.loop.execution.mode == "eager"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_step_that_cannot_be_captured_says_why() -> None:
-    with begun(quick(steps=2), pair()[:1]) as start:
-        (lane,) = start.loop.lanes.values()
-        found = replay_disagreement(start.loop, lane, Execution("graph", "on trial"))
+    with prepare(FitRequest(quick(steps=2), pair()[:1])) as start:
+        (task_loop,) = start.loop.task_loops.values()
+        found = replay_disagreement(start.loop, task_loop, Execution("graph", "on trial"))
     assert str(found).startswith("the step cannot be captured (")

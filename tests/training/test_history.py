@@ -12,7 +12,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import UnknownName
-from compatkit.training.history import History
+from compatkit.training.fit import History
 
 TASKS = [
     ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16))

@@ -15,12 +15,10 @@ import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, UsageError
-from compatkit.training.augmenting import PADDING, Augmentation, Grid, tables
-from compatkit.training.order import Order
+from compatkit.training.batches.sampler import PADDING, Augmentation, Grid, Sampler, tables
+from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.precision import Precision
-from compatkit.training.prefetching import Prefetched
 from compatkit.training.randomness import generator
-from compatkit.training.resident import Resident
 
 MEAN, STD = (0.2, 0.4, 0.6), (0.3, 0.25, 0.2)
 KINDS = {"resident": Resident, "prefetched": Prefetched}
@@ -38,7 +36,7 @@ def source(
     height, width = images.size
     count = images.images.shape[3]
     data = Data((height, width), "L" if count == 1 else "RGB", MEAN[:count], STD[:count], "bilinear", ())
-    order, precision = Order(len(images), batch, 5, "a"), Precision("cpu", "float32", channels_last)
+    order, precision = Sampler(len(images), batch, 5, "a"), Precision("cpu", "float32", channels_last)
     return KINDS[kind](images, data, order, Augmentation(names, 5, "a"), precision)
 
 
@@ -149,7 +147,7 @@ def test_a_batch_of_the_whole_set_is_an_epoch() -> None:
 
 
 def test_every_epoch_shows_each_image_once_in_a_new_order() -> None:
-    order = Order(count=12, batch_size=4, seed=3, task="a")
+    order = Sampler(count=12, batch_size=4, seed=3, task="a")
     first = torch.cat([order.at(step) for step in range(3)])
     second = torch.cat([order.at(step) for step in range(3, 6)])
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(12))
@@ -157,10 +155,10 @@ def test_every_epoch_shows_each_image_once_in_a_new_order() -> None:
 
 
 def test_the_order_at_a_step_does_not_depend_on_how_one_got_there() -> None:
-    walked = Order(count=10, batch_size=3, seed=0, task="a")
+    walked = Sampler(count=10, batch_size=3, seed=0, task="a")
     steps = [walked.at(step).tolist() for step in range(9)]
     for step in (8, 2, 5):
-        assert Order(count=10, batch_size=3, seed=0, task="a").at(step).tolist() == steps[step]
+        assert Sampler(count=10, batch_size=3, seed=0, task="a").at(step).tolist() == steps[step]
 
 
 def test_crops_and_flips_are_streams_of_their_own() -> None:

@@ -10,12 +10,10 @@ from small import data_set, quick
 import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
-from compatkit.training.augmenting import Augmentation
-from compatkit.training.order import Order
+from compatkit.training.batches.sampler import Augmentation, Sampler
+from compatkit.training.batches.sources import Placing
+from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.precision import Precision
-from compatkit.training.prefetching import Prefetched
-from compatkit.training.resident import Resident
-from compatkit.training.sources import Placing
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,7 +26,7 @@ def source(kind: type[Resident] | type[Prefetched], device: str) -> Resident | P
     images = Split(pixels, np.arange(50) % 3, ("0", "1", "2"), "noise/train")
     data = Data((9, 7), "RGB", (0.4,) * 3, (0.2,) * 3, "bilinear", ())
     precision = Precision(device, "float32", True)
-    return kind(images, data, Order(50, 8, 0, "a"), Augmentation(("crop", "flip"), 0, "a"), precision)
+    return kind(images, data, Sampler(50, 8, 0, "a"), Augmentation(("crop", "flip"), 0, "a"), precision)
 
 
 @pytest.mark.parametrize("kind", [Resident, Prefetched])

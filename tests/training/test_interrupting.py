@@ -63,7 +63,7 @@ class TestWhen:
     ) -> None:
         """Each step takes a minute by this clock, and writing a checkpoint no time."""
         now = [0.0]
-        monkeypatch.setattr("compatkit.training.running.time.monotonic", lambda: now[0])
+        monkeypatch.setattr("compatkit.training.run.time.monotonic", lambda: now[0])
 
         class Slow:
             @ck.hookimpl
@@ -79,7 +79,7 @@ class TestWhen:
     ) -> None:
         """Writing takes a minute and a step as long: one in twenty minutes."""
         now = [0.0]
-        monkeypatch.setattr("compatkit.training.running.time.monotonic", lambda: now[0])
+        monkeypatch.setattr("compatkit.training.run.time.monotonic", lambda: now[0])
         save = checkpoints.save
 
         def slowly(*given: Any) -> None:

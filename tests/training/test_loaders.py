@@ -17,7 +17,7 @@ import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, TrainingError, UsageError
 from compatkit.evaluation.preprocessing import normalise
-from compatkit.training.loaders import Streamed
+from compatkit.training.batches.loaders import Streamed
 from compatkit.training.precision import Precision
 
 DATA = Data((4, 4), "L", (0.5,), (0.25,), "bilinear", tuple(ck.label(name) for name in "abc"))

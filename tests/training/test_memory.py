@@ -1,17 +1,18 @@
-"""Out of memory, with a stand-in that holds so many images: whose step, which batch, what would fit."""
+"""Out of memory, with a stand-in that holds so many images: whose step, which batch, which setting helps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import attrs
 import pytest
 import torch
 from small import data_set, quick, same_parts
 
 import compatkit as ck
 from compatkit.errors import EnvironmentFailure
+from compatkit.training.distributed import World
+from compatkit.training.memory import does_not_fit
 
 
 def refused() -> RuntimeError:
@@ -87,45 +88,28 @@ def test_it_names_task_and_batch_and_advises_what_fits(error: Exception, in_loss
     small = Small(5, error, in_loss)
     said = failure(small)
     assert "Task 'left' ran out of memory on 'cpu' in step 1 with a batch of 16 images." in said
-    assert "Forward and backward pass of 4 images fit" in said
-    assert "set accumulate=4, which sees the same images a step, or batch_size=4." in said
-    assert small.tried == [16, 8, 4]
-
-
-def test_trying_changes_nothing() -> None:
-    """Weights and the plugin's own state as after the last step; no gradient stays.
-
-    Running statistics of the step that failed had moved already; the tries add nothing to them.
-    """
-    small = Small(2, ERRORS[0])
-    seen: list[dict[str, torch.Tensor]] = []
-    small.error = ERRORS[0]
-    check = small.check
-
-    def noting(images: int) -> None:
-        if small.begun and not seen:
-            seen.append({name: value.clone() for name, value in small.network.state_dict().items()})
-        check(images)
-
-    small.check = noting  # type: ignore[method-assign]
-    failure(small)
-    after = small.network.state_dict()
-    assert all(torch.equal(value, after[name]) for name, value in seen[0].items())
-    assert all(torch.equal(value, small.begun[name]) for name, value in small.network.named_parameters())
-    assert all(one.grad is None for one in small.network.parameters())
-    assert small.count == int(small.begun["count"])
+    assert "Set accumulate=2, which sees the same images a step, or a smaller batch_size" in said
+    assert small.tried == [16]
 
 
 def test_pieces_are_cut_further() -> None:
     said = failure(Small(2, ERRORS[0]), accumulate=2)
     assert "with a batch of 16 images in 2 pieces of 8." in said
-    assert "accumulate=8" in said and "or batch_size=4." in said
+    assert "Set accumulate=4" in said
 
 
-def test_nothing_fits() -> None:
-    assert "Not even 2 images fit: use smaller images (Task.size), a smaller network" in failure(
-        Small(1, ERRORS[0])
+def test_pieces_of_two_images_are_not_cut_further() -> None:
+    assert "in 2 pieces of 2. Set a smaller batch_size" in failure(
+        Small(1, ERRORS[0]), batch_size=4, accumulate=2
     )
+
+
+@pytest.mark.parametrize("size", [12, 15, 16, 30])
+def test_what_is_advised_can_be_set(size: int) -> None:
+    said = str(does_not_fit("left", 0, size, 1, "cpu", World()))
+    more = int(said.split("accumulate=")[1].split(",")[0])
+    assert size % more == 0 and size // more >= 2
+    assert not [one for one in range(2, more) if size % one == 0]
 
 
 class TestTrials:
@@ -133,10 +117,10 @@ class TestTrials:
 
     @staticmethod
     def fail(monkeypatch: pytest.MonkeyPatch) -> None:
-        def settle(*_: Any, **__: Any) -> None:
+        def select(*_: Any) -> None:
             raise ERRORS[0]
 
-        monkeypatch.setattr("compatkit.training.beginning.settle", settle)
+        monkeypatch.setattr("compatkit.training.selection._select", select)
 
     def test_steps_that_fit_stay_eager(self, monkeypatch: pytest.MonkeyPatch) -> None:
         plain = quick(steps=1).fit([task()])
@@ -153,24 +137,6 @@ class TestTrials:
         assert "in step 0 with a batch of 16 images" in failure(small)
 
 
-def test_a_loader_is_not_asked_again() -> None:
-    """What fits is found with noise of its shape: a loader does not go back."""
-    given: list[int] = []
-
-    class Loader:
-        def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            for number in range(3):
-                given.append(number)
-                yield torch.zeros(16, 1, 16, 16), torch.arange(16) % 3
-
-    small = Small(5, ERRORS[0])
-    with pytest.raises(EnvironmentFailure, match="Forward and backward pass of 4 images fit"):
-        quick(steps=3, batch_size=16).fit(
-            [attrs.evolve(task(), loader=Loader())], ["x"], factories={"x": lambda: small}
-        )
-    assert given == [0, 1, 2]  # two steps, and one to know where the pass ends
-
-
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="another matter"):
         quick(steps=2).fit([task()], ["x"], factories={"x": lambda: Small(1, RuntimeError("another matter"))})
@@ -180,7 +146,7 @@ def test_images_that_find_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: Any) -> None:
         raise ERRORS[0]
 
-    monkeypatch.setattr("compatkit.training.resident._stored", full)
+    monkeypatch.setattr("compatkit.training.batches.stored._stored", full)
     with pytest.raises(
         EnvironmentFailure,
         match=r"The memory of cpu does not hold the training images of task 'left' \(\d+ of 16x16 pixels, "

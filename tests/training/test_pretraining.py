@@ -15,7 +15,7 @@ import compatkit as ck
 from compatkit.errors import PluginError
 from compatkit.experiments.sweeps.ensembles import Unsuited, refuse
 from compatkit.plugins import RunPlugins
-from compatkit.training.beginning import begun
+from compatkit.training.prepare import FitRequest, prepare
 
 
 class Pretrains:
@@ -148,7 +148,7 @@ def test_published_parts_say_it(tmp_path: Path):
 
 def test_runs_trained_at_once_are_refused():
     with (
-        begun(quick(steps=1), [task()], ["pretrains"], factories=FACTORIES) as start,
+        prepare(FitRequest(quick(steps=1), [task()], ["pretrains"], factories=FACTORIES)) as start,
         pytest.raises(Unsuited, match="'pretrains' takes part in pretrain, which is called for one run"),
     ):
         refuse(start)

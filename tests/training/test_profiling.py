@@ -11,9 +11,8 @@ from torch import nn
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.training.beginning import begun
-from compatkit.training.profiling import PARTS, Profile
-from compatkit.training.traffic import Traffic, least_bytes
+from compatkit.training.prepare import FitRequest, prepare
+from compatkit.training.profiling import PARTS, Profile, Traffic, least_bytes
 
 TASKS = [
     ck.Task(name, data_set(name, seed=seed), "resnet8_cifar", "layer2", size=(16, 16))
@@ -80,9 +79,9 @@ def test_bytes_are_those_of_what_cannot_be_fused() -> None:
 def test_a_resnet_needs_the_bytes_that_are_counted_by_hand() -> None:
     """In elements of convolutions' outputs: 2 + 3 forward, 4 + 5 backward; pooling and class layer are little."""
     trainer = quick(steps=1, optimiser="sgd", precision="float32")
-    with begun(trainer, TASKS[:1]) as start:
+    with prepare(FitRequest(trainer, TASKS[:1])) as start:
         loop = start.loop
-    loop.lanes["left"].resolve(0)
+    loop.task_loops["left"].resolve(0)
     outputs: list[int] = []
     network = nn.Sequential(loop.setup.tasks["left"].extractor, loop.setup.tasks["left"].head)
     for module in network.modules():
@@ -91,4 +90,4 @@ def test_a_resnet_needs_the_bytes_that_are_counted_by_hand() -> None:
     network(torch.zeros(8, 1, 16, 16))
     elements = sum(outputs)
     moments = 5 * 4 * sum(one.numel() for one in network.parameters())
-    assert least_bytes(loop, loop.lanes["left"]) - moments == pytest.approx(4 * 14 * elements, rel=0.15)
+    assert least_bytes(loop, loop.task_loops["left"]) - moments == pytest.approx(4 * 14 * elements, rel=0.15)

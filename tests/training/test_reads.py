@@ -11,7 +11,7 @@ from small import data_set, quick
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import compatkit as ck
-from compatkit.training.beginning import begun
+from compatkit.training.prepare import FitRequest, prepare
 
 TASKS = [
     ck.Task(
@@ -49,7 +49,9 @@ class Reads(TorchDispatchMode):
     ids=["plain", "clipped, averaged, in pieces", "views in one pass"],
 )
 def test_steps_read_nothing(settings: dict[str, Any]) -> None:
-    with begun(quick(steps=20, **settings), TASKS, ["identical_init", "dcc", "rotation_prediction"]) as start:
+    with prepare(
+        FitRequest(quick(steps=20, **settings), TASKS, ["identical_init", "dcc", "rotation_prediction"])
+    ) as start:
         loop = start.loop
         for state in loop.setup.tasks.values():
             loop.step(state, 0)  # which makes tables on the host
@@ -68,7 +70,7 @@ def test_listening_to_the_losses_reads_nothing() -> None:
         def compatkit_after_step(self, step: ck.Step) -> None:
             kept.append(step.losses)
 
-    with begun(quick(steps=20), TASKS, ["mine"], factories={"mine": Listens}) as start:
+    with prepare(FitRequest(quick(steps=20), TASKS, ["mine"], factories={"mine": Listens})) as start:
         states = start.loop.setup.tasks.values()
         for state in states:
             start.loop.step(state, 0)
@@ -86,6 +88,9 @@ def test_what_reads_is_noticed() -> None:
             norm = step.features.square().mean()  # type: ignore[union-attr]
             return {"norm": norm * float(norm > 0)}
 
-    with begun(quick(steps=20), TASKS[:1], ["peeks"], factories={"peeks": Peeks}) as start, Reads() as reads:
+    with (
+        prepare(FitRequest(quick(steps=20), TASKS[:1], ["peeks"], factories={"peeks": Peeks})) as start,
+        Reads() as reads,
+    ):
         start.loop.step(start.loop.setup.tasks["left"], 0)
     assert "_local_scalar_dense" in reads.found

@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 import compatkit as ck
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError
-from compatkit.training import compilation
+from compatkit.training import objective
+from compatkit.training.dry_run import dry_run, refuses_views
 from compatkit.training.precision import Precision
 from compatkit.training.recording import LayerCall, Recorder
-from compatkit.training.rehearsing import refuses_views, rehearse
 
 Look = Callable[[ck.Step], None]
 NAMES = ("conv1", "layer2.0.conv1", "fc")
@@ -170,7 +170,7 @@ class Shared(nn.Module):
 def recorded(extractor: nn.Module, names: Iterable[str], images: Tensor) -> Mapping[str, Any]:
     recorder = Recorder(extractor, nn.Identity())
     recorder.ask("one", names)
-    rehearse(recorder, tuple(images.shape[1:]), Precision("cpu", "float32", False))
+    dry_run(recorder, tuple(images.shape[1:]), Precision("cpu", "float32", False))
     recording = recorder.follow(["one"])
     assert recording is not None
     try:
@@ -348,9 +348,9 @@ def test_half_precision_and_accumulation() -> None:
 
 def test_records_are_compiled_with_the_loss_and_serve_the_next_task(monkeypatch: pytest.MonkeyPatch) -> None:
     counter = CompileCounterWithBackend("eager")
-    compilation._compiled.cache_clear()
+    objective._compiled.cache_clear()
     torch._dynamo.reset()
-    monkeypatch.setattr(compilation, "BACKEND", counter)
+    monkeypatch.setattr(objective, "BACKEND", counter)
     try:
         fits = [
             quick(steps=2, optimiser="sgd", execution=execution).fit(
@@ -359,7 +359,7 @@ def test_records_are_compiled_with_the_loss_and_serve_the_next_task(monkeypatch:
             for execution in ("eager", "compile")
         ]
     finally:
-        compilation._compiled.cache_clear()
+        objective._compiled.cache_clear()
         torch._dynamo.reset()
     assert fits[1].run["environment"]["execution"]["mode"] == "compile"
     assert counter.frame_count == 2  # with records, and without

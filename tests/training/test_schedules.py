@@ -7,7 +7,7 @@ import math
 import pytest
 
 from compatkit.errors import UsageError
-from compatkit.training.schedules import Schedule
+from compatkit.training.optim import Schedule
 
 
 def test_step_divides_by_ten_every_quarter() -> None:

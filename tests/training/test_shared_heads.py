@@ -11,8 +11,8 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.training.batches.sampler import Sampler
 from compatkit.training.networks import prepare_task
-from compatkit.training.order import Order
 from compatkit.training.precision import Precision
 
 STEPS, RATE, DECAY, WEIGHT = 4, 0.01, 1e-3, 0.5
@@ -50,7 +50,7 @@ def test_joint_training_equals_a_hand_written_loop() -> None:
     examples = {task.name: prepare(task.data.train, states[task.name].data) for task in tasks()}
     for step in range(STEPS):
         for name, state in states.items():
-            index = Order(48, 8, 0, name).at(step)
+            index = Sampler(48, 8, 0, name).at(step)
             images = normalise(examples[name].images[index], state.data)
             images = images.contiguous(memory_format=torch.channels_last)
             labels = examples[name].labels[index]

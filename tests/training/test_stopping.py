@@ -11,8 +11,7 @@ from small import data_set, quick, same_parts
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.training.evaluating import Evaluator
-from compatkit.training.stopping import EarlyStopping
+from compatkit.training.evaluating import EarlyStopping, Evaluator
 
 SETTINGS: dict[str, Any] = {"validation": 0.25, "evaluate_every": 1}
 

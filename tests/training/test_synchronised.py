@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import timm.layers
 import torch
@@ -13,7 +10,7 @@ from torch import nn
 from compatkit.errors import UsageError
 from compatkit.evaluation.normalisation import norm_layers
 from compatkit.training.distributed import World
-from compatkit.training.synchronised import synchronised
+from compatkit.training.replicas import sync_batchnorm
 
 GPUS = World(0, 2, "cuda:0")
 """As a process on its own GPU sees it; without a process group torch's layers compute as on one."""
@@ -26,16 +23,11 @@ def network() -> nn.Sequential:
     )
 
 
-def run(module: nn.Module, frozen: nn.Module | None = None) -> Any:
-    heads = {} if frozen is None else {"dcc": SimpleNamespace(module=frozen)}
-    return SimpleNamespace(owners={"a.head": module}, frozen=heads)
-
-
 def test_layers_are_synchronised_in_place_and_plain_again() -> None:
     module, other = network(), network()
     images = torch.randn(4, 1, 8, 8)
     expected, kinds = other(images), [type(one) for one in module]
-    with synchronised(run(module), GPUS, on=True):
+    with sync_batchnorm((module,), GPUS, on=True):
         assert all(isinstance(one, nn.SyncBatchNorm) for one in norm_layers(module))
         assert module.state_dict().keys() == other.state_dict().keys()
         assert torch.equal(module(images), expected)  # timm's layer still activates
@@ -46,7 +38,7 @@ def test_layers_are_synchronised_in_place_and_plain_again() -> None:
 
 def test_frozen_heads_too_and_plain_again_after_an_error() -> None:
     module, frozen = network(), network()
-    with pytest.raises(RuntimeError, match="stop"), synchronised(run(module, frozen), GPUS, on=True):
+    with pytest.raises(RuntimeError, match="stop"), sync_batchnorm((module, frozen), GPUS, on=True):
         assert isinstance(frozen[1], nn.SyncBatchNorm)
         raise RuntimeError("stop")
     assert not any(isinstance(one, nn.SyncBatchNorm) for one in (*module, *frozen))
@@ -55,7 +47,7 @@ def test_frozen_heads_too_and_plain_again_after_an_error() -> None:
 @pytest.mark.parametrize(("world", "on"), [(World(0, 1, "cuda"), True), (GPUS, False)])
 def test_nothing_happens_for_one_process_or_unasked(world: World, on: bool) -> None:
     module = network()
-    with synchronised(run(module), world, on=on):
+    with sync_batchnorm((module,), world, on=on):
         assert not any(isinstance(one, nn.SyncBatchNorm) for one in module)
 
 
@@ -66,12 +58,12 @@ def test_a_layer_that_normalises_in_its_own_way_is_refused_and_the_others_left_a
 
     module = nn.Sequential(nn.BatchNorm2d(3), Own(3))
     with pytest.raises(UsageError, match=r"cannot synchronise a .*Own: it normalises in its own way"):
-        with synchronised(run(module), GPUS, on=True):
+        with sync_batchnorm((module,), GPUS, on=True):
             pass
     assert type(module[0]) is nn.BatchNorm2d
 
 
 def test_a_cpu_is_refused() -> None:
     with pytest.raises(UsageError, match=r"needs GPUs: torch.nn.SyncBatchNorm takes no tensors on 'cpu'"):
-        with synchronised(run(network()), World(0, 2, "cpu"), on=True):
+        with sync_batchnorm((network(),), World(0, 2, "cpu"), on=True):
             pass

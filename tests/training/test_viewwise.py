@@ -259,7 +259,7 @@ def test_views_end_with_the_phase_of_their_plugin() -> None:
 def test_what_cannot_be_done_in_one_pass_is_refused_or_done_in_several(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("compatkit.training.further.mixes", lambda extractor, shape: "images are mixed")
+    monkeypatch.setattr("compatkit.training.views.mixes", lambda extractor, shape: "images are mixed")
     with pytest.raises(
         UsageError, match=r"passes='fused' was asked for, but.*task 'left' \(resnet8_cifar\) images are"
     ):

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.matrix import LoadedPart
     from compatkit.plugins import Use
-    from compatkit.training.beginning import Statistics
-    from compatkit.training.rest import Rest
-    from compatkit.training.task import Task
+    from compatkit.training.prepare import Statistics
+    from compatkit.training.task import Rest, Task
     from compatkit.training.trainer import Trainer
 
 

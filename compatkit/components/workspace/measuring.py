@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import Split
     from compatkit.evaluation.matrix import Adapters, LoadedPart
     from compatkit.reports.matrix import Matrix
-    from compatkit.training.released import ReleasedExtractor
-    from compatkit.training.state import AuxiliaryHead
+    from compatkit.training.state import AuxiliaryHead, ReleasedExtractor
 
 
 class Measuring(Finding):
@@ -153,8 +152,7 @@ class Measuring(Finding):
             UsageError: A reference is of another kind, the head's classes have no names, or none is given.
             IntegrityError: A part is damaged.
         """
-        from compatkit.training.released import EXTRACTOR, HEAD, ReleasedExtractor
-        from compatkit.training.state import AuxiliaryHead
+        from compatkit.training.state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor
 
         if head is None and extractor is None:
             raise UsageError(

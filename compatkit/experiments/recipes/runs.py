@@ -100,7 +100,7 @@ class Started:
         Another seed, or a recipe that was edited, has another folder. Where parts are published, and how often the
         state is kept, make no other run.
         """
-        from compatkit.training.describing import BESIDE
+        from compatkit.training.settings import BESIDE
 
         trainer = self.tables.get("trainer")
         over = {key: one for key, one in self.settings.items() if one is not None}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from compatkit.training.resident import Resident
+from compatkit.training.batches.stored import Resident
 
 
 class Batches:

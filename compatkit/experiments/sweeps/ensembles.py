@@ -19,13 +19,13 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from compatkit.errors import CompatkitError
 from compatkit.experiments.sweeps.batches import Batches
-from compatkit.training.beginning import Begun
-from compatkit.training.lanes import Lane
-from compatkit.training.ledger import Measured
+from compatkit.hooks import Batch
+from compatkit.training.batches.stored import Resident
 from compatkit.training.loop import NETWORK, Loop
 from compatkit.training.objective import Objective
-from compatkit.training.resident import Resident
-from compatkit.training.step import Batch, Step
+from compatkit.training.prepare import PreparedRun
+from compatkit.training.step import Step, StepResult
+from compatkit.training.task_loop import TaskLoop
 
 Stacked = dict[str, Tensor]
 USUAL = {
@@ -59,7 +59,7 @@ class Ensemble:
     """Takes the steps of all members; shaped like the first member's loop, whose modules hold no weights of its own.
 
     Attributes:
-        loop: Of the first member: its lanes say what a step is made of.
+        loop: Of the first member: its task_loops say what a step is made of.
         batches: By task, what each member sees when.
         weights: Parameters of all members, stacked, by their names in ``Objective``.
         buffers: The same.
@@ -74,7 +74,7 @@ class Ensemble:
     _stacked: dict[str, tuple[Objective, Callable[..., Any]]] = attrs.field(factory=dict)
 
     @classmethod
-    def of(cls, members: Sequence[Begun]) -> Ensemble:
+    def of(cls, members: Sequence[PreparedRun]) -> Ensemble:
         """Stack runs that were begun; they are left as they are.
 
         Args:
@@ -89,42 +89,42 @@ class Ensemble:
         held = [Objective(one.owners, (), one.precision).train() for one in setups]
         weights, buffers = stack_module_state(held)  # type: ignore[arg-type]
         batches = {
-            name: Batches([_resident(one, name) for one in members], loop.batch_size) for name in loop.lanes
+            name: Batches([_resident(one, name) for one in members], loop.settings.batch_size)
+            for name in loop.task_loops
         }
         return cls(loop, batches, weights, buffers, _optimisers(loop, weights))
 
     def __len__(self) -> int:
         return len(next(iter(self.batches.values())))
 
-    def step(self, task: str, number: int) -> Measured:
+    def step(self, task: str, number: int) -> StepResult:
         """Take one step of one task, for all members.
 
         Returns:
-            Losses by name ``(members,)``, and as ``"accuracy"`` the predicted and the true classes
-            ``(members, batch)``, all still on the device.
+            Losses by name ``(members,)``, predicted and true classes ``(members, batch)``, still on the device.
         """
-        lane = self.loop.lanes[task]
-        self.resolve(lane, number)
+        task_loop = self.loop.task_loops[task]
+        self.resolve(task_loop, number)
         images, labels, index = self.batches[task].at(number)
-        totals, terms, answers = self.losses(lane, number, images, labels, index)
+        totals, terms, answers = self.losses(task_loop, number, images, labels, index)
         totals.backward(torch.ones_like(totals))  # members share nothing: each gets the gradient of its own
-        self._move(lane, number)
-        return {**terms, "accuracy": (answers, labels)}
+        self._move(task_loop, number)
+        return StepResult(terms, answers, labels)
 
     def losses(
-        self, lane: Lane, number: int, images: Tensor, labels: Tensor, index: Tensor
+        self, task_loop: TaskLoop, number: int, images: Tensor, labels: Tensor, index: Tensor
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """Return what ``Objective`` gives, with a first dimension of members in everything."""
-        if self._stacked.get(lane.task.name, (None,))[0] is not lane.objective:
-            self._stacked[lane.task.name] = lane.objective, self._for_all(lane)
+        if self._stacked.get(task_loop.task.name, (None,))[0] is not task_loop.objective:
+            self._stacked[task_loop.task.name] = task_loop.objective, self._for_all(task_loop)
         held = (*self.weights.values(), *self.buffers.values())
-        return self._stacked[lane.task.name][1](number, *held, images, labels, index)
+        return self._stacked[task_loop.task.name][1](number, *held, images, labels, index)
 
-    def _for_all(self, lane: Lane) -> Callable[..., Any]:
+    def _for_all(self, task_loop: TaskLoop) -> Callable[..., Any]:
         """Return ``losses`` for one member as a function that takes all of them."""
-        setup, task = self.loop.setup, lane.task
+        setup, task = self.loop.setup, task_loop.task
         # Checks of what a plugin returns ask for gradients, which are not to be seen inside of vmap.
-        objective = lane.objective.unchecked(cross_entropy)
+        objective = task_loop.objective.unchecked(cross_entropy)
         weights, buffers = list(self.weights), list(self.buffers)
 
         every = sum(1 for _ in objective.named_parameters(remove_duplicate=False))
@@ -138,22 +138,22 @@ class Ensemble:
         dimensions = (None, *(0 for _ in (*weights, *buffers)), 0, 0, 0)
         return vmap(one, in_dims=dimensions, randomness="error")
 
-    def resolve(self, lane: Lane, number: int) -> None:
+    def resolve(self, task_loop: TaskLoop, number: int) -> None:
         """Take in which plugins are active at a step; further views are made of the batch, not gathered with it."""
-        if number not in lane.span:
-            lane.resolve(number)
-        if self._stacked.get(lane.task.name, (None,))[0] is not lane.objective:
-            lane.source.arrange(None)
+        if number not in task_loop.span:
+            task_loop.resolve(number)
+        if self._stacked.get(task_loop.task.name, (None,))[0] is not task_loop.objective:
+            task_loop.source.arrange(None)
 
-    def _move(self, lane: Lane, number: int) -> None:
-        self.loop.set_rate(number, self.optimisers.values())
+    def _move(self, task_loop: TaskLoop, number: int) -> None:
+        self.loop.set_lr(number, self.optimisers.values())
         for owner, optimiser in self.optimisers.items():
-            if owner == NETWORK + lane.task.name or not owner.startswith(NETWORK):
+            if owner == NETWORK + task_loop.task.name or not owner.startswith(NETWORK):
                 optimiser.step()
         for one in self.weights.values():
             one.grad = None
 
-    def give_back(self, members: Sequence[Begun]) -> None:
+    def give_back(self, members: Sequence[PreparedRun]) -> None:
         """Put every member's weights into its own modules."""
         for place, one in enumerate(members):
             held = Objective(one.loop.setup.owners, (), one.loop.setup.precision)
@@ -163,19 +163,19 @@ class Ensemble:
                     own[name].copy_(stacked[place])
 
 
-def refuse(begun: Begun) -> None:
+def refuse(prepared: PreparedRun) -> None:
     """Refuse what a stacked step cannot do; dropout and branches on values are found when it is tried.
 
     Raises:
         Unsuited: Names the plugin.
     """
-    trainer, plugins = begun.trainer, begun.loop.plugins
+    settings, plugins = prepared.loop.settings, prepared.loop.plugins
     for name, usual in USUAL.items():
-        if getattr(trainer, name) != usual:
+        if getattr(settings, name) != usual:
             raise Unsuited(f"the trainer's {name} is for one run at a time")
-    if trainer.steps == 0:
+    if settings.steps == 0:
         raise Unsuited("there is no step to take")
-    for instance, balanced in begun.loop.setup.gradients.items():
+    for instance, balanced in prepared.loop.setup.gradients.items():
         if balanced:
             raise Unsuited(
                 f"the regularizer {instance!r} balances its gradient against the task's of one run at a time"
@@ -193,18 +193,18 @@ def refuse(begun: Begun) -> None:
             )
 
 
-def share_images(first: Begun, other: Begun) -> None:
+def share_images(first: PreparedRun, other: PreparedRun) -> None:
     """Let a run hold the images of another, which are the same.
 
     Raises:
         Unsuited: Those of a task are not on the device.
     """
-    for task in first.loop.lanes:
+    for task in first.loop.task_loops:
         _resident(other, task).share(_resident(first, task))
 
 
-def _resident(begun: Begun, task: str) -> Resident:
-    source = begun.loop.lanes[task].source
+def _resident(prepared: PreparedRun, task: str) -> Resident:
+    source = prepared.loop.task_loops[task].source
     if not isinstance(source, Resident):
         raise Unsuited(f"the images of task {task!r} are not on the device: {source.describe()}")
     return source
@@ -217,7 +217,7 @@ def _optimisers(loop: Loop, weights: Stacked) -> dict[str, torch.optim.Optimizer
         for name, one in Objective(loop.setup.owners, (), loop.setup.precision).named_parameters()
     }
     return {
-        owner: loop.optimisation.make(
+        owner: loop.settings.optimisation.make(
             [weights[names[id(one)]] for group in optimiser.param_groups for one in group["params"]]
         )
         for owner, optimiser in loop.optimisers.items()

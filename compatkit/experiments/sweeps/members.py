@@ -12,10 +12,9 @@ from torch.func import functional_call
 
 from compatkit.errors import TrainingError, UsageError
 from compatkit.experiments.sweeps.ensembles import Ensemble, Stacked, Unsuited, quiet
-from compatkit.training.beginning import Begun
-from compatkit.training.ledger import Measured
-from compatkit.training.step import Batch, Step
-from compatkit.training.trainer import Trainer
+from compatkit.hooks import Batch
+from compatkit.training.prepare import PreparedRun
+from compatkit.training.step import Step, StepResult
 
 
 @attrs.define(eq=False)
@@ -29,17 +28,17 @@ class Ledgers:
 
     rows: list[list[dict[str, Any]]]
     errors: dict[int, TrainingError] = attrs.field(factory=dict)
-    _waiting: dict[str, list[Measured]] = attrs.field(factory=dict)
+    _waiting: dict[str, list[StepResult]] = attrs.field(factory=dict)
 
-    def add(self, task: str, measured: Measured) -> None:
+    def add(self, task: str, result: StepResult) -> None:
         """Keep what one step measured."""
-        self._waiting.setdefault(task, []).append(measured)
+        self._waiting.setdefault(task, []).append(result)
 
     def close(self, step: int) -> None:
         """Write a row for every task and member; mask members of which a loss is not finite."""
         for task, waiting in self._waiting.items():
-            names = list(dict.fromkeys(name for measured in waiting for name in measured))
-            means = torch.stack([_means([one[name] for one in waiting if name in one]) for name in names])
+            names = list(dict.fromkeys(name for one in waiting for name in one.names))
+            means = torch.stack([_means(waiting, name) for name in names])
             for member, values in enumerate(means.T.tolist()):
                 losses = dict(zip(names, values, strict=True))
                 self._check(member, task, losses, step - len(waiting), step)
@@ -56,18 +55,16 @@ class Ledgers:
             )
 
 
-def _means(measured: Sequence[Tensor | tuple[Tensor, Tensor]]) -> Tensor:
-    """Return each member's mean of losses, or its share of right answers, as a run alone has them."""
-    pairs = [one for one in measured if isinstance(one, tuple)]
-    if pairs:
-        predicted, true = (torch.cat(side, 1) for side in zip(*pairs, strict=True))
+def _means(results: Sequence[StepResult], name: str) -> Tensor:
+    """Return each member's mean of a loss, or its share of right answers, as a run alone has them."""
+    if name == "accuracy":
+        predicted = torch.cat([one.predicted for one in results if one.predicted is not None], 1)
+        true = torch.cat([one.true for one in results if one.true is not None], 1)
         return (predicted == true).float().mean(1)
-    return torch.stack([one.float() for one in measured if isinstance(one, Tensor)]).mean(0)
+    return torch.stack([one.losses[name].float() for one in results if name in one.losses]).mean(0)
 
 
-def train(
-    trainer: Trainer, members: Sequence[Begun]
-) -> tuple[list[list[dict[str, Any]]], dict[int, TrainingError]]:
+def train(members: Sequence[PreparedRun]) -> tuple[list[list[dict[str, Any]]], dict[int, TrainingError]]:
     """Train runs at once that were begun; their modules hold the trained weights afterwards.
 
     Returns:
@@ -76,20 +73,21 @@ def train(
     Raises:
         Unsuited: They cannot be trained at once, or a member's first loss is another than that of the run alone.
     """
+    settings = members[0].loop.settings
     with quiet():
         ensemble = Ensemble.of(members)
         check_first(ensemble, members)
         ledgers = Ledgers([[] for _ in members])
-        for number in range(trainer.steps):
+        for number in range(settings.steps):
             for task in ensemble.batches:
                 ledgers.add(task, attempt(ensemble, task, number))
-            if (number + 1) % trainer.log_every == 0 or number + 1 == trainer.steps:
+            if (number + 1) % settings.log_every == 0 or number + 1 == settings.steps:
                 ledgers.close(number + 1)
         ensemble.give_back(members)
     return ledgers.rows, ledgers.errors
 
 
-def attempt(ensemble: Ensemble, task: str, number: int) -> Measured:
+def attempt(ensemble: Ensemble, task: str, number: int) -> StepResult:
     """Take a step.
 
     Raises:
@@ -105,7 +103,7 @@ TOLERANCE = 1e-4
 """How far a member's first loss may be from that of the run alone, relative to it and at least to 1."""
 
 
-def check_first(ensemble: Ensemble, members: Sequence[Begun]) -> None:
+def check_first(ensemble: Ensemble, members: Sequence[PreparedRun]) -> None:
     """Compare every member's first losses with those of the run alone; nothing is moved.
 
     A plugin that drew numbers of its own for a seed gave them to the first member only, and would be wrong for others.
@@ -115,11 +113,11 @@ def check_first(ensemble: Ensemble, members: Sequence[Begun]) -> None:
     """
     kept = {name: one.clone() for name, one in ensemble.buffers.items()}
     for task in ensemble.batches:
-        lane = ensemble.loop.lanes[task]
-        ensemble.resolve(lane, 0)
+        task_loop = ensemble.loop.task_loops[task]
+        ensemble.resolve(task_loop, 0)
         batch = ensemble.batches[task].at(0)
         try:
-            together = ensemble.losses(lane, 0, *batch)[0].detach()
+            together = ensemble.losses(task_loop, 0, *batch)[0].detach()
         except (RuntimeError, NotImplementedError, UsageError) as error:
             raise Unsuited(
                 f"torch.func.vmap does not take it: {str(error).strip().splitlines()[0]}"
@@ -136,11 +134,11 @@ def check_first(ensemble: Ensemble, members: Sequence[Begun]) -> None:
             one.copy_(kept[name])
 
 
-def _first_loss(begun: Begun, task: str, batch: Sequence[Tensor]) -> float:
+def _first_loss(member: PreparedRun, task: str, batch: Sequence[Tensor]) -> float:
     """Return the loss of a run alone before its first step; weights and buffers stay as they are."""
-    lane = begun.loop.lanes[task]
-    lane.resolve(0)
-    weights: Stacked = dict(lane.objective.named_parameters())
-    buffers = {name: one.clone() for name, one in lane.objective.named_buffers()}
-    step = Step(begun.loop.setup.seed, lane.task, 0, Batch(*batch), begun.loop.setup.precision)
-    return float(functional_call(lane.objective, (weights, buffers), (step,))[0].detach())
+    task_loop = member.loop.task_loops[task]
+    task_loop.resolve(0)
+    weights: Stacked = dict(task_loop.objective.named_parameters())
+    buffers = {name: one.clone() for name, one in task_loop.objective.named_buffers()}
+    step = Step(member.loop.setup.seed, task_loop.task, 0, Batch(*batch), member.loop.setup.precision)
+    return float(functional_call(task_loop.objective, (weights, buffers), (step,))[0].detach())

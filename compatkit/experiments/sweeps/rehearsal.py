@@ -18,8 +18,8 @@ from compatkit.experiments.sweeps.orders import Bench, Order
 from compatkit.experiments.sweeps.records import SCHEMA
 from compatkit.plugins.plan import RunPlugins
 from compatkit.registry.disk import read as read_file
-from compatkit.training.beginning import begun
-from compatkit.training.describing import BESIDE
+from compatkit.training.prepare import FitRequest, prepare
+from compatkit.training.settings import BESIDE
 
 Progress = Callable[[int, int, str], None]
 
@@ -57,8 +57,8 @@ def rehearse(
             kind = dumps({**decides, "trainer": {**decides["trainer"], "seed": 0}})
             if kind not in kinds:
                 trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")
-                given = {"frozen": heads, "frozen_statistics": plan.frozen_statistics}
-                with begun(trainer, plan.tasks, plan.regularizers, **given):
+                request = FitRequest(trainer, plan.tasks, plan.regularizers, heads, plan.frozen_statistics)
+                with prepare(request):
                     kinds.add(kind)
         except CompatkitError as error:
             error.args = (f"Run {order.run}: {error} Nothing was trained.", *error.args[1:])

@@ -16,7 +16,7 @@ from compatkit.experiments.sweeps.ensembles import Ensemble, Unsuited, quiet, sh
 from compatkit.experiments.sweeps.members import attempt, train
 from compatkit.experiments.sweeps.orders import Bench, Order, concluded, kept
 from compatkit.experiments.sweeps.records import Record
-from compatkit.training.beginning import Begun, begun
+from compatkit.training.prepare import FitRequest, PreparedRun, prepare
 
 if TYPE_CHECKING:
     from compatkit.experiments.recipes import Recipe
@@ -67,7 +67,7 @@ def attempted(orders: Sequence[Order], bench: Bench) -> Trial:
     """
     with ExitStack() as stack, quiet():
         _, first = stack.enter_context(_begun(orders[0], bench))
-        loop, steps, states = first.loop, first.trainer.steps, first.loop.setup.tasks.values()
+        loop, steps, states = first.loop, first.loop.settings.steps, first.loop.setup.tasks.values()
         alone = _measured(lambda number: [loop.step(state, number) for state in states], steps)
         alone *= len(orders)
         try:
@@ -108,11 +108,11 @@ def together(orders: Sequence[Order], bench: Bench, each: Callable[[Record], Non
         try:
             for order in orders:
                 records.write(Path(order.folder), notes[order.run])
-            every: list[tuple[Recipe, Begun]] = []
+            every: list[tuple[Recipe, PreparedRun]] = []
             for order in orders:
                 every.append(stack.enter_context(_begun(order, bench)))
                 share_images(every[0][1], every[-1][1])
-            rows, errors = train(every[0][1].trainer, [one for _, one in every])
+            rows, errors = train([one for _, one in every])
         except Unsuited:
             raise
         except Exception as error:  # told at the end of the sweep: other runs go on
@@ -131,16 +131,16 @@ def together(orders: Sequence[Order], bench: Bench, each: Callable[[Record], Non
             each(kept(order, record, began))
 
 
-def _facts(member: Begun, count: int) -> dict[str, Any]:
+def _facts(member: PreparedRun, count: int) -> dict[str, Any]:
     """Return a run's manifest, which tells how many were trained at once."""
     return {**member.manifest, "environment": {**member.manifest["environment"], "together": count}}
 
 
 @contextmanager
-def _begun(order: Order, bench: Bench) -> Iterator[tuple[Recipe, Begun]]:
+def _begun(order: Order, bench: Bench) -> Iterator[tuple[Recipe, PreparedRun]]:
     plan = bench.recipe(order)
     heads = Registry.open(order.registry).frozen(**plan.against) if plan.against else None
     trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")
-    given: dict[str, Any] = {"frozen": heads, "frozen_statistics": plan.frozen_statistics}
-    with begun(trainer, plan.tasks, plan.regularizers, **given) as start:
-        yield plan, start
+    request = FitRequest(trainer, plan.tasks, plan.regularizers, heads, plan.frozen_statistics)
+    with prepare(request) as prepared:
+        yield plan, prepared

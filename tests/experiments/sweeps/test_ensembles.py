@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from small import data_set, quick
@@ -18,8 +19,8 @@ from compatkit.experiments.sweeps.ensembles import Ensemble, Unsuited, quiet
 from compatkit.experiments.sweeps.members import train
 from compatkit.experiments.sweeps.results import accuracies
 from compatkit.hooks import effect
-from compatkit.training.beginning import begun
-from compatkit.training.history import History
+from compatkit.training.fit import History
+from compatkit.training.prepare import FitRequest, prepare
 
 STEPS = 3
 
@@ -45,7 +46,7 @@ def begin() -> Iterator[Any]:
         def members(
             trainers: Sequence[ck.Trainer], given: Sequence[ck.Task], *methods: Any, **more: Any
         ) -> Any:
-            return [stack.enter_context(begun(one, given, methods, **more)) for one in trainers]
+            return [stack.enter_context(prepare(FitRequest(one, given, methods, **more))) for one in trainers]
 
         yield members
 
@@ -73,7 +74,7 @@ class Projects:
 def test_a_module_of_a_plugin_is_each_members_own(begin: Any) -> None:
     chosen, more = trainers(), {"factories": {"mine": Projects}}
     members = begin(chosen, tasks(), "mine", **more)
-    rows, _ = train(chosen[0], members)
+    rows, _ = train(members)
     for trainer, history in zip(chosen, rows, strict=True):
         alone = trainer.fit(tasks(), ["mine"], **more).history
         assert alone["left/mine/pull"] == pytest.approx(History(history)["left/mine/pull"], rel=1e-4)
@@ -98,7 +99,7 @@ def test_a_member_is_the_run_alone_within_rounding_buffers_included(
     chosen = trainers()
     given = tasks(augment=("crop", "flip"), channels=3)
     members = begin(chosen, given, *methods)
-    rows, errors = train(chosen[0], members)
+    rows, errors = train(members)
     assert not errors
     for trainer, member, history in zip(chosen, members, rows, strict=True):
         alone, together = trainer.fit(given, methods), member.finished(member.manifest, history)
@@ -114,7 +115,7 @@ def test_layers_of_members_are_recorded_as_those_of_the_run_alone(begin: Any) ->
     chosen, given = trainers()[:2], tasks()[:1]
     methods = [ck.use("reverse_pass", weight=1e-3)]
     members = begin(chosen, given, *methods)
-    rows, errors = train(chosen[0], members)
+    rows, errors = train(members)
     assert not errors
     for trainer, member, history in zip(chosen, members, rows, strict=True):
         alone = trainer.fit(given, methods)
@@ -133,7 +134,7 @@ def test_an_estimate_that_draws_layers_is_refused(begin: Any) -> None:
     with pytest.raises(
         Unsuited, match="losses of the regularizer 'reverse_pass' have side effects in Python"
     ):
-        train(chosen[0], members)
+        train(members)
 
 
 def test_what_each_run_scales_by_its_own_gradient_is_refused(begin: Any) -> None:
@@ -141,13 +142,13 @@ def test_what_each_run_scales_by_its_own_gradient_is_refused(begin: Any) -> None
     chosen = trainers()
     members = begin(chosen, tasks()[:1], ck.use("reverse_pass", start=2, balance="gradient"))
     with pytest.raises(Unsuited, match="'reverse_pass' balances its gradient"):
-        train(chosen[0], members)
+        train(members)
 
 
 def test_runs_without_a_step_are_refused(begin: Any) -> None:
     chosen = trainers(steps=0)
     with pytest.raises(Unsuited, match="no step to take"):
-        train(chosen[0], begin(chosen, tasks()[:1]))
+        train(begin(chosen, tasks()[:1]))
 
 
 def test_a_member_whose_loss_is_not_finite_is_masked_and_the_others_go_on(begin: Any) -> None:
@@ -158,7 +159,7 @@ def test_a_member_whose_loss_is_not_finite_is_masked_and_the_others_go_on(begin:
         next(iter(ensemble.weights.values()))[1].fill_(float("nan"))
     with quiet():
         for number in range(STEPS):
-            losses = ensemble.step("left", number)["task"]
+            losses = ensemble.step("left", number).losses["task"]
             assert losses.isfinite().tolist() == [True, False, True]
     ensemble.give_back(members)
     alone = states(chosen[2].fit(tasks()[:1]))
@@ -172,9 +173,9 @@ def test_a_member_that_is_masked_is_a_failed_run_and_the_others_are_published(
     step = Ensemble.step
 
     def burst(self: Ensemble, task: str, number: int) -> Any:
-        measured = dict(step(self, task, number))
+        result = step(self, task, number)
         worst = torch.tensor([1.0, float("nan")]) if len(self) == 2 else torch.ones(len(self))
-        return {**measured, "task": measured["task"] * worst}  # type: ignore[operator]
+        return attrs.evolve(result, losses={**result.losses, "task": result.losses["task"] * worst})
 
     monkeypatch.setattr(Ensemble, "step", burst)
     file = recipe('"trainer.seed" = [0, 1]', change=((TASK, ""),))
@@ -232,14 +233,14 @@ def test_what_cannot_be_stacked_is_refused_with_the_reason(plugin: type, told: s
     chosen = trainers()
     members = begin(chosen, tasks()[:1], "plugin", factories={"plugin": plugin})
     with pytest.raises(Unsuited, match=told):
-        train(chosen[0], members)
+        train(members)
 
 
 def test_dropout_is_refused(begin: Any) -> None:
     chosen = trainers()
     members = begin(chosen, tasks(kwargs={"drop_rate": 0.5})[:1])
     with pytest.raises(Unsuited, match=r"vmap does not take it: .*random"):
-        train(chosen[0], members)
+        train(members)
 
 
 def test_a_sweep_by_vmap_is_published_and_measured_and_says_so(recipe: Any, tmp_path: Any) -> None:
@@ -287,4 +288,4 @@ def test_vmap_that_was_asked_for_and_cannot_be_is_refused(recipe: Any, tmp_path:
 def test_settings_that_a_stacked_step_does_not_know_are_named(begin: Any) -> None:
     chosen = trainers(clip_norm=1.0)
     with pytest.raises(Unsuited, match="the trainer's clip_norm is for one run at a time"):
-        train(chosen[0], begin(chosen, tasks()[:1]))
+        train(begin(chosen, tasks()[:1]))

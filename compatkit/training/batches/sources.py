@@ -8,15 +8,13 @@ import attrs
 import torch
 
 from compatkit.errors import EnvironmentFailure, UsageError
-from compatkit.training.augmenting import Augmentation, Further
-from compatkit.training.exhaustion import ran_out
-from compatkit.training.loaders import Streamed
-from compatkit.training.order import Order
+from compatkit.hooks import Batch
+from compatkit.training.batches.loaders import Streamed
+from compatkit.training.batches.sampler import Augmentation, Further, Sampler
+from compatkit.training.batches.stored import Prefetched, Resident
+from compatkit.training.memory import ran_out
 from compatkit.training.precision import Precision
-from compatkit.training.prefetching import Prefetched
-from compatkit.training.resident import Resident
 from compatkit.training.state import TaskState
-from compatkit.training.step import Batch
 
 Place = Literal["auto", "resident", "prefetched"]
 PLACES: tuple[Place, ...] = ("auto", "resident", "prefetched")
@@ -117,7 +115,7 @@ class Placing:
                     f"{self.where}. Leave the trainer's images='auto', or the loader out."
                 )
             return Streamed(task.loader, state.data, task.name, seed, batch_size, precision, share)
-        order = Order(len(state.examples), batch_size, seed, task.name, share)
+        order = Sampler(len(state.examples), batch_size, seed, task.name, share)
         drawn = Augmentation(task.augment, seed, task.name)
         given = state.examples, state.data, order, drawn, precision
         if self.where != "auto":

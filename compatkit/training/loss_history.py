@@ -12,15 +12,11 @@ from torch import Tensor
 
 from compatkit.errors import TrainingError
 from compatkit.training.distributed import ALONE, World
-
-Measured = Mapping[str, Tensor | tuple[Tensor, Tensor]]
-"""What one step measured: losses, and predicted and true classes, on the device."""
-SIDES = "predicted", "true"
-"""Of what ``accuracy`` is the share of, in the names of a checkpoint's tensors."""
+from compatkit.training.step import StepResult
 
 
 @attrs.define(eq=False)
-class Ledger:
+class LossHistory:
     """Collects device scalars and turns them into rows of means, one host read a row.
 
     Attributes:
@@ -30,11 +26,11 @@ class Ledger:
 
     world: World = ALONE
     rows: list[dict[str, Any]] = attrs.field(factory=list)
-    _waiting: dict[str, list[Measured]] = attrs.field(factory=dict)
+    _waiting: dict[str, list[StepResult]] = attrs.field(factory=dict)
 
-    def add(self, task: str, measured: Measured) -> None:
+    def add(self, task: str, result: StepResult) -> None:
         """Keep what one step measured."""
-        self._waiting.setdefault(task, []).append(measured)
+        self._waiting.setdefault(task, []).append(result)
 
     def check(self, step: int) -> None:
         """Look at what was collected up to ``step``, and go on collecting.
@@ -56,13 +52,7 @@ class Ledger:
         return new
 
     def _means(self, step: int) -> dict[str, dict[str, float]]:
-        means = {
-            task: {
-                name: _mean([measured[name] for measured in waiting if name in measured])
-                for name in dict.fromkeys(name for measured in waiting for name in measured)
-            }
-            for task, waiting in self._waiting.items()
-        }
+        means = {task: _means(waiting) for task, waiting in self._waiting.items()}
         if self.world.size > 1:
             means = {
                 task: self._over_processes(means[task], waiting) for task, waiting in self._waiting.items()
@@ -76,9 +66,9 @@ class Ledger:
         faults = [
             (number, task, name, float(value))
             for task, waiting in self._waiting.items()
-            for number, measured in enumerate(waiting, step - len(waiting))
-            for name, value in measured.items()
-            if isinstance(value, Tensor) and not math.isfinite(float(value))
+            for number, result in enumerate(waiting, step - len(waiting))
+            for name, value in result.losses.items()
+            if not math.isfinite(float(value))
         ]
         if not faults:
             self.world.gather(None)  # never answered: the process that has it raises the error
@@ -92,9 +82,9 @@ class Ledger:
             subject=name,
         )
 
-    def _over_processes(self, means: Mapping[str, float], waiting: Sequence[Measured]) -> dict[str, float]:
+    def _over_processes(self, means: Mapping[str, float], waiting: Sequence[StepResult]) -> dict[str, float]:
         """Return the means over all processes; who has no such loss in a step where another has, has 0 of it."""
-        places = {name: [at for at, one in enumerate(waiting) if name in one] for name in means}
+        places = {name: [at for at, one in enumerate(waiting) if name in one.names] for name in means}
         everyone = self.world.gather({name: (means[name], places[name]) for name in means})
         whole: dict[str, float] = {}
         for name in dict.fromkeys(name for one in everyone for name in one):
@@ -108,42 +98,59 @@ class Ledger:
         tensors: dict[str, Tensor] = {}
         note: dict[str, Any] = {}
         for task, steps in self._waiting.items():
-            note[task] = {"steps": len(steps), "names": {}}
-            for name in dict.fromkeys(name for one in steps for name in one):
-                at = [place for place, one in enumerate(steps) if name in one]
-                found = [steps[place][name] for place in at]
-                pairs = [one for one in found if isinstance(one, tuple)]
-                for side, parts in zip(SIDES, zip(*pairs, strict=True), strict=False):
-                    tensors[f"{side}/{task}/{name}"] = torch.cat(parts)
-                if not pairs:
-                    losses = [one for one in found if isinstance(one, Tensor)]
-                    tensors[f"loss/{task}/{name}"] = torch.stack(losses)
-                note[task]["names"][name] = {"at": at, "sizes": [len(one[0]) for one in pairs]}
+            names = note[task] = {"steps": len(steps), "names": {}}
+            for name in dict.fromkeys(name for one in steps for name in one.losses):
+                at = [place for place, one in enumerate(steps) if name in one.losses]
+                tensors[f"loss/{task}/{name}"] = torch.stack([steps[place].losses[name] for place in at])
+                names["names"][name] = {"at": at, "sizes": []}
+            if sides := _answers(steps):
+                for side, parts in zip(("predicted", "true"), sides, strict=True):
+                    tensors[f"{side}/{task}/accuracy"] = torch.cat(parts)
+                at = [place for place, one in enumerate(steps) if one.predicted is not None]
+                names["names"]["accuracy"] = {"at": at, "sizes": [len(one) for one in sides[0]]}
         return tensors, note
 
     def take(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any], device: str) -> None:
         """Take back what ``waiting`` returned, onto the run's device."""
         for task, kept in note.items():
-            steps: list[dict[str, Any]] = [{} for _ in range(kept["steps"])]
+            losses: list[dict[str, Tensor]] = [{} for _ in range(kept["steps"])]
+            answers: list[tuple[Tensor, ...]] = [() for _ in losses]
             for name, one in kept["names"].items():
                 if one["sizes"]:
-                    sides = (tensors[f"{side}/{task}/{name}"].to(device) for side in SIDES)
-                    found = zip(*(side.split(one["sizes"]) for side in sides), strict=True)
+                    sides = (tensors[f"{side}/{task}/{name}"].to(device) for side in ("predicted", "true"))
+                    for place, *pair in zip(
+                        one["at"], *(side.split(one["sizes"]) for side in sides), strict=True
+                    ):
+                        answers[place] = tuple(pair)
                 else:
-                    found = tensors[f"loss/{task}/{name}"].to(device).unbind()
-                for place, value in zip(one["at"], found, strict=True):
-                    steps[place][name] = value
-            self._waiting[task] = [*steps]
+                    values = tensors[f"loss/{task}/{name}"].to(device).unbind()
+                    for place, value in zip(one["at"], values, strict=True):
+                        losses[place][name] = value
+            self._waiting[task] = [
+                StepResult(found, *pair) for found, pair in zip(losses, answers, strict=True)
+            ]
 
     def latest(self) -> dict[str, dict[str, float]]:
         """Return the losses of the last row of each task, by task and name."""
         return {row["task"]: row["losses"] for row in self.rows}
 
 
-def _mean(measured: Sequence[Tensor | tuple[Tensor, Tensor]]) -> float:
-    """Return the mean of losses, or the share of predicted classes that are the true ones; reads the device once."""
-    pairs = [one for one in measured if isinstance(one, tuple)]
-    if pairs:
-        predicted, true = (torch.cat(side) for side in zip(*pairs, strict=True))
-        return float((predicted == true).float().mean())
-    return float(torch.stack([one.float() for one in measured if isinstance(one, Tensor)]).mean())
+def _means(steps: Sequence[StepResult]) -> dict[str, float]:
+    """Return the mean of each loss, and the share of predicted classes that are the true ones; one read each."""
+    names = dict.fromkeys(name for one in steps for name in one.losses)
+    means = {
+        name: float(torch.stack([one.losses[name].float() for one in steps if name in one.losses]).mean())
+        for name in names
+    }
+    if sides := _answers(steps):
+        predicted, true = map(torch.cat, sides)
+        means["accuracy"] = float((predicted == true).float().mean())
+    if "gradient_norm" in means:
+        means["gradient_norm"] = means.pop("gradient_norm")  # rows name it last
+    return means
+
+
+def _answers(steps: Sequence[StepResult]) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Return predicted and true classes of the steps that have them, None where none has."""
+    predicted = [one.predicted for one in steps if one.predicted is not None]
+    return (predicted, [one.true for one in steps if one.true is not None]) if predicted else None

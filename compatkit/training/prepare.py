@@ -1,4 +1,4 @@
-"""A run before its first step: settings checked, networks built, plugins set up, the loop made, the plan written down.
+"""Prepare a run: settings checked, networks built, plugins set up, the loop made, the plan written down.
 
 Training, explaining, profiling and sweeps all begin here, so that what one of them says holds for the others.
 """
@@ -9,46 +9,119 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, get_args
 
 import attrs
+import numpy as np
+import torch
 
 from compatkit.contracts.codec import digest, dumps
 from compatkit.data.split import Split
-from compatkit.errors import UsageError
+from compatkit.errors import DataError, UsageError
 from compatkit.plugins import RunPlugins, Use
 from compatkit.training import checkpoints
-from compatkit.training.averaging import Averaging
-from compatkit.training.describing import describe
-from compatkit.training.determinism import determined
-from compatkit.training.distributed import World
-from compatkit.training.execution import settle
+from compatkit.training.distributed import World, spread
 from compatkit.training.fit import Fit, anchor
-from compatkit.training.holdout import check_classes, hold_out
-from compatkit.training.joining import spread
 from compatkit.training.loop import Loop
-from compatkit.training.memory import settled
+from compatkit.training.manifest import describe
 from compatkit.training.networks import parameters_digest, prepare_task, redraw
-from compatkit.training.optimisation import check_owners
+from compatkit.training.optim import check_owners
 from compatkit.training.precision import Precision
-from compatkit.training.randomness import preserved, reseed, seed_of
-from compatkit.training.released import ReleasedExtractor
-from compatkit.training.scalars import check_tensorboard
+from compatkit.training.progress import check_tensorboard
+from compatkit.training.randomness import determined, generator, preserved, reseed, seed_of
+from compatkit.training.replicas import sync_batchnorm
+from compatkit.training.selection import select_execution
 from compatkit.training.set_up import SetUp
-from compatkit.training.settings import resolved
-from compatkit.training.state import AuxiliaryHead, TaskState
-from compatkit.training.synchronised import synchronised
+from compatkit.training.settings import Settings
+from compatkit.training.state import AuxiliaryHead, ReleasedExtractor, TaskState
 from compatkit.training.task import Task
 
-if TYPE_CHECKING:
-    from compatkit.training.trainer import Trainer
+
+def check_classes(task: Task) -> None:
+    """Refuse training images that are all of one class.
+
+    Raises:
+        DataError: There is nothing to tell apart.
+    """
+    if task.loader is None:  # else nobody knows what comes
+        _several(task, task.data.train, "training images")
+
+
+def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[list[Task], dict[str, Split]]:
+    """Return the tasks with a share of their training images taken out, and what was taken, by task.
+
+    Args:
+        tasks: As they were given; none is changed.
+        share: Of the images of each class, rounded, at least one of each class that has two; None takes none.
+        seed: Of the run.
+
+    Raises:
+        UsageError: A task has a loader, which gives what it likes.
+        DataError: What would be held out is no images, or of one class only.
+    """
+    if share is None:
+        return list(tasks), {}
+    kept: list[Task] = []
+    held: dict[str, Split] = {}
+    for task in tasks:
+        data = task.data
+        if task.loader is not None:
+            raise UsageError(
+                f"Task {task.name!r} has a loader, from which no images can be held out: it may give any. Leave "
+                f"validation={share} out and set evaluate_on='test', or leave the loader out.",
+                subject=task.name,
+            )
+        out = _positions(data.train, share, seed, task.name)
+        if not len(out):
+            raise DataError(
+                f"Task {task.name!r}: no class of {data.train.name} has two images, so that none can be held out for "
+                "validation. Give more images, or leave validation out."
+            )
+        rest = np.setdiff1d(np.arange(len(data.train)), out)
+        held[task.name] = data.train.take(out)
+        _several(task, held[task.name], f"images held out by validation={share}")
+        kept.append(attrs.evolve(task, data=attrs.evolve(data, train=data.train.take(rest))))
+    return kept, held
+
+
+def _positions(split: Split, share: float, seed: int, task: str) -> np.ndarray:
+    draw = generator(seed, "validation", task)
+    chosen = [np.empty(0, dtype=np.int64)]
+    for label in range(len(split.classes)):
+        places = np.flatnonzero(split.labels == label)
+        count = min(max(round(share * len(places)), 1), len(places) - 1)
+        if count > 0:
+            chosen.append(places[torch.randperm(len(places), generator=draw).numpy()[:count]])
+    return np.sort(np.concatenate(chosen))
+
+
+def _several(task: Task, split: Split, what: str) -> None:
+    there = [name for name, count in zip(split.classes, split.counts, strict=True) if count]
+    if len(there) < 2:
+        raise DataError(
+            f"Task {task.name!r}: the {len(split)} {what} of {split.name} are all of the class {there[0]!r}, so that "
+            "there is nothing to tell apart. Give images of at least two classes.",
+        )
+
 
 Statistics = Literal["stored", "batch"]
 Frozen = Fit | Mapping[str, AuxiliaryHead | ReleasedExtractor] | None
 
 
 @attrs.frozen(eq=False)
-class Begun:
+class FitRequest:
+    """What a run is asked for; ``Trainer.fit`` says what each part means."""
+
+    settings: Settings
+    tasks: Sequence[Task]
+    regularizers: Sequence[str | Use] = ()
+    frozen: Frozen = None
+    frozen_statistics: Statistics = "stored"
+    factories: Mapping[str, Callable[..., Any]] | None = None
+
+
+@attrs.frozen(eq=False)
+class PreparedRun:
     """A run whose loop has taken no step.
 
     Attributes:
@@ -56,7 +129,6 @@ class Begun:
         held: Images that no step sees, by task.
     """
 
-    trainer: Trainer
     loop: Loop
     manifest: Mapping[str, Any]
     held: Mapping[str, Split]
@@ -91,15 +163,7 @@ class Begun:
 
 
 @contextmanager
-def begun(
-    trainer: Trainer,
-    tasks: Sequence[Task],
-    regularizers: Sequence[str | Use] = (),
-    *,
-    frozen: Frozen = None,
-    frozen_statistics: Statistics = "stored",
-    factories: Mapping[str, Callable[..., Any]] | None = None,
-) -> Iterator[Begun]:
+def prepare(request: FitRequest) -> Iterator[PreparedRun]:
     """Build everything of a run and take no step; what cannot be trained is refused here.
 
     Inside, torch's generators and settings are the run's; on leaving, they are as before.
@@ -107,45 +171,37 @@ def begun(
     Raises:
         CompatkitError: See ``Trainer.fit``.
     """
-    with spread(trainer.device, trainer.checkpoint) as world:
-        yield from _begun(world, trainer, tasks, regularizers, frozen, frozen_statistics, factories)
+    settings = request.settings
+    with spread(settings.device, settings.checkpoint) as world:
+        world.check_batch(settings.batch_size, settings.accumulate)
+        _check(request, world)
+        precision = Precision.choose(world.device, settings.precision, settings.channels_last)
+        plugins = RunPlugins.create(request.regularizers, factories=request.factories)
+        shown, held = hold_out(request.tasks, settings.validation, settings.seed)
+        with preserved(), determined(precision.device, on=settings.deterministic):
+            setup = _set_up(attrs.evolve(request, tasks=shown), plugins, precision)
+            normalising = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
+            with (
+                sync_batchnorm(normalising, world, on=settings.synchronise_statistics),
+                _recorded(setup),
+                closing(_loop(settings, setup, plugins, world)) as loop,
+            ):
+                manifest = describe(loop)
+                kept = settings.checkpoint_every if settings.checkpoint is not None else None
+                world.check_same(
+                    {"plan": manifest, "checkpoint_every": kept, "evaluate_every": settings.evaluate_every},
+                    "plans",
+                    "Give all the same script, settings, data and versions.",
+                )
+                yield PreparedRun(loop, manifest, held)
 
 
-def _begun(
-    world: World,
-    trainer: Trainer,
-    tasks: Sequence[Task],
-    regularizers: Sequence[str | Use],
-    frozen: Frozen,
-    frozen_statistics: Statistics,
-    factories: Mapping[str, Callable[..., Any]] | None,
-) -> Iterator[Begun]:
-    """Do what ``begun`` says as one of the processes of ``world``."""
-    world.check_batch(trainer.batch_size, trainer.accumulate)
-    _check(trainer, tasks, world)
-    precision = Precision.choose(world.device, trainer.precision, trainer.channels_last)
-    plugins = RunPlugins.create(regularizers, factories=factories)
-    shown, held = hold_out(tasks, trainer.validation, trainer.seed)
-    with preserved(), determined(precision.device, on=trainer.deterministic):
-        setup = _set_up(trainer.seed, shown, plugins, precision, frozen, frozen_statistics)
-        with (
-            synchronised(setup, world, on=trainer.synchronise_statistics),
-            _recorded(setup),
-            closing(_loop(trainer, setup, plugins, world)) as loop,
-        ):
-            manifest = describe(trainer, loop, frozen_statistics)
-            kept = trainer.checkpoint_every if trainer.checkpoint is not None else None
-            world.check_same(
-                {"plan": manifest, "checkpoint_every": kept, "evaluate_every": trainer.evaluate_every},
-                "plans",
-                "Give all the same script, settings, data and versions.",
-            )
-            yield Begun(trainer, loop, manifest, held)
-
-
-def _check(trainer: Trainer, tasks: Sequence[Task], world: World) -> None:
+def _check(request: FitRequest, world: World) -> None:
     """Refuse what can be known to fail before anything is built."""
-    folder = Path(trainer.checkpoint).absolute().parent if trainer.checkpoint is not None else None
+    settings, tasks = request.settings, request.tasks
+    if request.frozen_statistics not in get_args(Statistics):
+        raise UsageError(f"frozen_statistics expects 'stored' or 'batch', got {request.frozen_statistics!r}.")
+    folder = Path(settings.checkpoint).absolute().parent if settings.checkpoint is not None else None
     if folder is not None and world.first and not folder.is_dir():
         raise UsageError(f"The folder {folder} of the checkpoint does not exist; make it first.")
     if not tasks:
@@ -157,26 +213,18 @@ def _check(trainer: Trainer, tasks: Sequence[Task], world: World) -> None:
         if task.supervised:
             check_classes(task)
         lacks = "labels" if not task.supervised else "head of its own" if not task.own_head else None
-        if lacks and (trainer.validation is not None or trainer.evaluate_every is not None):
+        if lacks and (settings.validation is not None or settings.evaluate_every is not None):
             raise UsageError(
                 f"Task {task.name!r} has no {lacks}, so that nothing can be evaluated while it trains. Leave "
                 "validation, evaluate_every and stop_early out, and measure afterwards."
             )
-    if trainer.scalars is not None:
-        check_tensorboard(trainer.scalars)
+    if settings.scalars is not None:
+        check_tensorboard(settings.scalars)
 
 
-def _set_up(
-    seed: int,
-    tasks: Sequence[Task],
-    plugins: RunPlugins,
-    precision: Precision,
-    frozen: Frozen,
-    statistics: Statistics,
-) -> SetUp:
-    if statistics not in ("stored", "batch"):
-        raise UsageError(f"frozen_statistics expects 'stored' or 'batch', got {statistics!r}.")
-    states = {task.name: prepare_task(task, seed, precision) for task in tasks}
+def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> SetUp:
+    seed, frozen, statistics = request.settings.seed, request.frozen, request.frozen_statistics
+    states = {task.name: prepare_task(task, seed, precision) for task in request.tasks}
     for state in states.values():
         state.statistics = statistics
     given = frozen.auxiliary if isinstance(frozen, Fit) else frozen or {}
@@ -238,27 +286,16 @@ def _recorded(setup: SetUp) -> Iterator[None]:
             one.close()
 
 
-def _loop(trainer: Trainer, setup: SetUp, plugins: RunPlugins, world: World) -> Loop:
-    """Return the loop, which executes steps as the checkpoint says, or as settled now."""
-    loop = Loop.create(
-        setup,
-        plugins,
-        resolved(trainer),
-        trainer.steps,
-        trainer.batch_size,
-        accumulate=trainer.accumulate,
-        clip_norm=trainer.clip_norm,
-        averaging=Averaging(trainer.ema, trainer.ema_warmup) if trainer.ema is not None else None,
-        world=world,
-    )
+def _loop(settings: Settings, setup: SetUp, plugins: RunPlugins, world: World) -> Loop:
+    """Return the loop, which executes steps as the checkpoint says, or as selected now."""
+    loop = Loop.create(settings, setup, plugins, world)
     loop.train_mode()
-    data = checkpoints.read(Path(trainer.checkpoint) if trainer.checkpoint is not None else None, world)
+    data = checkpoints.read(Path(settings.checkpoint) if settings.checkpoint is not None else None, world)
     kept = checkpoints.execution(data) if data is not None else None
-    if trainer.execution == "auto" and kept is not None:
+    if settings.execution == "auto" and kept is not None:
         loop.set_execution(kept)
     else:
-        how = settled(loop, lambda: settle(loop, trainer.execution, deterministic=trainer.deterministic))
-        loop.set_execution(how)
+        loop.set_execution(select_execution(loop))
     return loop
 
 

@@ -22,10 +22,10 @@ from compatkit.training.recording import Layers, Notes, Recorder, first_of
 from compatkit.training.viewwise import CLOSE, Viewwise
 
 IMAGES = 4
-"""In a rehearsal."""
+"""In a dry run."""
 
 
-def rehearse(recorder: Recorder, shape: tuple[int, ...], precision: Precision) -> None:
+def dry_run(recorder: Recorder, shape: tuple[int, ...], precision: Precision) -> None:
     """Find activations that overwrite what is recorded, to be switched off, and tensors that must be copied.
 
     Args:

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
 from torch import Tensor
 
-from compatkit.errors import PluginError
+from compatkit.errors import PluginError, UsageError
+from compatkit.hooks import Batch
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound
 from compatkit.plugins.chains import after_chain, views_chain
-from compatkit.training.compilation import Compiled
-from compatkit.training.further import SEPARATE, FurtherViews, Passes
-from compatkit.training.objective import Objective, Outcome
+from compatkit.training.batches.sources import Source
+from compatkit.training.distributed import World
+from compatkit.training.dry_run import dry_run
+from compatkit.training.execution import Captured
+from compatkit.training.objective import Compiled, Objective, Outcome
 from compatkit.training.randomness import Stream, states
 from compatkit.training.set_up import SetUp
-from compatkit.training.sources import Source
+from compatkit.training.settings import Settings
 from compatkit.training.state import TaskState
-from compatkit.training.step import Batch, Step
+from compatkit.training.step import Step
+from compatkit.training.views import SEPARATE, ExtraViews, ViewBatching, choose_view_batching
 
-if TYPE_CHECKING:
-    from compatkit.training.capture import Captured
+NETWORK = "network/"
+"""Before a task's name: the optimiser of its extractor and head."""
 
 
 @attrs.define(eq=False)
-class Lane:
+class TaskLoop:
     """One task's way through its steps.
 
     Attributes:
         task: Whose.
         source: Where its batches come from.
-        movers: The optimisers that its steps move: its network's and every shared module's.
-        pieces: In how many the batch of a step is worked through.
+        optimisers: Of what its steps move: its network and every shared module.
+        accumulation_steps: In how many micro-batches the batch of a step is worked through.
         span: The steps for which the tuples below are right: no plugin begins or ends in them.
         settled: Whether a step of the span was taken, and pure views need not be looked at any more.
         followed: Whether the loss of a step of the span was followed to what it reaches; nobody but plugins could lead
@@ -51,12 +55,12 @@ class Lane:
 
     task: TaskState
     source: Source
-    movers: tuple[torch.optim.Optimizer, ...]
-    pieces: int
+    optimisers: tuple[torch.optim.Optimizer, ...]
+    accumulation_steps: int
     _setup: SetUp
     _plugins: RunPlugins
     _key: tuple[str | int, ...]
-    passes: Passes
+    passes: ViewBatching
     objective: Objective
     forward: Callable[..., Outcome]
     captured: Captured | None = None
@@ -72,23 +76,49 @@ class Lane:
     @classmethod
     def of(
         cls,
-        task: TaskState,
+        settings: Settings,
         setup: SetUp,
         plugins: RunPlugins,
-        source: Source,
-        movers: tuple[torch.optim.Optimizer, ...],
-        pieces: int = 1,
-        passes: Passes = SEPARATE,
-        key: tuple[str | int, ...] = (),
-    ) -> Lane:
-        """Return the lane of a task; ``key`` sets apart what each of several processes draws for its examples."""
+        world: World,
+        task: TaskState,
+        optimisers: Mapping[str, torch.optim.Optimizer],
+    ) -> TaskLoop:
+        """Return the loop of a task before its first step.
+
+        Raises:
+            DataError: There are fewer images than in a batch.
+            UsageError: Nothing that its steps could move is left to move; one pass for all views was asked for, and the
+                extractor would mix them; or a layer cannot be recorded.
+        """
+        name, size = task.name, settings.batch_size
+        own = tuple(
+            made for one, made in optimisers.items() if one == NETWORK + name or not one.startswith(NETWORK)
+        )
+        if not own:
+            raise UsageError(
+                f"Task {name!r} has nothing to train: all parameters of its network, and of every head that is "
+                "shared, are frozen (requires_grad is False). Leave some of them free.",
+                subject=name,
+            )
+        source = settings.placing.source(task, setup.seed, size, setup.precision, world.share(size))
+        recorder, seen = setup.recorders.get(name), SEPARATE
+        if recorder is not None:
+            dry_run(recorder, (len(task.data.mean), *task.data.size), setup.precision)
+        if plugins.further_views:
+            seen = choose_view_batching(settings.passes, task, setup.precision.device, recorder)
         nothing = Objective(setup.owners, (), setup.precision)
-        return cls(task, source, movers, pieces, setup, plugins, key, passes, nothing, nothing)
+        pieces = settings.accumulate
+        return cls(task, source, own, pieces, setup, plugins, world.key, seen, nothing, nothing)
 
     @property
-    def moved(self) -> list[Tensor]:
+    def trainable(self) -> list[Tensor]:
         """The parameters that its steps move."""
-        return [one for mover in self.movers for group in mover.param_groups for one in group["params"]]
+        return [
+            one
+            for optimiser in self.optimisers
+            for group in optimiser.param_groups
+            for one in group["params"]
+        ]
 
     def settle(self) -> None:
         """Call pure views in a row behind one guard from now on: each was looked at in the first step of a span."""
@@ -123,7 +153,7 @@ class Lane:
         )
         losses = _active(plugins.losses, number)
         hooks = _active(plugins.further_views, number)
-        further = FurtherViews.of(hooks, self.task.data.size, self.passes.fused)
+        further = ExtraViews.of(hooks, self.task.data.size, self.passes.fused)
         # Whatever changes images in a batch would leave views of them as they were.
         self.source.arrange(further.make if len(further) and not self.views else None)
         recorder = self._setup.recorders.get(name)

@@ -19,10 +19,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, TrainingError, type_of
 from compatkit.evaluation.preprocessing import normalise
-from compatkit.training.augmenting import Further
+from compatkit.hooks import Batch
+from compatkit.training.batches.sampler import Further
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
-from compatkit.training.step import Batch
 
 Pair = tuple[Tensor, Tensor]
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
+from compatkit.hooks import Batch
 from compatkit.plugins.calls import Bound
+from compatkit.training.dry_run import refuses_views
 from compatkit.training.recording import Recorder
-from compatkit.training.rehearsing import refuses_views
 from compatkit.training.state import TaskState
-from compatkit.training.step import Batch
 from compatkit.training.viewwise import Viewwise, mixes
 
 Asked = Literal["auto", "fused", "separate"]
@@ -24,7 +24,7 @@ TRIED = 4
 
 
 @attrs.frozen
-class Passes:
+class ViewBatching:
     """In how many passes an extractor sees the batch and its further views.
 
     Attributes:
@@ -41,10 +41,12 @@ class Passes:
         return "fused" if self.fused else "separate"
 
 
-SEPARATE = Passes(False, "nobody wants further views")
+SEPARATE = ViewBatching(False, "nobody wants further views")
 
 
-def passes(asked: Asked, state: TaskState, device: str, recorder: Recorder | None = None) -> Passes:
+def choose_view_batching(
+    asked: Asked, state: TaskState, device: str, recorder: Recorder | None = None
+) -> ViewBatching:
     """Choose for a task.
 
     Args:
@@ -57,26 +59,26 @@ def passes(asked: Asked, state: TaskState, device: str, recorder: Recorder | Non
         UsageError: One pass was asked for, and the extractor would mix the views, or what is recorded of its layers.
     """
     if asked == "separate":
-        return Passes(False, "asked for")
+        return ViewBatching(False, "asked for")
     kind = torch.device(device).type
     if asked == "auto" and kind != "cuda":
-        return Passes(False, f"on {kind} one pass gains nothing over several")
+        return ViewBatching(False, f"on {kind} one pass gains nothing over several")
     image = len(state.data.mean), *state.data.size
     reason = mixes(state.extractor, (TRIED, *image))
     if reason is None and recorder is not None:
         reason = refuses_views(recorder, image)
     if reason is None:
-        return Passes(True, "asked for" if asked == "fused" else f"fewer launches on {kind}")
+        return ViewBatching(True, "asked for" if asked == "fused" else f"fewer launches on {kind}")
     if asked == "fused":
         raise UsageError(
             f"passes='fused' was asked for, but in the extractor of task {state.name!r} ({state.task.backbone}) "
             f"{reason}. Use passes='auto' or 'separate'."
         )
-    return Passes(False, reason)
+    return ViewBatching(False, reason)
 
 
 @attrs.frozen(eq=False)
-class FurtherViews:
+class ExtraViews:
     """The further views of one task's batches.
 
     Attributes:
@@ -90,7 +92,7 @@ class FurtherViews:
     fused: bool = False
 
     @classmethod
-    def of(cls, hooks: Sequence[Bound], size: tuple[int, int], fused: bool) -> FurtherViews:
+    def of(cls, hooks: Sequence[Bound], size: tuple[int, int], fused: bool) -> ExtraViews:
         """Ask each hook how many views it wants, and leave out those that want none."""
         found = {one: len(one.call(torch.zeros(1, 1, *size, dtype=torch.int64))) for one in hooks}
         kept = {one: count for one, count in found.items() if count}
@@ -104,7 +106,7 @@ class FurtherViews:
         """Return all further views of ``images``, or of anything that stands for their pixels."""
         return [view for one in self.wanted for view in one.call(images)]
 
-    def unchecked(self) -> FurtherViews:
+    def unchecked(self) -> ExtraViews:
         """Return the same without checks of what plugins give back, for a compiler."""
         return attrs.evolve(self, wanted=tuple(attrs.evolve(one, call=one.function) for one in self.wanted))
 

@@ -1,31 +1,53 @@
-"""From the first step to the last: rows of losses, checkpoints, evaluations, and when a run ends early."""
+"""From the first step to the last: rows of losses, checkpoints, evaluations, signals, and when a run ends early."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 import attrs
 
 from compatkit.errors import EnvironmentFailure, TrainingError
 from compatkit.training import checkpoints
-from compatkit.training.evaluating import Evaluator
-from compatkit.training.exhaustion import ran_out
-from compatkit.training.interruption import Interruption
-from compatkit.training.ledger import Ledger
+from compatkit.training.evaluating import Evaluator, Stopper
+from compatkit.training.fit import Fit
 from compatkit.training.loop import Loop
-from compatkit.training.memory import does_not_fit
+from compatkit.training.loss_history import LossHistory
+from compatkit.training.memory import does_not_fit, ran_out
+from compatkit.training.prepare import PreparedRun
 from compatkit.training.pretraining import Pretrained, pretrain
-from compatkit.training.progress import Bar
-from compatkit.training.replicas import check_replicas, even_statistics
-from compatkit.training.scalars import Scalars
-from compatkit.training.sources import Placing
-from compatkit.training.stopping import Stopper
+from compatkit.training.progress import Bar, Scalars
+from compatkit.training.replicas import check_replicas
 
 SHARE = 0.05
 """Of a run's time that checkpoints by time may take."""
+
+
+def run(prepared: PreparedRun) -> Fit:
+    """Take all steps of a prepared run, and return what it leaves behind.
+
+    Raises:
+        CompatkitError: See ``Trainer.fit``.
+    """
+    made, loop, settings = Run.of(prepared), prepared.loop, prepared.loop.settings
+    tasks, first = loop.setup.tasks, loop.world.first
+    done, shown = made.resume(), first and settings.progress
+    made.pretrain(shown)
+    with ExitStack() as stack:
+        held = stack.enter_context(Interruption(made.checkpoint is not None and loop.world.size == 1))
+        scalars = None
+        if settings.scalars is not None and first:
+            scalars = stack.enter_context(closing(Scalars.open(settings.scalars, done, settings.batch_size)))
+        images = settings.batch_size * len(tasks)
+        bar = stack.enter_context(Bar(shown, " + ".join(tasks), settings.steps, done, images))
+        made.to_the_end(done, bar, scalars, held)
+    return prepared.finished(made.facts(), made.history.rows, made.evaluations)
 
 
 @attrs.define(eq=False)
@@ -35,9 +57,6 @@ class Run:
     Attributes:
         manifest: Of the run; a checkpoint of another one is refused.
         steps: Of each task; where the run ended, after ``to_the_end``.
-        log_every: Steps between rows of the history.
-        checkpoint_every: Steps between checkpoints.
-        checkpoint_seconds: Seconds after which one is due besides, or None.
         checkpoint: Where the state is kept, in between, at the end, and when the run is interrupted.
         evaluations: Rows of what was measured meanwhile.
         pretrained: What plugins said that trained before the first step; None where none did.
@@ -46,13 +65,10 @@ class Run:
     loop: Loop
     manifest: Mapping[str, Any]
     steps: int
-    log_every: int
-    checkpoint_every: int
-    checkpoint_seconds: float | None = None
+    history: LossHistory
     checkpoint: Path | None = None
     evaluator: Evaluator | None = None
     stopper: Stopper | None = None
-    ledger: Ledger = attrs.field(factory=Ledger)
     evaluations: list[dict[str, Any]] = attrs.field(factory=list)
     pretrained: Pretrained | None = None
     _scalars: Scalars | None = None
@@ -60,25 +76,40 @@ class Run:
     _saved: float = 0.0
     _saving: float = 0.0
 
+    @classmethod
+    def of(cls, prepared: PreparedRun) -> Run:
+        """Return a prepared run at its first step."""
+        loop, settings = prepared.loop, prepared.loop.settings
+        path = Path(settings.checkpoint) if settings.checkpoint is not None else None
+        made = cls(loop, prepared.manifest, settings.steps, LossHistory(loop.world), path)
+        if settings.evaluate_every is not None:
+            images = settings.batch_size // settings.accumulate
+            made.evaluator = Evaluator.of(
+                settings.evaluate_on, settings.evaluate_every, images, loop.setup, prepared.held, loop.world
+            )
+        if settings.stop_early is not None:
+            made.stopper = Stopper(settings.stop_early)
+        return made
+
     def resume(self) -> int:
         """Take back the checkpoint, where there is one; return the steps that are done."""
         data = checkpoints.read(self.checkpoint, self.loop.world)
         if self.checkpoint is None or data is None:
             return 0
         state = checkpoints.load(self.checkpoint, data, self.loop, self.manifest)
-        self.ledger.rows, self.evaluations, self._kept = state.history, state.evaluations, state.step
-        self.ledger.take(state.waiting, state.steps_of, self.loop.setup.precision.device)
+        self.history.rows, self.evaluations, self._kept = state.history, state.evaluations, state.step
+        self.history.take(state.waiting, state.steps_of, self.loop.setup.precision.device)
         if self.stopper is not None and state.stopping is not None:
-            self.stopper.take(state.stopping, state.best, self.loop)
+            self.stopper.take(state.stopping, state.best, self.loop.weights())
         self.pretrained = state.pretraining
         for task, initial in (state.pretraining or {}).get("initial", {}).items():
             self.loop.setup.tasks[task].initial = initial
         return state.step
 
-    def pretrain(self, placing: Placing, shown: bool) -> None:
+    def pretrain(self, shown: bool) -> None:
         """Let plugins train before the first step, unless the checkpoint holds what came of it; keep that."""
         if self.pretrained is None and self._kept is None:
-            self.pretrained = pretrain(self.loop, placing, shown)
+            self.pretrained = pretrain(self.loop, shown)
             if self.pretrained is not None:
                 self._save(0)
 
@@ -104,7 +135,7 @@ class Run:
             done += 1
             self._evaluate(done)
             last = done == self.steps or self._stopped
-            row = done % self.log_every == 0 or last
+            row = done % self.loop.settings.log_every == 0 or last
             if row:
                 self._close(done, bar)
             else:
@@ -121,7 +152,7 @@ class Run:
             return
         self.steps = done
         if self.stopper is not None:
-            self.stopper.restore(self.loop)
+            self.stopper.restore(self.loop.weights())
         setup = self.loop.setup
         for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
             module.eval()
@@ -142,17 +173,17 @@ class Run:
 
     def _step(self, number: int) -> None:
         """Take one step of every task."""
-        for task in self.loop.setup.tasks.values():
-            failure: BaseException | None = None
+        settings, loop = self.loop.settings, self.loop
+        reports = number == 0 or (number + 1) % settings.log_every == 0 or number + 1 == self.steps
+        for task in loop.setup.tasks.values():
             try:
-                reports = number == 0 or (number + 1) % self.log_every == 0 or number + 1 == self.steps
-                self.ledger.add(task.name, self.loop.step(task, number, reports))
+                self.history.add(task.name, loop.step(task, number, reports))
             except Exception as error:
                 if not ran_out(error):
                     raise
-                failure = error
-            if failure is not None:  # outside of the handler, which would hold what the step holds
-                raise does_not_fit(self.loop, task, number, failure) from failure
+                device = loop.setup.precision.device
+                size, pieces = settings.batch_size, settings.accumulate
+                raise does_not_fit(task.name, number, size, pieces, device, loop.world) from error
 
     def _evaluate(self, done: int) -> None:
         evaluator = self.evaluator
@@ -160,8 +191,8 @@ class Run:
             return
         began = time.perf_counter()
         try:
-            self.ledger.check(done)
-            even_statistics(self.loop)
+            self.history.check(done)
+            self.loop.even_statistics()
             rows = evaluator.measure(self.loop.setup, self.loop.averages, done)
         except TrainingError as error:
             raise self._with_checkpoint(error) from error
@@ -176,7 +207,7 @@ class Run:
             ) from error
         self.evaluations.extend(rows)
         if self.stopper is not None:
-            self.stopper.see(done, rows, self.loop)
+            self.stopper.see(done, rows, self.loop.weights())
         if self._scalars is not None:
             self._scalars.evaluations(rows, time.perf_counter() - began)
 
@@ -186,18 +217,18 @@ class Run:
         Several processes keep theirs at rows of the history, where they have the same statistics, and go by the clock
         of the first.
         """
-        waited = time.monotonic() - self._saved
-        limit = self.checkpoint_seconds
+        settings, waited = self.loop.settings, time.monotonic() - self._saved
+        limit = settings.checkpoint_seconds
         late = limit is not None and waited > max(limit, self._saving / SHARE)
         if self.loop.world.size == 1:
-            return done % self.checkpoint_every == 0 or late
-        rows = -(-self.checkpoint_every // self.log_every) * self.log_every
+            return done % settings.checkpoint_every == 0 or late
+        rows = -(-settings.checkpoint_every // settings.log_every) * settings.log_every
         return row and (done % rows == 0 or self.loop.world.gather(late)[0])
 
     def _close(self, done: int, bar: Bar) -> None:
-        even_statistics(self.loop)
+        self.loop.even_statistics()
         try:
-            rows = self.ledger.close(done)
+            rows = self.history.close(done)
         except TrainingError as error:
             raise self._with_checkpoint(error) from error
         bar.at(done, self._shown())
@@ -206,25 +237,25 @@ class Run:
 
     def _shown(self) -> dict[str, dict[str, float]]:
         """Return the last losses of each task, and what was measured last: of the averages where there are any."""
-        shown = self.ledger.latest()
+        shown = self.history.latest()
         for row in self.evaluations[-2 * len(shown) :]:
             figures = {f"{row['on']} {name}": row[name] for name in ("loss", "accuracy")}
             shown[row["task"]] = {**shown[row["task"]], **figures}
         return shown
 
     def _save(self, done: int, ended: bool = False) -> None:
-        check_replicas(self.loop)
+        check_replicas(self.loop.world, self.loop.setup.owners)
         if self.checkpoint is None:
             return
         began, stopper = time.monotonic(), self.stopper
         state = checkpoints.State(
             done,
-            self.ledger.rows,
+            self.history.rows,
             self.evaluations,
             stopper.values() if stopper is not None else None,
             stopper.weights if stopper is not None else {},
             self.pretrained,
-            *self.ledger.waiting(),
+            *self.history.waiting(),
             ended,
         )
         try:
@@ -245,3 +276,57 @@ class Run:
             f"{error} The last good checkpoint, after {self._kept} steps, is kept: {self.checkpoint}.",
             subject=error.subject,
         )
+
+
+DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""The signals that are held back, and who must have them."""
+
+
+@attrs.define(eq=False)
+class Interruption:
+    """Holds signals back inside a ``with``, at whose end they act; a second one acts at once.
+
+    Attributes:
+        on: Whether it does anything; it never does outside the main thread.
+        came: The signal that came, or None.
+        message: Of the KeyboardInterrupt that Ctrl-C then is.
+    """
+
+    on: bool
+    came: int | None = None
+    message: str = ""
+    _held: list[signal.Signals] = attrs.field(factory=list)
+
+    def __enter__(self) -> Interruption:
+        if self.on and threading.current_thread() is threading.main_thread():
+            self._held = [one for one, usual in DEFAULTS.items() if signal.getsignal(one) == usual]
+            for one in self._held:
+                signal.signal(one, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the program as the signal would have, with exit status 130 or 143.
+
+        An error counts as what came of the signal: Ctrl-C ends the processes of a loader too.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came.
+            SystemExit: SIGTERM came.
+        """
+        self._give_back()
+        if self.came is None or not (kind is None or issubclass(kind, Exception)):
+            return
+        if self.came == signal.SIGINT:
+            raise KeyboardInterrupt(self.message)
+        raise SystemExit(128 + self.came)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = number
+        self._give_back()
+
+    def _give_back(self) -> None:
+        for one in self._held:
+            signal.signal(one, DEFAULTS[one])
+        self._held = []

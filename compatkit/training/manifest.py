@@ -1,0 +1,240 @@
+"""The plan of a run: its manifest, the same for the same run, and an explanation for people."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import attrs
+import torch
+
+from compatkit.contracts.display import aligned
+from compatkit.training.loop import Loop
+from compatkit.training.networks import start_digest
+from compatkit.training.set_up import SetUp
+from compatkit.training.state import EXTRACTOR, TaskState
+from compatkit.training.task import Task
+
+
+def describe(loop: Loop) -> dict[str, Any]:
+    """Return the manifest of a run that has taken no step; the same however many processes take its steps."""
+    setup = loop.setup
+    return {
+        "schema": 1,
+        "trainer": {**loop.settings.stated(), "scheduling": "alternate", "steps_are": "per task"},
+        "tasks": [_task(state) for state in setup.tasks.values()],
+        "plugins": [_plugin(line, setup.told) for line in loop.plugins.manifest()],
+        "frozen": _frozen(setup),
+        "environment": {
+            "compatkit": version("compatkit"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": loop.world.named(setup.precision.device),
+            "precision": setup.precision.dtype,
+            "channels_last": setup.precision.channels_last,
+            "execution": attrs.asdict(loop.execution),
+            "passes": {name: task_loop.passes.mode for name, task_loop in loop.task_loops.items()},
+        },
+    }
+
+
+def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """Return where two manifests differ, one line a value: its place, what is there, what is here."""
+    mine, theirs = dict(_leaves(here)), dict(_leaves(there))
+    places = dict.fromkeys((*theirs, *mine))
+    said = {place: (_said(theirs, place), _said(mine, place)) for place in places}
+    return [f"{place}: {left} there, {right} here" for place, (left, right) in said.items() if left != right]
+
+
+def _said(leaves: Mapping[str, object], place: str) -> str:
+    return repr(leaves[place]) if place in leaves else "nothing"
+
+
+def _plugin(line: dict[str, Any], told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    chosen = told.get(line["as"])
+    return line if chosen is None else {**line, "chosen": dict(chosen)}
+
+
+def _task(state: TaskState) -> dict[str, Any]:
+    task = state.task
+    return {
+        "name": task.name,
+        "backbone": task.backbone,
+        "builder": task.builder,
+        "split": task.split,
+        "kwargs": dict(state.extractor_blueprint.kwargs),
+        "size": list(state.data.size),
+        "augment": list(task.augment),
+        "data": {
+            "name": task.data.train.name,
+            "digest": task.data.train.digest,
+            **({} if task.supervised else {"labelled": False}),
+        },
+        **_start(task),
+        **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
+        **({} if task.normalisation is None else {"normalisation": _listed(task.normalisation)}),
+        **_architecture(state),
+        "initial": state.initial,
+        "start": start_digest(state.extractor, state.head),
+        "library": state.extractor_blueprint.library,
+    }
+
+
+def _architecture(state: TaskState) -> dict[str, Any]:
+    """Return what the network has beside a backbone that is cut in two; nothing for a plain one."""
+    task, head = state.task, state.head_blueprint
+    width = state.extractor_blueprint.width
+    rest = {"backbone": head.model, "builder": head.builder, "split": head.split, "kwargs": dict(head.kwargs)}
+    return {
+        **({} if width is None else {"width": width}),
+        **({} if task.rest is None else {"rest": rest}),
+        **({} if task.own_head else {"own_head": False}),
+        **({"frozen_extractor": state.statistics} if task.freeze_extractor else {}),
+    }
+
+
+def _frozen(setup: SetUp) -> dict[str, Any]:
+    """Return what the run is trained against, by digest."""
+    found = {
+        name: {"digest": head.digest, "state": start_digest(head.module), "statistics": head.statistics}
+        for name, head in setup.frozen.items()
+    }
+    old = setup.released
+    if old is not None:
+        found[EXTRACTOR] = {
+            "digest": old.digest,
+            "state": start_digest(old.module),
+            "statistics": "stored",
+        }
+    return found
+
+
+def _listed(stated: Mapping[str, tuple[float, ...]]) -> dict[str, list[float]]:
+    return {name: list(numbers) for name, numbers in stated.items()}
+
+
+def _start(task: Task) -> dict[str, Any]:
+    """Return the components that a task starts from, by digest; nothing where it starts from none."""
+    parts = {"extractor": task.extractor, "head": task.head}
+    started = {side: part.digest for side, part in parts.items() if part is not None}
+    return {"started_from": started} if started else {}
+
+
+def _leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping) and value:
+        for key, one in value.items():
+            yield from _leaves(one, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
+        for number, one in enumerate(value):
+            yield from _leaves(one, f"{place}[{number}]")
+    else:
+        yield place, list(value) if isinstance(value, tuple) else value
+
+
+@attrs.frozen
+class Explanation:
+    """What a run would do; ``print`` shows it as tables.
+
+    Attributes:
+        tasks: For each its network, data, and batches.
+        owners: For each module that parameters live in: their names, their count, and the optimiser that moves them.
+        events: Which plugins are called at which moment of a run, in their order, as a table.
+        execution: ``mode`` and ``reason``.
+        chosen: By plugin, what it chose by itself, as it said in its set-up.
+    """
+
+    tasks: tuple[Mapping[str, Any], ...]
+    owners: tuple[Mapping[str, Any], ...]
+    events: str
+    execution: Mapping[str, str]
+    chosen: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, loop: Loop) -> Explanation:
+        """Return the explanation of a loop before its first step."""
+        tasks = tuple(
+            {
+                "task": name,
+                "network": state.task.backbone,
+                "split": state.task.split,
+                "data": state.task.data.train.name,
+                "images": None if state.task.loader is not None else len(state.examples),
+                "source": loop.task_loops[name].source.describe(),
+                "size": [len(state.data.mean), *state.data.size],
+                "passes": attrs.asdict(loop.task_loops[name].passes),
+                "batch": loop.settings.batch_size,
+                "steps_an_epoch": loop.task_loops[name].source.per_epoch,
+                "classes": len(state.labels),
+            }
+            for name, state in loop.setup.tasks.items()
+        )
+        execution = attrs.asdict(loop.execution)
+        return cls(tasks, tuple(_owners(loop)), loop.plugins.explain(), execution, loop.setup.told)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return attrs.asdict(self)
+
+    def __str__(self) -> str:
+        tasks = [("task", "network", "data", "images", "batch", "an epoch", "classes")]
+        for one in self.tasks:
+            shape = " x ".join(map(str, one["size"]))
+            cut = f"{one['network']} cut at {one['split']}"
+            images, steps = (
+                "?" if value is None else f"{value:,}" for value in (one["images"], one["steps_an_epoch"])
+            )
+            batch = f"{one['batch']} of {shape}"
+            tasks.append(
+                (one["task"], cut, one["data"], images, batch, f"{steps} steps", str(one["classes"]))
+            )
+        owners = [("owner", "parameters", "values", "moved by")]
+        for one in self.owners:
+            owners.append(
+                (
+                    one["owner"],
+                    f"{len(one['parameters']):,}",
+                    f"{one['values']:,}",
+                    one["moved_by"] or "nothing",
+                )
+            )
+        parts = (
+            ("Tasks", aligned(tasks)),
+            ("Images", [f"{one['task']}: {one['source']}" for one in self.tasks]),
+            ("Owners of the parameters", aligned(owners)),
+            ("Hooks, in the order in which they are called", self.events.splitlines()),
+            *((f"Chosen by {name}", list(_lines(facts))) for name, facts in self.chosen.items()),
+            ("Execution", [f"{self.execution['mode']}: {self.execution['reason']}"]),
+        )
+        return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts)
+
+    __repr__ = __str__
+
+
+def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line a fact, with what lies in it below it."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield f"{name}:"
+            yield from (f"  {line}" for line in _lines(value))
+        else:
+            yield f"{name}: {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+
+
+def _owners(loop: Loop) -> Sequence[Mapping[str, Any]]:
+    movers = {
+        id(one): f"{name} ({loop.settings.optimiser})"
+        for name, optimiser in loop.optimisers.items()
+        for group in optimiser.param_groups
+        for one in group["params"]
+    }
+    return [
+        {
+            "owner": owner,
+            "parameters": [name for name, _ in module.named_parameters()],
+            "values": sum(one.numel() for one in module.parameters()),
+            "moved_by": next((movers[id(one)] for one in module.parameters() if id(one) in movers), None),
+        }
+        for owner, module in {**loop.setup.owners, **loop.setup.unmoved()}.items()
+    ]
