@@ -15,11 +15,10 @@ import torch
 from compatkit.errors import UsageError
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.ensembles import Unsuited
-from compatkit.experiments.sweeps.orders import Bench, Order
+from compatkit.experiments.sweeps.jobs import DataCache, Job, carry_out
 from compatkit.experiments.sweeps.processes import processes
-from compatkit.experiments.sweeps.records import Record
+from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.experiments.sweeps.results import SEED
-from compatkit.experiments.sweeps.sequential import sequential
 from compatkit.experiments.sweeps.together import attempted, together
 
 Backend = Literal["auto", "sequential", "process", "vmap", "ray"]
@@ -30,11 +29,11 @@ WITH_WORKERS = ("auto", "process", "ray")
 
 
 @attrs.frozen
-class Part:
-    """Orders that one back end carries out; those of ``vmap`` are trained at once."""
+class Share:
+    """Jobs that one back end carries out; those of ``vmap`` are trained at once."""
 
     backend: Backend
-    orders: tuple[Order, ...]
+    jobs: tuple[Job, ...]
 
 
 def check_backend(name: str, workers: int | None) -> None:
@@ -59,18 +58,18 @@ def check_backend(name: str, workers: int | None) -> None:
 
 
 def choose(
-    orders: Sequence[Order],
-    bench: Bench,
+    jobs: Sequence[Job],
+    cache: DataCache,
     asked: str,
     workers: int | None,
     known: Mapping[str, Any] | None,
     tell: Callable[[str], None],
-) -> tuple[dict[str, Any], list[Part]]:
+) -> tuple[dict[str, Any], list[Share]]:
     """Return what is to be recorded of the choice, and who carries out what.
 
     Args:
-        orders: Runs to make.
-        bench: With their data sets.
+        jobs: Runs to make.
+        cache: With their data sets.
         asked: A back end.
         workers: Runs at a time, or None.
         known: What an earlier call chose for this sweep; its trials are not made again.
@@ -81,13 +80,13 @@ def choose(
     """
     chosen: Backend = next(one for one in BACKENDS if one == asked)
     if chosen not in ("auto", "vmap"):
-        return _told(asked, {}, [_part(chosen, orders)]), [_part(chosen, orders)]
+        return _told(asked, {}, [_part(chosen, jobs)]), [_part(chosen, jobs)]
     rest: Backend = "process" if workers is not None else "sequential"
     least = GAIN if rest == "sequential" else max(GAIN, min(workers or 1, os.cpu_count() or 1))
     trials = dict((known or {}).get("trials", {})) if known and known.get("asked") == asked else {}
-    parts: list[Part] = []
-    left: list[Order] = []
-    for group in _groups(orders):
+    parts: list[Share] = []
+    left: list[Job] = []
+    for group in _groups(jobs):
         # A run with a checkpoint goes on from it, which is that of a run alone.
         fresh = [one for one in group if not records.checkpoint(Path(one.folder), one.run).exists()]
         key = _label(group[0])
@@ -95,7 +94,7 @@ def choose(
             left += group
             continue
         if key not in trials:
-            found = attempted(fresh, bench)
+            found = attempted(fresh, cache)
             trials[key] = found.to_json() | {"vmap": found.gain > least}
             tell(
                 f"{key}: {found}, so {'at once' if found.gain > least else rest}"
@@ -113,49 +112,55 @@ def choose(
     return _told(asked, trials, parts), parts
 
 
-def _told(asked: str, trials: Mapping[str, Any], parts: Sequence[Part]) -> dict[str, Any]:
+def _told(asked: str, trials: Mapping[str, Any], parts: Sequence[Share]) -> dict[str, Any]:
     backends = list(dict.fromkeys(part.backend for part in parts))
     return {"asked": asked, "backend": "+".join(backends), "trials": dict(trials)}
 
 
-def _groups(orders: Sequence[Order]) -> list[list[Order]]:
+def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
     """Return the runs that differ in the seed only, together; a recipe without seeds gives groups of one."""
-    groups: dict[str, list[Order]] = {}
-    for order in orders:
-        groups.setdefault(_label(order), []).append(order)
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(_label(job), []).append(job)
     return list(groups.values())
 
 
-def _label(order: Order) -> str:
-    said = {path: value for path, value in order.values.items() if path != SEED}
+def _label(job: Job) -> str:
+    said = {path: value for path, value in job.values.items() if path != SEED}
     return ", ".join(f"{path} = {json.dumps(value)}" for path, value in said.items()) or "all runs"
 
 
-def _part(backend: Backend, orders: Sequence[Order]) -> Part:
-    return Part(backend, tuple(attrs.evolve(one, backend=backend) for one in orders))
+def _part(backend: Backend, jobs: Sequence[Job]) -> Share:
+    return Share(backend, tuple(attrs.evolve(one, backend=backend) for one in jobs))
 
 
 def dispatch(
-    parts: Sequence[Part],
-    bench: Bench,
+    parts: Sequence[Share],
+    cache: DataCache,
     workers: int | None,
-    each: Callable[[Record], None],
+    each: Callable[[RunRecord], None],
     tell: Callable[[str], None],
 ) -> None:
     """Let every part be carried out; ``each`` is given the record of every run as soon as it has ended."""
     for part in parts:
         if part.backend == "process":
-            count = min(workers or os.cpu_count() or 1, len(part.orders))
-            processes(part.orders, count, max(1, torch.get_num_threads() // count), each)
+            count = min(workers or os.cpu_count() or 1, len(part.jobs))
+            processes(part.jobs, count, max(1, torch.get_num_threads() // count), each)
         elif part.backend == "ray":
             from compatkit.experiments.sweeps.cluster import cluster
 
-            cluster(part.orders, workers, 1, each)
+            cluster(part.jobs, workers, 1, each)
         elif part.backend == "vmap":
             try:
-                together(part.orders, bench, each)
+                together(part.jobs, cache, each)
             except Unsuited as error:
-                tell(f"{_label(part.orders[0])}: trained one after the other after all, as {error}")
-                sequential(_part("sequential", part.orders).orders, bench, each)
+                tell(f"{_label(part.jobs[0])}: trained one after the other after all, as {error}")
+                sequential(_part("sequential", part.jobs).jobs, cache, each)
         else:
-            sequential(part.orders, bench, each)
+            sequential(part.jobs, cache, each)
+
+
+def sequential(jobs: Sequence[Job], cache: DataCache, each: Callable[[RunRecord], None]) -> None:
+    """Carry out runs one after the other, in this process."""
+    for job in jobs:
+        each(carry_out(job, cache))

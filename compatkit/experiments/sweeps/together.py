@@ -13,9 +13,9 @@ import attrs
 from compatkit.components.workspace import Registry
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.ensembles import Ensemble, Unsuited, quiet, share_images
+from compatkit.experiments.sweeps.jobs import DataCache, Job, concluded, kept
 from compatkit.experiments.sweeps.members import attempt, train
-from compatkit.experiments.sweeps.orders import Bench, Order, concluded, kept
-from compatkit.experiments.sweeps.records import Record
+from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.training.beginning import Begun, begun
 
 if TYPE_CHECKING:
@@ -59,25 +59,25 @@ class Trial:
         return {**attrs.asdict(self), "gain": round(self.gain, 3)}
 
 
-def attempted(orders: Sequence[Order], bench: Bench) -> Trial:
+def attempted(jobs: Sequence[Job], cache: DataCache) -> Trial:
     """Take a few steps of these runs both ways; what is trained is thrown away.
 
     The first run stands for all of them: its weights are stacked as often as there are runs, since their values make
     no step faster.
     """
     with ExitStack() as stack, quiet():
-        _, first = stack.enter_context(_begun(orders[0], bench))
+        _, first = stack.enter_context(_begun(jobs[0], cache))
         loop, steps, states = first.loop, first.trainer.steps, first.loop.setup.tasks.values()
         alone = _measured(lambda number: [loop.step(state, number) for state in states], steps)
-        alone *= len(orders)
+        alone *= len(jobs)
         try:
-            ensemble = Ensemble.of([first] * len(orders))
+            ensemble = Ensemble.of([first] * len(jobs))
             together = _measured(
                 lambda number: [attempt(ensemble, task, number) for task in ensemble.batches], steps
             )
         except Unsuited as error:
-            return Trial(len(orders), 1e3 * alone, None, str(error))
-    return Trial(len(orders), 1e3 * alone, 1e3 * together)
+            return Trial(len(jobs), 1e3 * alone, None, str(error))
+    return Trial(len(jobs), 1e3 * alone, 1e3 * together)
 
 
 def _measured(step: Callable[[int], object], steps: int) -> float:
@@ -94,8 +94,8 @@ def _measured(step: Callable[[int], object], steps: int) -> float:
     return least
 
 
-def together(orders: Sequence[Order], bench: Bench, each: Callable[[Record], None]) -> None:
-    """Carry out ``orders`` at once; ``each`` is given the record of every run when all have ended.
+def together(jobs: Sequence[Job], cache: DataCache, each: Callable[[RunRecord], None]) -> None:
+    """Carry out ``jobs`` at once; ``each`` is given the record of every run when all have ended.
 
     A run whose loss is not finite is masked and fails alone.
 
@@ -103,32 +103,32 @@ def together(orders: Sequence[Order], bench: Bench, each: Callable[[Record], Non
         Unsuited: They cannot be trained at once; no record is kept but that they have begun.
     """
     began = time.perf_counter()
-    notes = {order.run: order.begun() for order in orders}
+    notes = {job.run: job.begun() for job in jobs}
     with ExitStack() as stack:
         try:
-            for order in orders:
-                records.write(Path(order.folder), notes[order.run])
+            for job in jobs:
+                records.write(Path(job.folder), notes[job.run])
             every: list[tuple[Recipe, Begun]] = []
-            for order in orders:
-                every.append(stack.enter_context(_begun(order, bench)))
+            for job in jobs:
+                every.append(stack.enter_context(_begun(job, cache)))
                 share_images(every[0][1], every[-1][1])
             rows, errors = train(every[0][1].trainer, [one for _, one in every])
         except Unsuited:
             raise
         except Exception as error:  # told at the end of the sweep: other runs go on
-            for order in orders:
-                each(kept(order, notes[order.run].failed(error), began))
+            for job in jobs:
+                each(kept(job, notes[job.run].failed(error), began))
             return
-        for place, (order, (plan, member)) in enumerate(zip(orders, every, strict=True)):
-            record = notes[order.run]
+        for place, (job, (plan, member)) in enumerate(zip(jobs, every, strict=True)):
+            record = notes[job.run]
             try:
                 if place in errors:
                     raise errors[place]
-                fit = member.finished(_facts(member, len(orders)), rows[place])
-                record = concluded(order, record, plan, fit, Registry.open(order.registry))
+                fit = member.finished(_facts(member, len(jobs)), rows[place])
+                record = concluded(job, record, plan, fit, Registry.open(job.registry))
             except Exception as error:  # told at the end of the sweep: other runs go on
                 record = record.failed(error)
-            each(kept(order, record, began))
+            each(kept(job, record, began))
 
 
 def _facts(member: Begun, count: int) -> dict[str, Any]:
@@ -137,9 +137,9 @@ def _facts(member: Begun, count: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _begun(order: Order, bench: Bench) -> Iterator[tuple[Recipe, Begun]]:
-    plan = bench.recipe(order)
-    heads = Registry.open(order.registry).frozen(**plan.against) if plan.against else None
+def _begun(job: Job, cache: DataCache) -> Iterator[tuple[Recipe, Begun]]:
+    plan = cache.recipe(job)
+    heads = Registry.open(job.registry).frozen(**plan.against) if plan.against else None
     trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")
     given: dict[str, Any] = {"frozen": heads, "frozen_statistics": plan.frozen_statistics}
     with begun(trainer, plan.tasks, plan.regularizers, **given) as start:
