@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from compatkit.experiments.sweeps.results import SweepResult
     from compatkit.experiments.sweeps.sweep import Sweep
 
-BACKENDS = ("auto", "sequential", "process", "vmap", "ray")
+BACKENDS = ("auto", "sequential", "process", "ray")
 
 
 @click.command(
@@ -34,8 +34,8 @@ BACKENDS = ("auto", "sequential", "process", "vmap", "ray")
     type=click.Choice(BACKENDS),
     default="auto",
     show_default=True,
-    help="One run after the other, in processes of this machine, on a Ray cluster, or runs that differ in the seed "
-    "only at once (vmap); auto takes vmap where a short trial shows a gain.",
+    help="One run after the other, in processes of this machine, or on a Ray cluster; auto takes processes where "
+    "--workers are given.",
 )
 @click.option("--workers", type=click.IntRange(1), help="Runs at a time, in processes or on a cluster.")
 @click.option(

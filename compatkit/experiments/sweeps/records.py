@@ -173,20 +173,6 @@ def check_folder(folder: Path, resume: bool) -> None:
         )
 
 
-def note(folder: Path) -> dict[str, Any]:
-    """Return what the folder says of its sweep; empty where there is none.
-
-    Raises:
-        FormatError: The file is damaged.
-    """
-    value = read_json(path := folder / NOTE)
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or value.get("kind") != "sweep":
-        raise FormatError(f"{path} is no note of a sweep; remove it to choose anew.", subject=path)
-    return value
-
-
 def write_note(
     folder: Path, recipe: Path, axes: Mapping[str, Sequence[Any]], choice: Mapping[str, Any]
 ) -> None:

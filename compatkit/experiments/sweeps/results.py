@@ -86,7 +86,7 @@ class SweepResult:
     Attributes:
         folder: Where its records are.
         records: One a run, in the order of the recipe.
-        choice: Which back end ran it and why, with the figures of trials.
+        choice: Which back end was asked for, and which ran it.
         notes: What was done again, and why.
     """
 

@@ -18,7 +18,7 @@ from compatkit.errors import CompatkitError, InvalidName, UsageError
 from compatkit.experiments.recipes import Recipe, check, parse
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.axes import Axis, axes_of, names_of, put
-from compatkit.experiments.sweeps.backends import check_backend, choose, dispatch
+from compatkit.experiments.sweeps.backends import choose, dispatch
 from compatkit.experiments.sweeps.jobs import DataCache, Job
 from compatkit.experiments.sweeps.records import SCHEMA, RunRecord
 from compatkit.experiments.sweeps.results import SweepResult
@@ -132,9 +132,8 @@ class Sweep:
         Args:
             registry: Where parts and results go, as soon as each run has ended.
             out: Folder of records and checkpoints; None takes ``<registry>-sweeps/<recipe>`` next to the registry.
-            backend: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), ``"vmap"`` (runs that
-                differ in the seed only, at once), or ``"auto"``: vmap where a short trial shows a gain, else processes
-                where ``workers`` are asked for, else sequential.
+            backend: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), or ``"auto"``:
+                processes where ``workers`` are asked for, else sequential.
             workers: Runs at a time of the back ends process and ray.
             resume: Take the runs that an earlier call finished, and go on from the checkpoints of the others.
             progress: Called with runs done, runs in all, and what is being done.
@@ -144,12 +143,12 @@ class Sweep:
             Every run's record; a run that failed does not end the others.
 
         Raises:
-            UsageError: The folder holds something else, or the back end cannot do these runs.
+            UsageError: The folder holds something else, or there is no such back end.
             CompatkitError: A run cannot be trained; it is named, and nothing was trained.
             MissingDependency: The back end's library is not installed.
         """
         tell, report = say or _silent, progress or _silent
-        check_backend(backend, workers)
+        chosen = choose(backend, workers)
         root = Path(registry.store.root if isinstance(registry, Registry) else registry).absolute()
         held = Registry.open(root) if (root / MARKER).exists() else None
         folder = records.beside(root, self.file) if out is None else Path(out).absolute()
@@ -160,8 +159,7 @@ class Sweep:
         Registry.init(root, exist_ok=True)  # not before: a sweep that is refused leaves nothing behind
         for line in before.notes:
             tell(line)
-        known = records.note(folder).get("choice") if resume else None
-        choice, parts = choose(before.todo, cache, backend, workers, known, tell)
+        choice = {"asked": backend, "backend": chosen}
         records.write_note(folder, self.file, {axis.path: axis.values for axis in self.axes}, choice)
         ended: dict[str, RunRecord] = dict(before.taken)
 
@@ -171,7 +169,8 @@ class Sweep:
             report(len(ended), len(self.runs), f"{failed} failed" if failed else "")
 
         report(len(ended), len(self.runs), "")
-        dispatch(parts, cache, workers, each, tell)
+        todo = [attrs.evolve(job, backend=chosen) for job in before.todo]
+        dispatch(chosen, todo, cache, workers, each)
         found = tuple(ended[run.name] for run in self.runs)
         return SweepResult(folder, found, choice, tuple(before.notes))
 
