@@ -23,8 +23,8 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.experiments.studies import Run, find
+from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
-from compatkit.experiments.studies.settings import settings_of
 from compatkit.training import views as view_batching
 from compatkit_studies import _pairs
 

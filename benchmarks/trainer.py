@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 import trainer_data
-import trainer_ensembles
 import trainer_overhead
 import trainer_steps
 import trainer_views
@@ -23,7 +22,6 @@ PARTS: dict[str, Callable[[int, int], list[str]]] = {
     "overhead": trainer_overhead.tables,
     "steps": trainer_steps.tables,
     "data": trainer_data.tables,
-    "ensembles": trainer_ensembles.tables,
     "views": trainer_views.tables,
 }
 

@@ -10,7 +10,7 @@ from compatkit.cli.options import given, json_option
 from compatkit.cli.output import columns, emit, news, next_step, paragraph, progress, rows, warn
 
 if TYPE_CHECKING:
-    from compatkit.experiments.studies.finding import Found
+    from compatkit.experiments.studies.finding import InstalledStudy
 
 
 @click.group("study", help="List the studies of the papers, and run one by its number.")
@@ -50,7 +50,7 @@ def list_command(machine: bool) -> None:
         next_step("compatkit", "study", "run", found[0].number)
 
 
-def _described(found: Found) -> dict[str, Any]:
+def _described(found: InstalledStudy) -> dict[str, Any]:
     study = found.study
     return {
         "study": found.number,
@@ -109,8 +109,8 @@ def run_command(
     """Make the runs that are missing, then tell what all gave."""
     import torch
 
+    from compatkit.experiments.studies.finding import read_changes
     from compatkit.experiments.studies.running import carry_out
-    from compatkit.experiments.studies.settings import read_changes
 
     out = out or f"study-{number}"
     before = torch.get_num_threads()

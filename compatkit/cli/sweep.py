@@ -15,11 +15,11 @@ from compatkit.cli.weights import offline
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
-    from compatkit.experiments.sweeps.records import Record
-    from compatkit.experiments.sweeps.results import Outcome
+    from compatkit.experiments.sweeps.records import RunRecord
+    from compatkit.experiments.sweeps.results import SweepResult
     from compatkit.experiments.sweeps.sweep import Sweep
 
-BACKENDS = ("auto", "sequential", "process", "vmap", "ray")
+BACKENDS = ("auto", "sequential", "process", "ray")
 
 
 @click.command(
@@ -34,8 +34,8 @@ BACKENDS = ("auto", "sequential", "process", "vmap", "ray")
     type=click.Choice(BACKENDS),
     default="auto",
     show_default=True,
-    help="One run after the other, in processes of this machine, on a Ray cluster, or runs that differ in the seed "
-    "only at once (vmap); auto takes vmap where a short trial shows a gain.",
+    help="One run after the other, in processes of this machine, or on a Ray cluster; auto takes processes where "
+    "--workers are given.",
 )
 @click.option("--workers", type=click.IntRange(1), help="Runs at a time, in processes or on a cluster.")
 @click.option(
@@ -88,7 +88,7 @@ def sweep_command(
     context.exit(1 if outcome.failed else 0)
 
 
-def to_json(outcome: Outcome) -> dict[str, Any]:
+def to_json(outcome: SweepResult) -> dict[str, Any]:
     """Return a sweep as JSON values."""
     return {
         "folder": str(outcome.folder),
@@ -100,7 +100,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _brief(record: Record) -> dict[str, Any]:
+def _brief(record: RunRecord) -> dict[str, Any]:
     """Return a record without its matrix, which its file and the registry hold."""
     from compatkit.experiments.sweeps.results import accuracies
 
@@ -118,7 +118,7 @@ def _announce(sweep: Sweep) -> None:
     news(f"{count:,} {'run' if count == 1 else 'runs'} of {sweep.file.name}: {varies}")
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: SweepResult) -> None:
     """Print a line for the runs that differ in the seed only, and then what failed."""
     groups = outcome.groups()
     paths = list(dict.fromkeys(path for group in groups for path in group.values))

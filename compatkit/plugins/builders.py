@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from compatkit.errors import CompatkitError, UsageError, type_of
 from compatkit.plugins.importing import state_kept
 from compatkit.plugins.loading import Offer, tell
 from compatkit.plugins.owners import Owner, raised
-from compatkit.plugins.settings import check_settings
+from compatkit.plugins.settings import check_settings, fits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -80,10 +80,12 @@ def _check_configuration(network: nn.Module, model: str, owner: Owner) -> None:
     config = getattr(network, "pretrained_cfg", None) or {}
     if not isinstance(config, Mapping):
         raise owner.error(f"pretrained_cfg of {model!r} is {type_of(config)}, not a mapping.")
-    for key, (expected, fits) in _CONFIGURATION.items():
+    for key, (expected, kind) in _CONFIGURATION.items():
         value = config.get(key)
-        if value is not None and not fits(value):
-            raise owner.error(f"pretrained_cfg[{key!r}] of {model!r} is {expected}; got {value!r:.100}.")
+        given = tuple(value) if isinstance(value, list) else value
+        if given is None or (fits(given, kind) and given != () and (key != "input_size" or min(given) > 0)):
+            continue
+        raise owner.error(f"pretrained_cfg[{key!r}] of {model!r} is {expected}; got {value!r:.100}.")
     layers = config.get("classifier") or ()
     paths = {path for path, _ in network.named_modules()}
     for layer in (layers,) if isinstance(layers, str) else layers:
@@ -93,38 +95,13 @@ def _check_configuration(network: nn.Module, model: str, owner: Owner) -> None:
             )
 
 
-def _sizes(value: object) -> bool:
-    return _all(value, lambda one: isinstance(one, int) and not isinstance(one, bool) and one > 0, 3)
-
-
-def _numbers(value: object) -> bool:
-    return _all(value, _number)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _all(value: object, fits: Callable[[object], bool], count: int | None = None) -> bool:
-    if not isinstance(value, list | tuple) or not value or (count is not None and len(value) != count):
-        return False
-    return all(fits(one) for one in cast("Sequence[object]", value))
-
-
-_CONFIGURATION: Mapping[str, tuple[str, Callable[[object], bool]]] = {
-    "input_size": ("three whole numbers above 0: channels, height, width", _sizes),
-    "fixed_input_size": ("True or False", lambda value: isinstance(value, bool)),
-    "mean": ("one number a channel", _numbers),
-    "std": ("one number a channel", _numbers),
-    "interpolation": ("a text such as 'bilinear'", _text),
-    "crop_pct": ("a number", _number),
-    "crop_mode": ("a text such as 'center'", _text),
-    "classifier": (
-        "the path of the class layer, or a list of paths",
-        lambda value: _text(value) or _all(value, _text),
-    ),
+_CONFIGURATION: Mapping[str, tuple[str, Any]] = {
+    "input_size": ("three whole numbers above 0: channels, height, width", tuple[int, int, int]),
+    "fixed_input_size": ("True or False", bool),
+    "mean": ("one number a channel", tuple[float, ...]),
+    "std": ("one number a channel", tuple[float, ...]),
+    "interpolation": ("a text such as 'bilinear'", str),
+    "crop_pct": ("a number", float),
+    "crop_mode": ("a text such as 'center'", str),
+    "classifier": ("the path of the class layer, or a list of paths", str | tuple[str, ...]),
 }

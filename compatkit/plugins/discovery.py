@@ -1,4 +1,4 @@
-"""Find plugins among the installed distributions, one at a time, and say what each offers.
+"""Find plugins among the installed distributions, one at a time, and list what each offers.
 
 A key such as ``regularizers.dcc`` in the entry-point group ``compatkit`` is what a run looks up. A run
 imports only what it names, so a package that happens to be installed never changes a result, and one
@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from traceback import format_exception
+from typing import Any, Literal
 
+import attrs
 from packaging.utils import canonicalize_name
 
 from compatkit.errors import PluginError, UnknownName
-from compatkit.hooks import PROJECT
+from compatkit.hooks import PROJECT, Training
+from compatkit.plugins.builders import library_of, models_of
+from compatkit.plugins.implementations import implementations
 from compatkit.plugins.importing import PluginWarning
-from compatkit.plugins.loading import KINDS, WITHOUT, Offer, load, owner_of
+from compatkit.plugins.loading import KINDS, WITHOUT, Incompatible, Loaded, Offer, load, owner_of
 from compatkit.plugins.owners import suggestion
+from compatkit.plugins.settings import Setting, plain
 
 ONLY = "COMPATKIT_PLUGINS"
+Status = Literal["active", "blocked", "failed", "incompatible", "clash"]
 
 
 def names(kind: str) -> list[str]:
@@ -134,3 +141,88 @@ def blocked(point: EntryPoint) -> str:
     if only is not None and not listed(only):
         return f"{ONLY}={only} (only these)"
     return ""
+
+
+@attrs.frozen(eq=False)
+class Listed:
+    """A line of ``compatkit plugins``.
+
+    Attributes:
+        status: ``blocked``: by a variable of the environment; ``incompatible``: written for another
+            version of the hooks; ``clash``: two distributions have the same key.
+        summary: First line of its docstring.
+        order: Place among the plugins of its kind, from 1, where a run states nothing else.
+        models: For a builder that lists them: the names of its models.
+        hooks: Hooks implemented; for a regularizer whose factory is a class, those of training too.
+        message: Why it cannot be used, else empty.
+        traceback: Python's, of the failure, else empty.
+        notes: What is odd but no failure.
+        seconds: How long the import took.
+    """
+
+    kind: str
+    name: str
+    status: Status
+    distribution: str | None
+    version: str | None
+    source: str | None = None
+    summary: str = ""
+    order: int = 0
+    models: tuple[str, ...] = ()
+    hooks: tuple[str, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    message: str = ""
+    traceback: str = ""
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return plain(attrs.asdict(self))
+
+
+def listing() -> list[Listed]:
+    """Import every installed plugin, each on its own, and say what it is or why it cannot be used."""
+    found, counts = points(), Counter[str]()
+    lines: list[Listed] = []
+    for point in found:
+        kind, _, name = point.name.partition(".")
+        owner = owner_of(point)
+        counts[kind] += 1
+        line = Listed(kind, name, "active", owner.distribution, owner.version, order=counts[kind])
+        lines.append(_listed(line, point, found))
+    return lines
+
+
+def _listed(line: Listed, point: EntryPoint, found: Sequence[EntryPoint]) -> Listed:
+    if reason := blocked(point):
+        return attrs.evolve(line, status="blocked", message=f"Blocked by {reason}.")
+    twins = [other for other in found if other.name == point.name and not blocked(other)]
+    if len(twins) > 1:
+        return attrs.evolve(line, status="clash", message=str(clash(twins)))
+    try:
+        return _describe(line, load(point))
+    except PluginError as error:
+        status: Status = "incompatible" if isinstance(error, Incompatible) else "failed"
+        trace = "".join(format_exception(error))
+        return attrs.evolve(line, status=status, message=str(error), traceback=trace)
+
+
+def _describe(line: Listed, loaded: Loaded) -> Listed:
+    hooks = loaded.hooks
+    if line.kind == "regularizers" and isinstance(loaded.offer.factory, type):
+        hooks += implementations(loaded.offer.factory, Training, loaded.offer.owner)
+    models: tuple[str, ...] = ()
+    if line.kind == "builders":
+        library_of(loaded.offer)  # refuses what could not be recorded
+        models = models_of(loaded.offer) or ()
+    return attrs.evolve(
+        line,
+        models=models,
+        source=loaded.offer.source,
+        summary=loaded.summary,
+        hooks=tuple(one.hook for one in hooks),
+        settings=loaded.offer.settings,
+        notes=loaded.notes,
+        seconds=loaded.seconds,
+    )

@@ -12,11 +12,10 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import attrs
-import pluggy
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from compatkit.errors import PluginError, type_of
-from compatkit.hooks import HOOK_API, PROJECT, Register, Registration
+from compatkit.hooks import HOOK_API, Register, Registration
 from compatkit.plugins.implementations import (
     PREFIX,
     Implementation,
@@ -136,11 +135,15 @@ def load(point: EntryPoint) -> Loaded:
     refuse_class(plugin, owner, place=f"the entry point {point.value!r}")
     _check_api(getattr(plugin, "compatkit_api", HOOK_API), owner)
     hooks = implementations(plugin, Registration, owner)
-    factory = _collect(plugin, owner, kind, name)
+    factory = _collect(plugin, hooks, owner, kind, name)
     source = getattr(sys.modules.get(point.module), "__file__", None)
     offer = Offer(kind, name, factory, owner.distribution, owner.version, source)
-    if kind == "builders":
-        _check_builder(owner, name, factory)
+    if kind == "builders" and name in BUILT_IN_BUILDERS:
+        raise owner.error(f"{name!r} is built in; a run would never ask for this one. Choose another name.")
+    if kind == "builders" and not takes_one(factory):
+        raise owner.error(
+            "its factory takes no model name. Write it as factory(model, **kwargs), with the name first."
+        )
     if kind == "regularizers":
         taken = [setting.name for setting in offer.settings if setting.name in RESERVED]
         if taken:
@@ -149,15 +152,6 @@ def load(point: EntryPoint) -> Loaded:
             )
     summary = (inspect.getdoc(plugin) or inspect.getdoc(factory) or "").partition("\n")[0].replace("``", "")
     return Loaded(offer, summary, hooks, (note,) if note else (), round(seconds, 4))
-
-
-def _check_builder(owner: Owner, name: str, factory: Callable[..., Any]) -> None:
-    if name in BUILT_IN_BUILDERS:
-        raise owner.error(f"{name!r} is built in; a run would never ask for this one. Choose another name.")
-    if not takes_one(factory):
-        raise owner.error(
-            "its factory takes no model name. Write it as factory(model, **kwargs), with the name first."
-        )
 
 
 def owner_of(point: EntryPoint) -> Owner:
@@ -188,24 +182,26 @@ def _check_api(stated: object, owner: Owner) -> None:
         raise Incompatible(str(message), plugin=owner.plugin, distribution=owner.distribution)
 
 
-def _collect(plugin: Any, owner: Owner, kind: str, name: str) -> Callable[..., Any]:
+def _collect(
+    plugin: object, hooks: Sequence[Implementation], owner: Owner, kind: str, name: str
+) -> Callable[..., Any]:
+    """Call the registration hook of a kind, and return the factory that it registers as ``name``."""
     hook = PREFIX + kind
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(Registration)
     collect = _Collect(owner, hook)
-    try:
-        manager.register(plugin, name=owner.plugin)
-        manager.check_pending()
-        returned = getattr(manager.hook, hook)(register=collect)
-    except PluginError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise owner.error(f"{hook} failed: {raised(error)}", hook) from error
-    if returned:
-        raise owner.error(
-            f"{hook} returned {type_of(returned[0])}; nothing is done with it. Call register(name, factory).",
-            hook,
-        )
+    for one in hooks:
+        if one.hook == hook:
+            given = (collect,) if one.arguments else ()
+            try:
+                returned = getattr(plugin, one.attribute)(*given)
+            except PluginError:
+                raise
+            except (Exception, SystemExit) as error:
+                raise owner.error(f"{hook} failed: {raised(error)}", hook) from error
+            if returned is not None:
+                raise owner.error(
+                    f"{hook} returned {type_of(returned)}; nothing is done with it. Call register(name, factory).",
+                    hook,
+                )
     if name not in collect.factories:
         there = ", ".join(collect.factories) or "nothing"
         raise owner.error(

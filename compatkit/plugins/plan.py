@@ -6,24 +6,23 @@ again: the trainer walks tuples, and an event that no plugin implements is an em
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pluggy
 
+from compatkit.contracts.display import aligned
 from compatkit.errors import PluginError
 from compatkit.hooks import PROJECT, Training
 from compatkit.plugins.calls import Bound, adapt, bind
 from compatkit.plugins.discovery import find, require
-from compatkit.plugins.explanation import table
 from compatkit.plugins.implementations import Implementation, arguments_of, implementations, refuse_class
 from compatkit.plugins.loading import Offer
-from compatkit.plugins.order import ordered, refuse_twins
 from compatkit.plugins.owners import Owner, suggestion
 from compatkit.plugins.settings import plain
-from compatkit.plugins.states import check_state
-from compatkit.plugins.uses import Use, as_use
+from compatkit.plugins.uses import Use, as_use, ordered, refuse_twins
 
 KIND = "regularizers"
 EVENTS = (
@@ -38,6 +37,7 @@ EVENTS = (
     "finish",
 )
 """Moments of a run, in their order; each is a tuple of RunPlugins, and ``compatkit_<event>`` a hook."""
+HEADER = ("event", "order", "instance", "weight", "steps", "effect", "from")
 
 
 @attrs.frozen(eq=False)
@@ -53,6 +53,16 @@ class Member:
     def owner(self) -> Owner:
         """Whose it is, for messages: the instance name, and the distribution."""
         return Owner(self.use.as_, self.offer.distribution, self.offer.version)
+
+    def bound(self, hook: str) -> Bound | None:
+        """Return a hook ready to be called, None where the instance does not implement it."""
+        for one in self.hooks:
+            if one.hook == hook:
+                full = arguments_of(Training)[hook]
+                function = adapt(getattr(self.instance, one.attribute), full, one.arguments)
+                asked = self.use
+                return bind(asked.as_, asked.weight, asked.phase, one.effect, hook, function)
+        return None
 
 
 class _Hooks:
@@ -138,9 +148,10 @@ class RunPlugins:
         """
         kept: dict[str, dict[str, Any]] = {}
         for member in self.members:
-            call = _method(member, "compatkit_state")
-            if call is not None:
-                kept[member.use.as_] = check_state(_guarded(member, "compatkit_state", call), member.owner)
+            if (bound := member.bound("compatkit_state")) is not None:
+                state = bound.call()
+                _check_state(state, member.owner)
+                kept[member.use.as_] = dict(state)
         return kept
 
     def load_states(self, states: Mapping[str, Mapping[str, Any]]) -> None:
@@ -149,7 +160,8 @@ class RunPlugins:
         Raises:
             PluginError: States and instances do not belong together, or the hook failed.
         """
-        keepers = {one.use.as_: one for one in self.members if _method(one, "compatkit_load_state")}
+        found = {one.use.as_: one.bound("compatkit_load_state") for one in self.members}
+        keepers = {name: bound for name, bound in found.items() if bound is not None}
         for name in states:
             if name not in keepers:
                 raise PluginError(
@@ -157,12 +169,11 @@ class RunPlugins:
                     f"{suggestion(name, keepers)} Use the plugins that the checkpoint was written with.",
                     plugin=name,
                 )
-        for name, member in keepers.items():
+        for name, bound in keepers.items():
             if name not in states:
-                raise member.owner.error("the checkpoint holds no state of it. Was it added since?")
-            call = _method(member, "compatkit_load_state")
-            if call is not None:
-                _guarded(member, "compatkit_load_state", call, dict(states[name]))
+                owner = next(one.owner for one in self.members if one.use.as_ == name)
+                raise owner.error("the checkpoint holds no state of it. Was it added since?")
+            bound.call(dict(states[name]))
 
     def manifest(self) -> list[dict[str, Any]]:
         """Return which plugins took part, in order, for the manifest: plain JSON values.
@@ -192,12 +203,20 @@ class RunPlugins:
 
     def explain(self) -> str:
         """Return a table: what is called at which moment, in which order, and by whom."""
-        origins = {one.use.as_: _origin(one.offer) for one in self.members}
-        return table({event: getattr(self, event) for event in EVENTS}, origins, self.dropped)
-
-
-def _origin(offer: Offer) -> str:
-    return f"{offer.distribution} {offer.version}" if offer.distribution else "the caller"
+        origins = {one.use.as_: one.offer for one in self.members}
+        rows: list[tuple[str, ...]] = []
+        for event in EVENTS:
+            for place, one in enumerate(getattr(self, event), 1):
+                offer, stop = origins[one.instance], "end" if one.phase.stop is None else one.phase.stop
+                steps = (
+                    "once" if event in ("set_up", "pretrain", "finish") else f"{one.phase.start} to {stop}"
+                )
+                origin = f"{offer.distribution} {offer.version}" if offer.distribution else "the caller"
+                rows.append((event, str(place), one.instance, f"{one.weight:g}", steps, one.effect, origin))
+        lines = aligned([HEADER, *rows]) if rows else ["No regularizers."]
+        if self.dropped:
+            lines.append(f"Left out (weight 0): {', '.join(self.dropped)}")
+        return "\n".join(lines)
 
 
 def _member(asked: Use, local: Mapping[str, Callable[..., Any]]) -> Member:
@@ -225,25 +244,40 @@ def _refuse_shared(member: Member, members: Sequence[Member]) -> None:
 
 
 def _resolve(members: Sequence[Member], event: str) -> tuple[Bound, ...]:
-    hook = f"compatkit_{event}"
-    bounds: list[Bound] = []
-    for member in members:
-        for one in member.hooks:
-            if one.hook == hook:
-                full = arguments_of(Training)[hook]
-                function = adapt(getattr(member.instance, one.attribute), full, one.arguments)
-                asked = member.use
-                bounds.append(bind(asked.as_, asked.weight, asked.phase, one.effect, hook, function))
-    return tuple(bounds)
+    bounds = (member.bound(f"compatkit_{event}") for member in members)
+    return tuple(one for one in bounds if one is not None)
 
 
-def _method(member: Member, hook: str) -> Callable[..., Any] | None:
-    for one in member.hooks:
-        if one.hook == hook:
-            return adapt(getattr(member.instance, one.attribute), arguments_of(Training)[hook], one.arguments)
-    return None
+def _check_state(value: object, owner: Owner, path: str | None = None) -> None:
+    """Refuse what a checkpoint cannot hold: it takes tensors at the top, and JSON values."""
+    hook = "compatkit_state"
+    if isinstance(value, Mapping):
+        for key, one in cast("Mapping[object, object]", value).items():
+            if not isinstance(key, str):
+                raise owner.error(f"{hook} has the key {key!r} at {path or 'its top'}; keys are texts.", hook)
+            if path is not None or not _is_tensor(one):
+                _check_state(one, owner, key if path is None else f"{path}.{key}")
+    elif path is None:
+        raise owner.error(
+            f"{hook} returned a {type(value).__name__}; return a mapping from names to tensors and JSON values.",
+            hook,
+        )
+    elif isinstance(value, list | tuple):
+        for index, one in enumerate(cast("list[object]", value)):
+            _check_state(one, owner, f"{path}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise owner.error(
+            f"{hook} holds {value} at {path}; JSON has no such number. Keep it in a tensor.", hook
+        )
+    elif not (value is None or isinstance(value, bool | int | float | str)):
+        raise owner.error(
+            f"{hook} holds a value of type {type(value).__name__} at {path}; a checkpoint takes tensors at the top "
+            "and JSON values (texts, numbers, True, False, None, lists, mappings).",
+            hook,
+        )
 
 
-def _guarded(member: Member, hook: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    bound = bind(member.use.as_, member.use.weight, member.use.phase, "host", hook, call)
-    return bound.call(*arguments)
+def _is_tensor(value: object) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import types
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, cast
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import attrs
 
@@ -17,7 +18,7 @@ RESERVED = ("name", "weight", "as", "as_", "start", "stop", "before", "after")
 """Words that a run says about any regularizer; none can be a setting of one."""
 
 
-_PLAIN: Mapping[str, type] = {"bool": bool, "int": Integral, "float": Real, "None": type(None)}
+_PLAIN: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "None": type(None)}
 _WORDS = {"bool": "True or False", "int": "a whole number", "float": "a number", "None": "None"}
 
 
@@ -114,14 +115,30 @@ def check_settings(given: Mapping[str, Any], known: Sequence[Setting], owner: Ow
             )
 
 
+def fits(value: Any, hint: Any) -> bool:
+    """Tell whether a value is of an annotated type: a plain one, a Literal, a union, or a tuple of these.
+
+    A number with a point takes whole ones too; True and False, which are whole numbers for Python, are no numbers.
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in inner)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, one) for one in inner)
+    if origin is tuple and isinstance(value, tuple):
+        each = [inner[0]] * len(value) if inner[1:] == (...,) else inner
+        return len(value) == len(each) and all(map(fits, value, each))
+    if origin is not None:
+        return isinstance(value, origin)
+    if hint in (int, float):
+        return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+    return hint is Any or isinstance(value, hint)
+
+
 def _fits(value: Any, annotation: str) -> bool:
     """Tell whether a value is of an annotated plain type; others are left to the factory."""
     kinds = [_PLAIN.get(part) for part in annotation.split(" | ")]
-    if None in kinds:
-        return True
-    if isinstance(value, bool):  # which is an int for Python, and no number for anyone else
-        return bool in kinds
-    return any(isinstance(value, kind) for kind in kinds if kind is not None)
+    return None in kinds or any(fits(value, kind) for kind in kinds)
 
 
 def _words(annotation: str) -> str:

@@ -1,7 +1,8 @@
-"""What a run says about one regularizer: which, how strong, when, in what order, with what settings."""
+"""What a run says about its regularizers: which, how strong, when, with what settings, and in what order they are."""
 
 from __future__ import annotations
 
+import graphlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ import attrs
 from compatkit.arguments import named
 from compatkit.errors import PluginError, UsageError
 from compatkit.hooks import Phase
+from compatkit.plugins.owners import suggestion
 from compatkit.plugins.settings import plain
 
 _INSTANCE = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?")
@@ -152,3 +154,59 @@ def as_use(said: str | Use | Mapping[str, Any]) -> Use:
     if not all(isinstance(key, str) for key in given):
         raise PluginError(f"Plugin {name!r}: settings are named by texts; got {list(given)!r}.", plugin=name)
     return use(name, **given)
+
+
+def refuse_twins(wanted: Sequence[Use]) -> None:
+    """Refuse two instances of one name.
+
+    Raises:
+        PluginError: With the remedy, ``as_``.
+    """
+    seen: dict[str, Use] = {}
+    for one in wanted:
+        if one.as_ in seen:
+            raise PluginError(
+                f"Two plugins of this run are called {one.as_!r} ({seen[one.as_].name} and {one.name}). "
+                f"Give one another name: use({one.name!r}, as_='{one.as_}_2'), "
+                f"or as = '{one.as_}_2' in a recipe.",
+                plugin=one.name,
+            )
+        seen[one.as_] = one
+
+
+def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
+    """Return the uses by ``before`` and ``after``, then by instance name; never by installation.
+
+    Args:
+        active: Those that take part.
+        dropped: Instances of weight 0; to name them in before or after is no error.
+
+    Raises:
+        PluginError: before or after names no instance of the run, or the order is a circle.
+    """
+    named = {one.as_: one for one in active}
+    earlier: dict[str, set[str]] = {name: set() for name in named}
+    for one in active:
+        for other in (*one.before, *one.after):
+            if other not in named and other not in dropped:
+                raise PluginError(
+                    f"Plugin {one.as_!r}: before or after names {other!r}, which this run does not have."
+                    f"{suggestion(other, named)} Its instances are {', '.join(sorted(named))}.",
+                    plugin=one.name,
+                )
+        for other in named.keys() & set(one.before):
+            earlier[other].add(one.as_)
+        earlier[one.as_] |= named.keys() & set(one.after)
+    try:
+        graphlib.TopologicalSorter(earlier).prepare()
+    except graphlib.CycleError as error:
+        circle = " before ".join(error.args[1])
+        raise PluginError(
+            f"The order of the plugins is a circle: {circle}. Drop one before= or after= of these.",
+            plugin=error.args[1][0],
+        ) from error
+    placed: dict[str, Use] = {}
+    while len(placed) < len(named):
+        name = min(name for name in named if name not in placed and earlier[name] <= placed.keys())
+        placed[name] = named[name]
+    return list(placed.values())

@@ -13,9 +13,7 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.errors import PluginError
-from compatkit.experiments.sweeps.ensembles import Unsuited, refuse
 from compatkit.plugins import RunPlugins
-from compatkit.training.prepare import FitRequest, prepare
 
 
 class Pretrains:
@@ -144,14 +142,6 @@ def test_published_parts_say_it(tmp_path: Path):
     training = registry.manifest("x/a.extractor").training
     assert training["pretraining"] == one.run["pretraining"]
     assert training["initial"] == [one.tasks["a"].initial]
-
-
-def test_runs_trained_at_once_are_refused():
-    with (
-        prepare(FitRequest(quick(steps=1), [task()], ["pretrains"], factories=FACTORIES)) as start,
-        pytest.raises(Unsuited, match="'pretrains' takes part in pretrain, which is called for one run"),
-    ):
-        refuse(start)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files of a recipe: itself, the data sets and the weights that it names."""
+"""Files of a recipe: itself, and the data sets that it names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compatkit.errors import EnvironmentFailure, FormatError, UsageError
+from compatkit.errors import EnvironmentFailure, UsageError
+from compatkit.experiments.recipes.recipe import Recipe, Start, check
 from compatkit.plugins.discovery import providers
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
+
+SWEEP = "sweep"
+"""The table that makes many runs of one recipe; see ``compatkit.experiments.sweeps``."""
 
 
 def parse(file: Path) -> dict[str, Any]:
@@ -43,29 +47,58 @@ def loader(file: Path, root: str | None, download: bool) -> Callable[[Any], Data
     return partial(load_spec, root=root, download=download, providers=providers(), relative_to=file.parent)
 
 
-def check_tensor_file(path: Path, what: str) -> None:
-    """Refuse a file that holds no tensors, before any work and by name.
+def read(
+    path: str | Path,
+    *,
+    root: str | None = None,
+    download: bool = False,
+    prefix: str | None = None,
+    start: Start | None = None,
+    **overrides: Any,
+) -> Recipe:
+    """Read a recipe and load its data sets.
+
+    Everything that can be known without the images is checked first. Paths of data sets and weights are tried
+    relative to the recipe's folder, then as they are.
 
     Args:
-        path: The file.
-        what: What it is to be, for messages.
+        path: TOML file with ``prefix``, ``regularizers``, ``[trainer]``, ``[[tasks]]`` and ``[frozen]``.
+        root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
+        download: Whether torchvision may fetch what is missing.
+        prefix: Wins over the file's.
+        start: ``Registry.task`` of the registry whose components tasks may start from.
+        **overrides: Trainer settings that win over the file's; None is no override.
 
     Raises:
-        UsageError: There is no such file.
-        FormatError: It is no safetensors file: a pickle, a web page, cut short, ...
-        EnvironmentFailure: It cannot be read.
+        UsageError: The file is no TOML, a key is unknown or missing, or a value cannot be used.
+        InvalidName: Prefix and task names do not make valid component names.
+        UnknownName: No plugin or data set of that name is there.
+        DataError: A data set cannot be read.
     """
-    from compatkit.registry.weights.tensorfile import check_header
+    file = Path(path)
+    return check(single(file), file, prefix=prefix, **overrides).load(loader(file, root, download), start)
 
-    try:
-        check_header(path.read_bytes())
-    except FormatError as error:
-        raise FormatError(f"{what} {path}: {error}", subject=path) from error
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+
+def data_sets(path: str | Path, *, root: str | None = None, download: bool = False) -> list[DataSet]:
+    """Return the data sets of a recipe's tasks, in their order; nothing else of it is loaded.
+
+    Arguments and errors are those of ``read``.
+    """
+    file = Path(path)
+    load = loader(file, root, download)
+    return [load(entry["data"]) for entry in check(single(file), file).entries]
+
+
+def single(file: Path) -> dict[str, Any]:
+    """Return the tables of a recipe of one run.
+
+    Raises:
+        UsageError: It is many.
+    """
+    tables = parse(file)
+    if SWEEP in tables:
         raise UsageError(
-            f"{what} {path}: {error.strerror}. Name a safetensors file, relative to the recipe or to the current "
-            "folder.",
-            subject=path,
-        ) from error
-    except OSError as error:
-        raise EnvironmentFailure(f"{what} {path} cannot be read: {error.strerror}.", subject=path) from error
+            f"{file} has a table [{SWEEP}]: it is many runs. Train them with `compatkit sweep {file}`, or leave the "
+            "table out."
+        )
+    return tables

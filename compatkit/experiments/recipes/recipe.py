@@ -1,16 +1,17 @@
-"""A run as it was written down, before and after its data sets are loaded."""
+"""A recipe: its tables, checked as a whole before any data is loaded, and the run that they become."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from compatkit.contracts.manifest import About
-from compatkit.errors import UsageError
-from compatkit.experiments.recipes.values import called, made
+from compatkit.errors import EnvironmentFailure, FormatError, UsageError
+from compatkit.experiments.recipes.values import called, check_values, made, only
+from compatkit.registry.names import check_name
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
@@ -19,10 +20,34 @@ if TYPE_CHECKING:
     from compatkit.training.trainer import Trainer
 
 Start = Callable[..., "Task"]
+TOP = ("prefix", "about", "regularizers", "trainer", "tasks", "frozen")
+TASK = (
+    "name",
+    "data",
+    "backbone",
+    "split",
+    "builder",
+    "kwargs",
+    "size",
+    "weights",
+    "augment",
+    "normalisation",
+    "width",
+    "rest",
+    "own_head",
+    "extractor",
+    "head",
+    "freeze_extractor",
+)
+NEEDED = ("name", "data", "backbone", "split")
+FROM_PARTS = ("extractor", "head")
+"""Keys that name components; the network is then theirs."""
+BESIDE_PARTS = ("name", "data", "augment", "rest", "own_head", "freeze_extractor", *FROM_PARTS)
+"""All that a task which starts from components may say."""
 
 
 @attrs.frozen
-class Frozen:
+class FrozenParts:
     """``[frozen]``: released parts to train against.
 
     Attributes:
@@ -74,7 +99,7 @@ class Recipe:
 
 
 @attrs.frozen(eq=False)
-class Written:
+class CheckedRecipe:
     """A recipe all of whose values are usable; its data sets are not loaded yet.
 
     Attributes:
@@ -87,7 +112,7 @@ class Written:
     trainer: Trainer
     entries: tuple[Mapping[str, Any], ...]
     regularizers: tuple[Use, ...]
-    frozen: Frozen | None
+    frozen: FrozenParts | None
     about: About = attrs.field(factory=About)
 
     def load(self, data: Callable[[Any], DataSet], start: Start | None = None) -> Recipe:
@@ -115,7 +140,7 @@ class Written:
                 raise UsageError(
                     f"{where} starts from components, which a single run does: `compatkit train`. Leave out extractor."
                 )
-        held = self.frozen or Frozen()
+        held = self.frozen or FrozenParts()
         return Recipe(
             self.file,
             self.prefix,
@@ -128,3 +153,159 @@ class Written:
             held.extractor,
             self.about,
         )
+
+
+def check(
+    tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, **overrides: Any
+) -> CheckedRecipe:
+    """Return the recipe that these tables are, once every value is usable; no data set is loaded.
+
+    Args:
+        tables: What ``parse`` returned.
+        file: Where they stand, for messages and relative paths.
+        prefix: Wins over the tables'.
+        **overrides: Trainer settings that win over the tables'; None is no override.
+
+    Raises:
+        UsageError: A key is unknown or missing, or a value cannot be used.
+        InvalidName: Prefix and task names do not make valid component names.
+        UnknownName: No plugin of that name is there.
+    """
+    from compatkit.training.stopping import EarlyStopping
+    from compatkit.training.trainer import Trainer
+
+    only(tables, TOP, f"{file}")
+    _needs(tables, ("trainer", "tasks", *(("prefix",) if prefix is None else ())), f"{file}")
+    prefix = prefix if prefix is not None else tables["prefix"]
+    if not isinstance(prefix, str):
+        raise UsageError(f"{file}: prefix must be a text such as 'digits', got {prefix!r}.")
+    settings = _table(tables["trainer"], "[trainer]", file)
+    settings |= {key: value for key, value in overrides.items() if value is not None}
+    if "stop_early" in settings:
+        table = _table(settings["stop_early"], "[trainer.stop_early]", file)
+        settings["stop_early"] = made(EarlyStopping, table, f"{file}: [trainer.stop_early]")
+    trainer = made(Trainer, settings, f"{file}: [trainer]")
+    entries = _entries(tables["tasks"], prefix, file)
+    regularizers = _regularizers(tables.get("regularizers", []), file)
+    frozen = None
+    if "frozen" in tables:
+        frozen = made(FrozenParts, _table(tables["frozen"], "[frozen]", file), f"{file}: [frozen]")
+        named = frozen.heads is not None or frozen.head is not None or frozen.extractor is not None
+        if not named and not any(entry.get("freeze_extractor") for entry in entries):
+            raise UsageError(
+                f"{file}: [frozen] names what does not move: heads (a pattern), head, or extractor; or some task has "
+                "freeze_extractor = true."
+            )
+    kept = tuple(_with_weights(entry, file) for entry in entries)
+    about = made(About, _table(tables.get("about", {}), "[about]", file), f"{file}: [about]")
+    if wrong := [key for key, value in about.tags.items() if not isinstance(value, str)]:
+        raise UsageError(
+            f"{file}: [about]: the tag {wrong[0]!r} must be a text, got {about.tags[wrong[0]]!r:.100}."
+        )
+    return CheckedRecipe(file, prefix, trainer, kept, regularizers, frozen, about)
+
+
+def _entries(tasks: Any, prefix: str, file: Path) -> list[dict[str, Any]]:
+    """Return the tables of the tasks once their keys, names and values are valid; data sets are not loaded yet."""
+    from compatkit.training.task import Task
+
+    if not isinstance(tasks, list) or not tasks:
+        raise UsageError(
+            f"{file}: write each task as a table of its own under [[tasks]]; got {tasks!r:.100}."
+        )
+    entries = [_table(task, "each of [[tasks]]", file) for task in tasks]
+    for entry in entries:
+        where = called(entry, file)
+        only(entry, TASK, where)
+        if any(key in entry for key in FROM_PARTS):
+            _check_parts(entry, where)
+        else:
+            _needs(entry, NEEDED, where)
+        values = {key: value for key, value in entry.items() if key not in ("data", *FROM_PARTS)}
+        check_values(Task, values, where, later=("data", "backbone", "split"))
+        check_name(f"{prefix}/{entry['name']}.extractor")
+    names = [entry["name"] for entry in entries]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{file}: two tasks are named {twice[0]!r}; give each its own name.")
+    return entries
+
+
+def _check_parts(entry: Mapping[str, Any], where: str) -> None:
+    """Refuse what a task that starts from components cannot say, or must."""
+    more = [key for key in entry if key not in BESIDE_PARTS]
+    if more or "extractor" not in entry:
+        raise UsageError(
+            f"{where} starts from components: it names an extractor, may name a head, and says nothing of what these "
+            f"bring; got {', '.join(more) or 'no extractor'}. Allowed are {', '.join(BESIDE_PARTS)}."
+        )
+    for key in FROM_PARTS:
+        if not isinstance(entry.get(key, ""), str):
+            raise UsageError(f"{where}: {key} must be the name of a component, got {entry[key]!r:.100}.")
+
+
+def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Return the table of a task with the path of its weights found and the file looked at."""
+    weights = entry.get("weights")
+    if not isinstance(weights, str) or weights == "pretrained":
+        return entry
+    path = file.parent / weights if (file.parent / weights).exists() else Path(weights)
+    check_tensor_file(path, f"{called(entry, file)}: weights")
+    return {**entry, "weights": str(path)}
+
+
+def _regularizers(said: Any, file: Path) -> tuple[Use, ...]:
+    """Return what a run uses; every plugin must be installed, and none is imported yet."""
+    from compatkit.plugins import as_use, names
+    from compatkit.plugins.discovery import require
+
+    if not isinstance(said, list):
+        raise UsageError(
+            f"{file}: regularizers must be a list of names or tables, such as ['identical_init', 'dcc']; got "
+            f"{said!r:.100}. There are {', '.join(names('regularizers'))}."
+        )
+    uses = tuple(as_use(one) for one in said)
+    for one in uses:
+        require("regularizers", one.name)
+    return uses
+
+
+def _table(value: Any, name: str, file: Path) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{file}: {name} must be a table, got {type(value).__name__} {value!r:.100}.")
+    return dict(value)
+
+
+def _needs(table: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
+    if missing := [key for key in keys if key not in table]:
+        raise UsageError(
+            f"{where} lacks {', '.join(missing)}. A recipe has a prefix, a table [trainer] with the steps, and for "
+            f"each network a table [[tasks]] with {', '.join(NEEDED)}."
+        )
+
+
+def check_tensor_file(path: Path, what: str) -> None:
+    """Refuse a file that holds no tensors, before any work and by name.
+
+    Args:
+        path: The file.
+        what: What it is to be, for messages.
+
+    Raises:
+        UsageError: There is no such file.
+        FormatError: It is no safetensors file: a pickle, a web page, cut short, ...
+        EnvironmentFailure: It cannot be read.
+    """
+    from compatkit.registry.weights.tensorfile import check_header
+
+    try:
+        check_header(path.read_bytes())
+    except FormatError as error:
+        raise FormatError(f"{what} {path}: {error}", subject=path) from error
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise UsageError(
+            f"{what} {path}: {error.strerror}. Name a safetensors file, relative to the recipe or to the current "
+            "folder.",
+            subject=path,
+        ) from error
+    except OSError as error:
+        raise EnvironmentFailure(f"{what} {path} cannot be read: {error.strerror}.", subject=path) from error

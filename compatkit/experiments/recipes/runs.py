@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from compatkit.contracts.codec import digest, dumps, loads
+from compatkit.contracts.codec import digest, dumps
 from compatkit.errors import FormatError, UsageError
-from compatkit.experiments.recipes.files import loader
-from compatkit.experiments.recipes.reading import single
-from compatkit.experiments.recipes.recipe import Recipe, Start
-from compatkit.experiments.recipes.tables import check
+from compatkit.experiments.folders import holds, made, read_json
+from compatkit.experiments.recipes.files import loader, single
+from compatkit.experiments.recipes.recipe import Recipe, Start, check
 from compatkit.registry.disk import replace_file
-from compatkit.registry.os_errors import environment
 
 NOTE, STATE = "run.json", "state.safetensors"
 """Says of a folder that a run is kept in it, and what was started; what the run goes on from."""
@@ -71,19 +69,16 @@ class Started:
             EnvironmentFailure: It cannot be read.
         """
         path = folder / NOTE
-        with environment("read", path):
-            if not path.is_file():
-                raise UsageError(
-                    f"No run is kept in {str(folder)!r}. Name the folder that `compatkit train` printed, such as "
-                    "parts-runs/mnist_usps-1a2b3c4d.",
-                    subject=folder,
-                )
-            data = path.read_bytes()
         try:
-            value = loads(data, what=str(path))
-            return cls(**{key: one for key, one in value.items() if key not in ("schema", "kind")})
+            if (value := read_json(path)) is not None:
+                return cls(**{key: one for key, one in value.items() if key not in ("schema", "kind")})
         except (FormatError, TypeError, AttributeError) as error:
             raise FormatError(f"{path} does not say what was started: {error}", subject=path) from error
+        raise UsageError(
+            f"No run is kept in {str(folder)!r}. Name the folder that `compatkit train` printed, such as "
+            "parts-runs/mnist_usps-1a2b3c4d.",
+            subject=folder,
+        )
 
     def write(self, folder: Path) -> None:
         """Say in a folder what was started.
@@ -126,25 +121,16 @@ class Started:
             UsageError: The folder holds other files.
             EnvironmentFailure: It cannot be made or written.
         """
-        above = next(one for one in (folder, *folder.parents) if one.exists())
-        with environment("make", folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()) and not (folder / NOTE).exists():
-                raise UsageError(
-                    f"{folder} holds other files and no run; name another folder (--out).", subject=folder
-                )
-        self.write(folder)
-        try:
-            yield
-        except BaseException:
-            if above != folder and not (folder / STATE).exists():
-                with suppress(OSError):  # a folder above holds something by now
-                    (folder / NOTE).unlink()
-                    for one in (folder, *folder.parents):
-                        if one == above:
-                            break
-                        one.rmdir()
-            raise
+        new = not folder.exists()
+        holds(folder, NOTE, "run")
+        with made(folder):
+            self.write(folder)
+            try:
+                yield
+            except BaseException:
+                if new and not (folder / STATE).exists():
+                    (folder / NOTE).unlink(missing_ok=True)
+                raise
 
     def again(self) -> str:
         """Return the command that started it, quoted for the shell."""

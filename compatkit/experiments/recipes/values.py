@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import types
 from collections.abc import Iterable, Mapping
@@ -12,6 +11,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import attrs
 
 from compatkit.errors import UsageError
+from compatkit.plugins.owners import suggestion
+from compatkit.plugins.settings import fits
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
@@ -43,7 +44,7 @@ def check_values(
     values = {}
     for name, value in given.items():
         value = tuple(value) if isinstance(value, list) else value
-        if not _fits(value, hints[name]):
+        if not fits(value, hints[name]):
             raise UsageError(
                 f"{where}: {name} must be {_said(hints[name])}, got {given[name]!r:.100}.{_near(value, hints[name])}"
             )
@@ -62,9 +63,9 @@ def only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     names = list(known)
     for key in table:
         if key not in names:
-            near = difflib.get_close_matches(key, names, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"{where} has the unknown key {key!r}.{hint} Known are {', '.join(names)}.")
+            raise UsageError(
+                f"{where} has the unknown key {key!r}.{suggestion(key, names)} Known are {', '.join(names)}."
+            )
 
 
 def called(entry: Mapping[str, Any], file: Path) -> str:
@@ -87,31 +88,6 @@ def made(kind: type, settings: Mapping[str, Any], where: str) -> Any:
         raise UsageError(f"{where}: {error.args[0] if error.args else error}") from error
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type; types that TOML cannot write down fit only themselves."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return any(type(value) is type(one) and value == one for one in arguments)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, one) for one in arguments)
-    if origin is tuple:
-        inner = (
-            [arguments[0]] * len(value) if arguments[1:] == (...,) and isinstance(value, tuple) else arguments
-        )
-        return (
-            isinstance(value, tuple)
-            and len(value) == len(inner)
-            and all(_fits(one, kind) for one, kind in zip(value, inner, strict=True))
-        )
-    if origin is not None:
-        return isinstance(value, origin)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return hint is Any or isinstance(value, hint)
-
-
 def _said(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
@@ -131,5 +107,4 @@ def _near(value: Any, hint: Any) -> str:
     choices = [
         one for part in (hint, *get_args(hint)) if get_origin(part) is Literal for one in get_args(part)
     ]
-    near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
-    return f" Did you mean {near[0]!r}?" if near else ""
+    return suggestion(value, choices) if isinstance(value, str) else ""

@@ -1,10 +1,12 @@
-"""Studies by their number: those that installed packages offer, found like any other plugin."""
+"""Studies by their number, found like any other plugin; the arms and settings that are asked of one."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 
@@ -14,10 +16,11 @@ from compatkit.experiments.studies.study import Study
 from compatkit.plugins.owners import Owner
 
 KIND = "studies"
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list"}
 
 
 @attrs.frozen(eq=False)
-class Found:
+class InstalledStudy:
     """A study with its number and whose it is."""
 
     number: str
@@ -30,7 +33,7 @@ def numbers() -> list[str]:
     return sorted(plugins.names(KIND), key=_order)
 
 
-def find(number: str) -> Found:
+def find(number: str) -> InstalledStudy:
     """Import the study of this number.
 
     Raises:
@@ -50,12 +53,12 @@ def find(number: str) -> Found:
         raise offer.owner.error(
             f"its factory gives {type_of(study)}; a study is a compatkit.experiments.studies.Study."
         )
-    return Found(number, study, offer.owner)
+    return InstalledStudy(number, study, offer.owner)
 
 
-def find_all() -> tuple[list[Found], dict[str, CompatkitError]]:
+def find_all() -> tuple[list[InstalledStudy], dict[str, CompatkitError]]:
     """Import every installed study; return those that can be used, and by number why the others cannot."""
-    found: list[Found] = []
+    found: list[InstalledStudy] = []
     broken: dict[str, CompatkitError] = {}
     for number in numbers():
         try:
@@ -65,7 +68,7 @@ def find_all() -> tuple[list[Found], dict[str, CompatkitError]]:
     return found, broken
 
 
-def arms_of(found: Found, asked: Iterable[str]) -> tuple[str, ...]:
+def arms_of(found: InstalledStudy, asked: Iterable[str]) -> tuple[str, ...]:
     """Return the arms asked for, in the study's order; all of them where none are asked for.
 
     Raises:
@@ -94,3 +97,64 @@ def _order(number: str) -> list[tuple[float, str]]:
     """Return a key by which 0.1b comes after 0.1 and before 0.2, and words after numbers."""
     parts = (re.fullmatch(r"(\d*)(.*)", part) for part in number.split("."))
     return [(float(one[1] or "inf"), one[2]) for one in parts if one is not None]
+
+
+def settings_of(found: InstalledStudy, size: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the settings of a study at a size.
+
+    Args:
+        found: The study.
+        size: One of its sizes.
+        changes: Values in place of the size's, of the same types.
+
+    Raises:
+        UsageError: The size or a setting is unknown, or a value is of another type.
+    """
+    sizes = found.study.sizes
+    if size not in sizes:
+        raise UsageError(
+            f"Study {found.number} has no size {size!r}.{near(size, sizes)} Its sizes are {', '.join(sizes)}.",
+            subject=size,
+        )
+    settings = {name: _plain(value) for name, value in sizes[size].items()}
+    for name, value in (changes or {}).items():
+        if name not in settings:
+            raise UsageError(
+                f"Study {found.number} has no setting {name!r}.{near(name, settings)} At size {size!r} there are "
+                f"{', '.join(f'{key}={one}' for key, one in settings.items())}.",
+                subject=name,
+            )
+        settings[name] = _like(value, settings[name], f"Study {found.number}: the setting {name!r}")
+    return settings
+
+
+def read_changes(texts: Iterable[str]) -> dict[str, Any]:
+    """Return ``NAME=VALUE`` as names and values: written as in TOML, or a bare text.
+
+    Raises:
+        UsageError: There is no ``=``.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"A setting is changed by NAME=VALUE, such as steps=100; got {text!r}.")
+        try:
+            found[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[name.strip()] = value.strip()
+    return found
+
+
+def _like(value: Any, example: Any, what: str) -> Any:
+    """Return the value, of the type of the one that it replaces."""
+    value, kind = _plain(value), type(example)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise UsageError(f"{what} is {_WORDS.get(kind, kind.__name__)}, such as {example!r}; got {value!r}.")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ FILE = "runs.jsonl"
 
 
 @attrs.frozen(kw_only=True)
-class Record:
+class StudyRecord:
     """One run that is done.
 
     Attributes:
@@ -66,26 +65,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-@contextmanager
-def folder(path: str | Path) -> Iterator[Path]:
-    """Make a folder, so that one that cannot be written is found before the first run; if nothing came in, it goes.
-
-    Raises:
-        EnvironmentFailure: It cannot be made.
-    """
-    made = Path(path)
-    new = not made.exists()
-    with environment("write", made):
-        made.mkdir(parents=True, exist_ok=True)
-    try:
-        yield made
-    finally:
-        if new:
-            with suppress(OSError):  # not empty
-                made.rmdir()
-
-
-def read(folder: Path) -> list[Record]:
+def read(folder: Path) -> list[StudyRecord]:
     """Return the runs that a folder holds; half a line at the end, of a run that was killed, is cut off.
 
     Raises:
@@ -104,7 +84,7 @@ def read(folder: Path) -> list[Record]:
     return [_parsed(line, number, path) for number, line in enumerate(whole.splitlines(), 1)]
 
 
-def append(folder: Path, record: Record) -> None:
+def append(folder: Path, record: StudyRecord) -> None:
     """Add a run that is done.
 
     Raises:
@@ -118,13 +98,13 @@ def append(folder: Path, record: Record) -> None:
         os.fsync(file.fileno())
 
 
-def replace(folder: Path, records: Sequence[Record]) -> None:
+def replace(folder: Path, records: Sequence[StudyRecord]) -> None:
     """Keep only these runs."""
     lines = (json.dumps(attrs.asdict(one, recurse=False), allow_nan=False) for one in records)
     write(folder / FILE, "".join(f"{line}\n" for line in lines))
 
 
-def _parsed(line: bytes, number: int, path: Path) -> Record:
+def _parsed(line: bytes, number: int, path: Path) -> StudyRecord:
     try:
         value = json.loads(line)
     except ValueError as error:
@@ -134,7 +114,7 @@ def _parsed(line: bytes, number: int, path: Path) -> Record:
     wrong = [name for name, kind in _KINDS.items() if not isinstance(value[name], kind)]
     if wrong:
         raise _damaged(path, number, f"holds a {wrong[0]} that is none: {value[wrong[0]]!r:.80}")
-    return Record(**value)
+    return StudyRecord(**value)
 
 
 def _damaged(path: Path, number: int, what: str) -> FormatError:

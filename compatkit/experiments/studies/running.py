@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from compatkit.errors import UsageError, type_of
+from compatkit.experiments.folders import made
 from compatkit.experiments.studies import records
-from compatkit.experiments.studies.finding import Found, arms_of, find
-from compatkit.experiments.studies.records import Record
-from compatkit.experiments.studies.results import Results
+from compatkit.experiments.studies.finding import InstalledStudy, arms_of, find, settings_of
+from compatkit.experiments.studies.records import StudyRecord
+from compatkit.experiments.studies.results import Results, render
 from compatkit.experiments.studies.runs import Run, Shelf
-from compatkit.experiments.studies.settings import settings_of
 from compatkit.experiments.studies.study import CPU, Outcome
 from compatkit.reports.writing import write
 
@@ -65,7 +65,8 @@ def carry_out(
         raise UsageError(f"A study needs at least one seed, got {seeds}.")
     found = find(number)
     settings, chosen = settings_of(found, size, changes), arms_of(found, arms)
-    with records.folder(out) as folder:
+    folder = Path(out)
+    with made(folder):
         done = _kept(folder, {"study": number, "size": size, **settings}, anew, say)
         shelf = Shelf(number, data, _seen(done.values()), folder)
         wanted = [(arm, seed) for seed in range(seeds) for arm in chosen]
@@ -93,7 +94,7 @@ def carry_out(
         return _told(results, folder)
 
 
-def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[tuple[str, int], Record]:
+def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[tuple[str, int], StudyRecord]:
     """Return the runs of this plan that a folder holds; others are refused, or dropped.
 
     Raises:
@@ -124,7 +125,7 @@ def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[t
     return {(one.arm, one.seed): one for one in there}
 
 
-def _seen(kept: Iterable[Record]) -> dict[str, str]:
+def _seen(kept: Iterable[StudyRecord]) -> dict[str, str]:
     """Return the digests of the images that runs were made with, by split."""
     return {split: digest for one in kept for split, digest in one.data.items()}
 
@@ -134,7 +135,7 @@ def _runs(runs: int) -> str:
     return "1 run" if runs == 1 else f"{runs} runs"
 
 
-def _made(found: Found, run: Run, size: str) -> Record:
+def _made(found: InstalledStudy, run: Run, size: str) -> StudyRecord:
     """Make one run."""
     import torch
 
@@ -151,7 +152,7 @@ def _made(found: Found, run: Run, size: str) -> Record:
     versions |= {owner: found.owner.version or "unknown", "python": platform.python_version()}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     machine = {"processor": platform.machine(), "device": device, "threads": torch.get_num_threads()}
-    return Record(
+    return StudyRecord(
         study=run.study,
         size=size,
         arm=run.arm,
@@ -169,17 +170,17 @@ def _made(found: Found, run: Run, size: str) -> Record:
 
 def _told(results: Results, folder: Path) -> dict[str, Any]:
     """Write figures, table and document; return the document."""
-    from compatkit.experiments.studies import figures, table
+    from compatkit.experiments.studies.figures import draw
 
-    pictures = figures.draw(results, folder)
-    write(folder / TABLE, table.render(results, pictures))
+    pictures = draw(results, folder)
+    write(folder / TABLE, render(results, pictures))
     document = results.to_json([TABLE, *pictures, records.FILE])
     write(folder / RESULTS, json.dumps(document, indent=2, allow_nan=False) + "\n")
     return document
 
 
 def _command(
-    found: Found, seeds: int, size: str, arms: Sequence[str], settings: Mapping[str, Any], data: bool
+    found: InstalledStudy, seeds: int, size: str, arms: Sequence[str], settings: Mapping[str, Any], data: bool
 ) -> str:
     """Return the command that makes the same again, folders by the words DIR and OUT."""
     words = ["compatkit", "study", "run", found.number, "--seeds", str(seeds), "--size", size]
@@ -192,6 +193,6 @@ def _command(
     return shlex.join([*words, *(["--data", "DIR"] if data else []), "--out", "OUT"])
 
 
-def _line(record: Record) -> str:
+def _line(record: StudyRecord) -> str:
     said = ", ".join(f"{name} {value:.3f}" for name, value in record.values.items() if value is not None)
     return f"seed {record.seed} {record.arm:<12} {record.seconds:7.1f} s  {said}"

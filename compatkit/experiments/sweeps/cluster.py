@@ -13,8 +13,8 @@ import attrs
 from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import CompatkitError, EnvironmentFailure, MissingDependency
 from compatkit.experiments.sweeps import records
-from compatkit.experiments.sweeps.orders import Bench, Order, carry_out
-from compatkit.experiments.sweeps.records import Record
+from compatkit.experiments.sweeps.jobs import DataCache, Job, carry_out
+from compatkit.experiments.sweeps.records import RunRecord
 
 VARIABLES = (
     "HF_HUB_OFFLINE",
@@ -36,15 +36,15 @@ def check_installed() -> None:
 
 
 def cluster(
-    orders: Sequence[Order], workers: int | None, threads: int, each: Callable[[Record], None]
+    jobs: Sequence[Job], workers: int | None, threads: int, each: Callable[[RunRecord], None]
 ) -> None:
-    """Carry out ``orders`` on the cluster that this process is connected to.
+    """Carry out ``jobs`` on the cluster that this process is connected to.
 
     Where it is connected to none, the one that RAY_ADDRESS names is taken, else one is started here and ended again.
     Registry, recipe, data sets and the sweep's folder must have the same paths on all machines.
 
     Args:
-        orders: Runs.
+        jobs: Runs.
         workers: Runs at a time; None takes what the cluster has room for.
         threads: That each computes with, and processors that it reserves.
         each: Called with the record of every run as soon as it has ended.
@@ -67,24 +67,24 @@ def cluster(
                 f"The cluster of RAY_ADDRESS={os.environ.get('RAY_ADDRESS', '')!r} cannot be reached: {error}"
             ) from error
     try:
-        _collect(ray, orders, workers, threads, each)
+        _collect(ray, jobs, workers, threads, each)
     finally:
         if ours:
             ray.shutdown()
 
 
 def _collect(
-    ray: Any, orders: Sequence[Order], workers: int | None, threads: int, each: Callable[[Record], None]
+    ray: Any, jobs: Sequence[Job], workers: int | None, threads: int, each: Callable[[RunRecord], None]
 ) -> None:
     told = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     # A run that fails is told of, not tried again behind the back of whoever asked.
     task = ray.remote(num_cpus=threads, max_retries=0)(_work)
-    waiting, running = list(reversed(orders)), dict[Any, Order]()
+    waiting, running = list(reversed(jobs)), dict[Any, Job]()
     try:
         while waiting or running:
             while waiting and (workers is None or len(running) < workers):
-                order = waiting.pop()
-                running[task.remote(order.dumps(), threads, told)] = order
+                job = waiting.pop()
+                running[task.remote(job.dumps(), threads, told)] = job
             ready, _ = ray.wait(list(running), num_returns=1)
             for one in ready:
                 each(_record(ray, one, running.pop(one)))
@@ -93,19 +93,19 @@ def _collect(
             ray.cancel(one, force=True)
 
 
-def _record(ray: Any, one: Any, order: Order) -> Record:
+def _record(ray: Any, one: Any, job: Job) -> RunRecord:
     """Return the record that a task gave back, or what became of it; keep it where its worker could not."""
     try:
         text = ray.get(one)
-        record = Record.from_json(loads(text.encode(), what=f"the record of {order.run}"), order.run)
+        record = RunRecord.from_json(loads(text.encode(), what=f"the record of {job.run}"), job.run)
     except ray.exceptions.RayError as error:
         first = str(error).strip().splitlines()[0]
-        record = order.begun().failed(
+        record = job.begun().failed(
             EnvironmentFailure(f"The worker of this run is gone ({type(error).__name__}: {first}).")
         )
-    folder = Path(order.folder)
+    folder = Path(job.folder)
     try:
-        if records.read(folder, order.run) != record:
+        if records.read(folder, job.run) != record:
             records.write(folder, record)
     except CompatkitError as error:
         return record if record.state == "failed" else record.failed(error)
@@ -113,20 +113,20 @@ def _record(ray: Any, one: Any, order: Order) -> Record:
 
 
 def _work(line: str, threads: int, variables: Mapping[str, str]) -> str:
-    """Carry out an order in a worker; text comes in and goes out."""
+    """Carry out a job in a worker; text comes in and goes out."""
     import torch
 
     os.environ.update(variables)  # timm and the plugins, which read them, are imported later
     torch.set_num_threads(threads)
-    order = Order.loads(line)
-    record = carry_out(order, _bench())
+    job = Job.loads(line)
+    record = carry_out(job, _cache())
     return dumps(attrs.evolve(record, threads=threads).to_json()).decode()
 
 
 @functools.cache
-def _bench() -> Bench:
-    """Return this process's bench; a worker carries out many runs."""
-    return Bench()
+def _cache() -> DataCache:
+    """Return this process's cache; a worker carries out many runs."""
+    return DataCache()
 
 
 def _ray() -> Any:

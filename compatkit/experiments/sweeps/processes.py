@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO
 
@@ -18,21 +19,21 @@ import attrs
 
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
 from compatkit.experiments.sweeps import records
-from compatkit.experiments.sweeps.orders import Order
-from compatkit.experiments.sweeps.records import Record
+from compatkit.experiments.sweeps.jobs import DataCache, Job, carry_out
+from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.registry.os_errors import environment
 
 TOLD = 600
 """Characters of what a process printed last that are told when it dies."""
 THREADS = ("OMP", "MKL", "OPENBLAS")
-Each = Callable[[Record], None]
+Each = Callable[[RunRecord], None]
 
 
-def processes(orders: Sequence[Order], workers: int, threads: int, each: Each) -> None:
-    """Carry out ``orders`` by ``workers`` fresh processes; nothing is forked, and nothing but text is handed over.
+def processes(jobs: Sequence[Job], workers: int, threads: int, each: Each) -> None:
+    """Carry out ``jobs`` by ``workers`` fresh processes; nothing is forked, and nothing but text is handed over.
 
     Args:
-        orders: Runs.
+        jobs: Runs.
         workers: Processes at a time.
         threads: That each computes with.
         each: Called here, in the caller's thread, with the record of every run as soon as it has ended.
@@ -40,15 +41,15 @@ def processes(orders: Sequence[Order], workers: int, threads: int, each: Each) -
     Raises:
         EnvironmentFailure: No process can be started.
     """
-    waiting: queue.SimpleQueue[Order] = queue.SimpleQueue()
-    for order in orders:
-        waiting.put(order)
-    ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
-    crew = [_Worker(threads, waiting, ended) for _ in range(min(workers, len(orders)))]
+    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    for job in jobs:
+        waiting.put(job)
+    ended: queue.SimpleQueue[RunRecord | BaseException] = queue.SimpleQueue()
+    crew = [_Worker(threads, waiting, ended) for _ in range(min(workers, len(jobs)))]
     try:
         for one in crew:
             one.thread.start()
-        for _ in orders:
+        for _ in jobs:
             record = ended.get()
             if isinstance(record, BaseException):
                 raise record
@@ -61,13 +62,13 @@ def processes(orders: Sequence[Order], workers: int, threads: int, each: Each) -
 
 
 class _Worker:
-    """Hands orders to one process at a time, and starts another where it died."""
+    """Hands jobs to one process at a time, and starts another where it died."""
 
     def __init__(
         self,
         threads: int,
-        waiting: queue.SimpleQueue[Order],
-        ended: queue.SimpleQueue[Record | BaseException],
+        waiting: queue.SimpleQueue[Job],
+        ended: queue.SimpleQueue[RunRecord | BaseException],
     ) -> None:
         self.thread = threading.Thread(target=self._work, daemon=True)
         self._threads, self._waiting, self._ended = threads, waiting, ended
@@ -76,7 +77,7 @@ class _Worker:
         self._stopped = False
 
     def _work(self) -> None:
-        """Work until there is no order left."""
+        """Work until there is no job left."""
         try:
             while not self._stopped:
                 self._ended.put(self._done(self._waiting.get_nowait()))
@@ -99,31 +100,31 @@ class _Worker:
         if child is not None:
             for pipe in (child.stdin, child.stdout):
                 if pipe is not None:
-                    with suppress(OSError):  # it may be dead, with an order in the pipe
+                    with suppress(OSError):  # it may be dead, with a job in the pipe
                         pipe.close()
             child.wait()
         if self._printed is not None:
             self._printed.close()
             self._printed = None
 
-    def _done(self, order: Order) -> Record:
+    def _done(self, job: Job) -> RunRecord:
         """Return the record of a run that its process carried out, or did not survive."""
         if self._child is None:
-            self._child = self._launched(Path(order.folder))
+            self._child = self._launched(Path(job.folder))
         child = self._child
         if self._stopped:
             child.kill()
         told = ""
         if child.stdin is not None and child.stdout is not None:
             with suppress(OSError):  # a process that is gone is told of below
-                print(order.dumps(), file=child.stdin, flush=True)
+                print(job.dumps(), file=child.stdin, flush=True)
                 told = child.stdout.readline()
-        if told.strip() == order.run:
-            return _read(order)
-        record = attrs.evolve(order.begun(), threads=self._threads).failed(self._death(child.wait()))
+        if told.strip() == job.run:
+            return _read(job)
+        record = attrs.evolve(job.begun(), threads=self._threads).failed(self._death(child.wait()))
         self._leave()
         with suppress(CompatkitError):  # the sweep tells of it all the same
-            records.write(Path(order.folder), record)
+            records.write(Path(job.folder), record)
         return record
 
     def _launched(self, folder: Path) -> subprocess.Popen[str]:
@@ -132,7 +133,7 @@ class _Worker:
         self._printed = tempfile.TemporaryFile()
         with environment("start a process beside", folder):
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "compatkit.experiments.sweeps.child", str(self._threads)],
+                [sys.executable, "-P", "-m", "compatkit.experiments.sweeps.processes", str(self._threads)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._printed,
@@ -155,13 +156,35 @@ class _Worker:
         return EnvironmentFailure(f"The process of this run ended by {how} before the run did.{hint}{last}")
 
 
-def _read(order: Order) -> Record:
+def _read(job: Job) -> RunRecord:
     try:
-        record = records.read(Path(order.folder), order.run)
+        record = records.read(Path(job.folder), job.run)
     except (IntegrityError, EnvironmentFailure) as error:
-        return order.begun().failed(error)
-    if record is None or record.plan != order.plan:
-        return order.begun().failed(
+        return job.begun().failed(error)
+    if record is None or record.plan != job.plan:
+        return job.begun().failed(
             EnvironmentFailure("Its record was removed by somebody while the sweep ran.")
         )
     return record
+
+
+def main(words: Sequence[str]) -> None:
+    """Carry out runs in this process: a job a line comes in, the run's name goes out when its record is kept.
+
+    It ends when no job comes any more; the one argument is the number of threads.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a plugin prints is no answer
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what was printed before a kill is to be told
+    import torch
+
+    torch.set_num_threads(int(words[0]))
+    cache = DataCache()
+    for line in sys.stdin:
+        record = carry_out(Job.loads(line), cache)
+        print(record.run, file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

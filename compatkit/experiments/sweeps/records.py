@@ -1,26 +1,33 @@
-"""What is kept of each run beside the registry: one small file, replaced atomically, by which a sweep goes on."""
+"""The folder of a sweep: a note of what it is, a record of each run, and which runs still have to be made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
 
-from compatkit.contracts.codec import dumps, loads
-from compatkit.errors import CompatkitError, FormatError
+from compatkit.components.workspace import Registry
+from compatkit.contracts.codec import dumps
+from compatkit.errors import CompatkitError, FormatError, NotFound, UsageError
+from compatkit.experiments.folders import holds, read_json
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
 from compatkit.reports.document import SCHEMA as MATRIX
 from compatkit.reports.matrix import Matrix
 
+if TYPE_CHECKING:
+    from compatkit.experiments.sweeps.jobs import Job
+
 SCHEMA = 1
+NOTE = "sweep.json"
+"""Says of a folder that a sweep is kept in it, and what was chosen for it."""
 State = Literal["begun", "done", "failed"]
 
 
 @attrs.frozen(kw_only=True)
-class Record:
+class RunRecord:
     """One run of a sweep.
 
     Attributes:
@@ -57,7 +64,7 @@ class Record:
         """Return its matrix."""
         return None if self.matrix is None else Matrix.from_json(dumps(self.matrix))
 
-    def failed(self, error: BaseException) -> Record:
+    def failed(self, error: BaseException) -> RunRecord:
         """Return the record of the same run, ended by ``error``."""
         if isinstance(error, CompatkitError):
             code, reason = error.code, str(error)
@@ -72,7 +79,7 @@ class Record:
         return {"schema": SCHEMA, "kind": "sweep-run", **attrs.asdict(self, recurse=False)}
 
     @classmethod
-    def from_json(cls, value: Any, what: str) -> Record:
+    def from_json(cls, value: Any, what: str) -> RunRecord:
         """Read what ``to_json`` wrote.
 
         Raises:
@@ -110,7 +117,7 @@ def checkpoint(folder: Path, run: str) -> Path:
     return folder / f"{run}.safetensors"
 
 
-def write(folder: Path, record: Record) -> None:
+def write(folder: Path, record: RunRecord) -> None:
     """Keep a record.
 
     Raises:
@@ -119,7 +126,7 @@ def write(folder: Path, record: Record) -> None:
     replace_file(place(folder, record.run), dumps(record.to_json()))
 
 
-def read(folder: Path, run: str) -> Record | None:
+def read(folder: Path, run: str) -> RunRecord | None:
     """Return the record of a run, None if there is none.
 
     Raises:
@@ -127,8 +134,104 @@ def read(folder: Path, run: str) -> Record | None:
         EnvironmentFailure: It cannot be read.
     """
     path = place(folder, run)
-    with environment("read", path):
-        if not path.exists():
-            return None
-        data = path.read_bytes()
-    return Record.from_json(loads(data, what=str(path)), str(path))
+    value = read_json(path)
+    return None if value is None else RunRecord.from_json(value, str(path))
+
+
+@attrs.frozen
+class Resumed:
+    """What an earlier call left.
+
+    Attributes:
+        taken: Records of runs that are done and of the same plan, by name.
+        todo: Runs that have to be made, or made to their end.
+        notes: Why something is done again.
+    """
+
+    taken: Mapping[str, RunRecord]
+    todo: Sequence[Job]
+    notes: Sequence[str]
+
+
+def beside(registry: Path, recipe: Path) -> Path:
+    """Return the folder of a recipe's sweep where none is named: next to the registry."""
+    return registry.with_name(f"{registry.name}-sweeps") / recipe.stem
+
+
+def check_folder(folder: Path, resume: bool) -> None:
+    """Refuse a folder that holds anything but the sweep that is to go on.
+
+    Raises:
+        UsageError: It holds other files, or a sweep and ``resume`` is False.
+        EnvironmentFailure: It cannot be read.
+    """
+    if holds(folder, NOTE, "sweep") and not resume:
+        raise UsageError(
+            f"{folder} holds a sweep already. Go on with it (--resume), or name another folder (--out).",
+            subject=folder,
+        )
+
+
+def write_note(
+    folder: Path, recipe: Path, axes: Mapping[str, Sequence[Any]], choice: Mapping[str, Any]
+) -> None:
+    """Make the folder and say what is kept in it.
+
+    Raises:
+        EnvironmentFailure: It cannot be made or written.
+    """
+    with environment("make", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    kept = {"schema": 1, "kind": "sweep", "recipe": recipe.name, "axes": dict(axes), "choice": dict(choice)}
+    replace_file(folder / NOTE, dumps(kept))
+
+
+def sort(jobs: Sequence[Job], folder: Path, registry: Registry | None) -> Resumed:
+    """Tell the runs that are done from those to make; what belongs to another plan is done again.
+
+    Args:
+        jobs: All runs with their plans.
+        folder: Of the sweep.
+        registry: Where the parts of finished runs must be; None where there is none yet.
+    """
+    taken: dict[str, RunRecord] = {}
+    todo: list[Job] = []
+    notes: list[str] = []
+    for job in jobs:
+        record, why = _held(job, folder, registry)
+        if record is not None and not why:
+            taken[job.run] = record
+            continue
+        todo.append(job)
+        if why:
+            notes.append(f"{job.run} {why}")
+        if record is None or record.plan != job.plan:
+            checkpoint(folder, job.run).unlink(missing_ok=True)
+    return Resumed(taken, todo, notes)
+
+
+def _held(job: Job, folder: Path, registry: Registry | None) -> tuple[RunRecord | None, str]:
+    """Return the record of a run, and why it is made again; no reason where it is taken, or was never made."""
+    try:
+        record = read(folder, job.run)
+    except FormatError as error:
+        return None, f"is done again: its record is damaged ({error})"
+    if record is None:
+        return None, ""
+    if record.plan != job.plan:
+        return (
+            record,
+            "is done again: its record is of another plan (recipe, data, plugins or versions changed)",
+        )
+    if record.state != "done":
+        kept = checkpoint(folder, job.run).exists()
+        before = f"failed before ({record.reason})" if record.state == "failed" else "was interrupted"
+        return record, f"{before}, and {'goes on from its checkpoint' if kept else 'is done again'}"
+    try:
+        for name in record.parts.values():
+            if registry is None:
+                raise NotFound(name)
+            registry.store.resolve(name)
+    except NotFound:
+        return record, "is done again: the registry does not hold its parts"
+    return record, ""

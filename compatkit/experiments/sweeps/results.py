@@ -12,7 +12,7 @@ import attrs
 from compatkit.contracts.codec import dumps
 from compatkit.contracts.evidence import Cell
 from compatkit.errors import Incomplete
-from compatkit.experiments.sweeps.records import Record
+from compatkit.experiments.sweeps.records import RunRecord
 
 SEED = "trainer.seed"
 """The value over which means are taken; runs that differ in anything else are told apart."""
@@ -40,7 +40,7 @@ class Spread:
 
 
 @attrs.frozen
-class Group:
+class SeedGroup:
     """The runs that differ in the seed only.
 
     Attributes:
@@ -80,23 +80,23 @@ class Group:
 
 
 @attrs.frozen(eq=False)
-class Outcome:
+class SweepResult:
     """A sweep that has ended.
 
     Attributes:
         folder: Where its records are.
         records: One a run, in the order of the recipe.
-        choice: Which back end ran it and why, with the figures of trials.
+        choice: Which back end was asked for, and which ran it.
         notes: What was done again, and why.
     """
 
     folder: Path
-    records: tuple[Record, ...]
+    records: tuple[RunRecord, ...]
     choice: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 
     @property
-    def failed(self) -> tuple[Record, ...]:
+    def failed(self) -> tuple[RunRecord, ...]:
         """The runs that failed, each with its reason."""
         return tuple(one for one in self.records if one.state == "failed")
 
@@ -110,16 +110,16 @@ class Outcome:
             told = " ".join(f"{one.run}: {one.reason}" for one in self.failed)
             raise Incomplete(f"{len(self.failed)} of {len(self.records)} runs failed. {told}", subject=self)
 
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[SeedGroup, ...]:
         """Return means and spreads over seeds, in the order of the recipe."""
-        sorts: dict[bytes, list[Record]] = {}
+        sorts: dict[bytes, list[RunRecord]] = {}
         for record in self.records:
             key = {path: value for path, value in record.values.items() if path != SEED}
             sorts.setdefault(dumps(key), []).append(record)
         return tuple(map(_group, sorts.values()))
 
 
-def accuracies(record: Record) -> dict[tuple[str, str], float]:
+def accuracies(record: RunRecord) -> dict[tuple[str, str], float]:
     """Return what the pairs of a run reached, by the names of their tasks; those without a figure are left out."""
     matrix = record.figures()
     cells = () if matrix is None else matrix.cells
@@ -133,13 +133,13 @@ def _tasks(cell: Cell) -> tuple[str, str]:
     return left, right
 
 
-def _group(found: Sequence[Record]) -> Group:
+def _group(found: Sequence[RunRecord]) -> SeedGroup:
     done = [accuracies(one) for one in found if one.state == "done"]
     own = [statistics.fmean(kept) for one in done if (kept := [v for (a, b), v in one.items() if a == b])]
     cross = [statistics.fmean(kept) for one in done if (kept := [v for (a, b), v in one.items() if a != b])]
     pairs = dict.fromkeys(pair for one in done for pair in one)
     spreads = {pair: Spread.of([one[pair] for one in done if pair in one]) for pair in pairs}
-    return Group(
+    return SeedGroup(
         {path: value for path, value in found[0].values.items() if path != SEED},
         len(done),
         sum(one.state == "failed" for one in found),

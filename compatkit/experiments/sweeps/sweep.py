@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import attrs
+import torch
 
 from compatkit.components.workspace import Registry
+from compatkit.contracts.codec import digest, dumps
 from compatkit.errors import CompatkitError, InvalidName, UsageError
-from compatkit.experiments.recipes import check, parse
-from compatkit.experiments.sweeps import folders
-from compatkit.experiments.sweeps.axes import Axis, axes_of, put
-from compatkit.experiments.sweeps.backends import check_backend, choose, dispatch
-from compatkit.experiments.sweeps.naming import names_of
-from compatkit.experiments.sweeps.orders import Bench, Order
-from compatkit.experiments.sweeps.records import Record
-from compatkit.experiments.sweeps.rehearsal import rehearse
-from compatkit.experiments.sweeps.results import Outcome
+from compatkit.experiments.recipes import Recipe, check, parse
+from compatkit.experiments.sweeps import records
+from compatkit.experiments.sweeps.axes import Axis, axes_of, names_of, put
+from compatkit.experiments.sweeps.backends import choose, dispatch
+from compatkit.experiments.sweeps.jobs import DataCache, Job
+from compatkit.experiments.sweeps.records import SCHEMA, RunRecord
+from compatkit.experiments.sweeps.results import SweepResult
+from compatkit.plugins import RunPlugins
+from compatkit.registry.disk import read as read_file
 from compatkit.registry.layout import MARKER
 from compatkit.registry.names import check_name
+from compatkit.training.beginning import begun
+from compatkit.training.describing import BESIDE
 
 MOST = 10_000
 """Runs of one sweep."""
@@ -30,7 +35,7 @@ Progress = Callable[[int, int, str], None]
 
 
 @attrs.frozen
-class Run:
+class PlannedRun:
     """One run of a sweep.
 
     Attributes:
@@ -58,7 +63,7 @@ class Sweep:
 
     file: Path
     axes: tuple[Axis, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[PlannedRun, ...]
     root: str | None = None
     download: bool = False
 
@@ -104,7 +109,7 @@ class Sweep:
             dict(zip(paths, one, strict=True)) for one in itertools.product(*(axis.values for axis in axes))
         ]
         runs = [
-            Run(name, values, put(tables, values, file))
+            PlannedRun(name, values, put(tables, values, file))
             for name, values in zip(names_of(products), products, strict=True)
         ]
         for run in runs:
@@ -121,15 +126,14 @@ class Sweep:
         resume: bool = False,
         progress: Progress | None = None,
         say: Callable[[str], None] | None = None,
-    ) -> Outcome:
+    ) -> SweepResult:
         """Carry out all runs: train, publish, measure, and keep a record of each as soon as it has ended.
 
         Args:
             registry: Where parts and results go, as soon as each run has ended.
             out: Folder of records and checkpoints; None takes ``<registry>-sweeps/<recipe>`` next to the registry.
-            backend: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), ``"vmap"`` (runs that
-                differ in the seed only, at once), or ``"auto"``: vmap where a short trial shows a gain, else processes
-                where ``workers`` are asked for, else sequential.
+            backend: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), or ``"auto"``:
+                processes where ``workers`` are asked for, else sequential.
             workers: Runs at a time of the back ends process and ray.
             resume: Take the runs that an earlier call finished, and go on from the checkpoints of the others.
             progress: Called with runs done, runs in all, and what is being done.
@@ -139,40 +143,40 @@ class Sweep:
             Every run's record; a run that failed does not end the others.
 
         Raises:
-            UsageError: The folder holds something else, or the back end cannot do these runs.
+            UsageError: The folder holds something else, or there is no such back end.
             CompatkitError: A run cannot be trained; it is named, and nothing was trained.
             MissingDependency: The back end's library is not installed.
         """
         tell, report = say or _silent, progress or _silent
-        check_backend(backend, workers)
+        chosen = choose(backend, workers)
         root = Path(registry.store.root if isinstance(registry, Registry) else registry).absolute()
         held = Registry.open(root) if (root / MARKER).exists() else None
-        folder = folders.beside(root, self.file) if out is None else Path(out).absolute()
-        folders.check_folder(folder, resume)
-        bench = Bench()
-        orders = rehearse(self._orders(root, folder), bench, held, report)
-        begun = folders.sort(orders, folder, held)
+        folder = records.beside(root, self.file) if out is None else Path(out).absolute()
+        records.check_folder(folder, resume)
+        cache = DataCache()
+        jobs = planned_jobs(self._jobs(root, folder), cache, held, report)
+        before = records.sort(jobs, folder, held)
         Registry.init(root, exist_ok=True)  # not before: a sweep that is refused leaves nothing behind
-        for line in begun.notes:
+        for line in before.notes:
             tell(line)
-        known = folders.note(folder).get("choice") if resume else None
-        choice, parts = choose(begun.todo, bench, backend, workers, known, tell)
-        folders.write_note(folder, self.file, {axis.path: axis.values for axis in self.axes}, choice)
-        ended: dict[str, Record] = dict(begun.taken)
+        choice = {"asked": backend, "backend": chosen}
+        records.write_note(folder, self.file, {axis.path: axis.values for axis in self.axes}, choice)
+        ended: dict[str, RunRecord] = dict(before.taken)
 
-        def each(record: Record) -> None:
+        def each(record: RunRecord) -> None:
             ended[record.run] = record
             failed = sum(one.state == "failed" for one in ended.values())
             report(len(ended), len(self.runs), f"{failed} failed" if failed else "")
 
         report(len(ended), len(self.runs), "")
-        dispatch(parts, bench, workers, each, tell)
+        todo = [attrs.evolve(job, backend=chosen) for job in before.todo]
+        dispatch(chosen, todo, cache, workers, each)
         found = tuple(ended[run.name] for run in self.runs)
-        return Outcome(folder, found, choice, tuple(begun.notes))
+        return SweepResult(folder, found, choice, tuple(before.notes))
 
-    def _orders(self, registry: Path, folder: Path) -> list[Order]:
+    def _jobs(self, registry: Path, folder: Path) -> list[Job]:
         return [
-            Order(
+            Job(
                 run=run.name,
                 values=run.values,
                 plan="",
@@ -187,7 +191,7 @@ class Sweep:
         ]
 
 
-def _check(run: Run, file: Path) -> None:
+def _check(run: PlannedRun, file: Path) -> None:
     try:
         if "checkpoint" in run.tables.get("trainer", ()):
             raise UsageError(
@@ -207,3 +211,75 @@ def _check(run: Run, file: Path) -> None:
 
 def _silent(*words: object) -> None:
     """Tell nobody."""
+
+
+def planned_jobs(
+    jobs: Sequence[Job], cache: DataCache, registry: Registry | None, progress: Progress
+) -> list[Job]:
+    """Load all data sets and begin a run of every kind; seeds make no other kind.
+
+    Args:
+        jobs: Their plans are not known yet.
+        cache: Keeps the data sets for the runs.
+        registry: Where heads to train against are; None where there is none yet.
+        progress: Called with done, total and what is done.
+
+    Returns:
+        The jobs with their plans.
+
+    Raises:
+        CompatkitError: A run cannot be trained; the message names it, and nothing was trained.
+    """
+    kinds: set[bytes] = set()
+    planned: list[Job] = []
+    for number, job in enumerate(jobs):
+        progress(number, len(jobs), f"checks {job.run}")
+        try:
+            plan = cache.recipe(job)
+            if plan.against and registry is None:
+                raise UsageError(
+                    f"It trains against {', '.join(map(str, plan.against.values()))}, and {job.registry} is no "
+                    "registry yet."
+                )
+            heads = registry.frozen(**plan.against) if registry is not None else {}
+            decides = _decides(job, plan, {name: head.digest for name, head in heads.items()})
+            kind = dumps({**decides, "trainer": {**decides["trainer"], "seed": 0}})
+            if kind not in kinds:
+                trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")
+                given = {"frozen": heads, "frozen_statistics": plan.frozen_statistics}
+                with begun(trainer, plan.tasks, plan.regularizers, **given):
+                    kinds.add(kind)
+        except CompatkitError as error:
+            error.args = (f"Run {job.run}: {error} Nothing was trained.", *error.args[1:])
+            raise
+        planned.append(attrs.evolve(job, plan=digest(dumps(decides))))
+    return planned
+
+
+def _decides(job: Job, plan: Recipe, heads: Mapping[str, str]) -> dict[str, Any]:
+    """Return everything that decides the result of a run and is known before it, as JSON values."""
+    settings = attrs.asdict(plan.trainer, filter=lambda one, _: one.name not in BESIDE)
+    return {
+        "schema": SCHEMA,
+        "prefix": job.prefix,
+        "trainer": settings,
+        "tasks": [_task(task) for task in plan.tasks],
+        "regularizers": RunPlugins.create(plan.regularizers).manifest(),
+        "frozen": {"heads": dict(heads), "statistics": plan.frozen_statistics},
+        "versions": {name: version(name) for name in ("compatkit",)} | {"torch": torch.__version__},
+    }
+
+
+def _task(task: Any) -> dict[str, Any]:
+    weights = task.weights
+    if weights is not None and weights != "pretrained":
+        path = Path(weights)
+        found = read_file(path, path.parent)
+        weights = digest(found[0]) if found is not None else str(path)
+    return {
+        **{name: getattr(task, name) for name in ("name", "backbone", "split", "builder", "size", "augment")},
+        "kwargs": dict(task.kwargs),
+        "weights": weights,
+        "data": {side: getattr(task.data, side).digest for side in ("train", "test")}
+        | {"name": task.data.name},
+    }

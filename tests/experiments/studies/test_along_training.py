@@ -12,8 +12,8 @@ from small import data_set, quick, write_pack
 
 import compatkit as ck
 from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
-from compatkit.experiments.studies.settings import settings_of
 from compatkit_studies import along_training
 from compatkit_studies._pairs import measure, ordered
 

@@ -12,8 +12,8 @@ from small import data_set, write_pack
 import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
-from compatkit.experiments.studies.settings import settings_of
 from compatkit_studies.architectures import NETWORKS, first, run, tasks, update
 
 TEN = tuple(map(str, range(10)))

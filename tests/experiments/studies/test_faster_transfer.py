@@ -14,8 +14,8 @@ from torch import nn
 import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
-from compatkit.experiments.studies.settings import settings_of
 from compatkit_studies.faster_transfer import Keep, accuracy, run, tasks_of, train
 
 TINY: dict[str, Any] = {

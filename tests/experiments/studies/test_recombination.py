@@ -13,8 +13,8 @@ from small import data_set, quick, write_pack
 import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
-from compatkit.experiments.studies.settings import settings_of
 from compatkit_studies import _pairs, recombination
 from compatkit_studies._pairs import COMBINATIONS, ORDERS, measure, ordered, tasks_of, uses_of, values_of
 from compatkit_studies.recombination import train

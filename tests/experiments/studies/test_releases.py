@@ -13,8 +13,8 @@ from small import data_set, write_pack
 
 import compatkit as ck
 from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
-from compatkit.experiments.studies.settings import settings_of
 from compatkit_studies._chain import chain, means
 from compatkit_studies.releases import ARMS, first_classes, releases, train, values_of
 

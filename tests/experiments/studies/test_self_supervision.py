@@ -8,8 +8,8 @@ from small import data_set, write_pack
 
 import compatkit as ck
 from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
-from compatkit.experiments.studies.settings import settings_of
 from compatkit_studies.self_supervision import ARMS, regularizers
 
 TINY = {"backbone": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}

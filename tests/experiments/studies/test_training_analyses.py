@@ -15,8 +15,8 @@ from small import data_set, quick, write_pack
 import compatkit as ck
 from compatkit.adapters.blueprints import plan
 from compatkit.experiments.studies import Outcome, Run, carry_out, find
+from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
-from compatkit.experiments.studies.settings import settings_of
 from compatkit_studies import common_classes, joint_incremental, pretrained_init, same_data
 from compatkit_studies._pairs import BOUND, incremental, values_of
 from compatkit_studies.common_classes import classes_of

@@ -71,6 +71,7 @@ def test_back_ends_that_there_are_not(recipe: Any, tmp_path: Path) -> None:
     sweep = ck.Sweep.read(recipe('"trainer.seed" = [0]'))
     for given, told in (
         ({"backend": "proces"}, "There is no back end 'proces'. Did you mean 'process'?"),
+        ({"backend": "vmap"}, "There is no back end 'vmap'. There are auto, sequential, process, ray"),
         ({"backend": "process", "workers": 0}, "workers must be at least 1, got 0"),
         ({"backend": "sequential", "workers": 2}, "The back end sequential has no workers"),
     ):

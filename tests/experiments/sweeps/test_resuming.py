@@ -40,9 +40,12 @@ def test_what_is_done_is_taken_and_a_new_seed_is_added(
     recipe: Any, tmp_path: Path, trained: list[int]
 ) -> None:
     first = run(recipe(SEEDS, change=ONE), tmp_path)
-    again = run(recipe('"trainer.seed" = [0, 1, 2]', change=ONE), tmp_path, resume=True)
+    again_recipe = recipe('"trainer.seed" = [0, 1, 2]', change=ONE)
+    again = run(again_recipe, tmp_path, resume=True)
     assert trained == [0, 1, 2]
     assert again.records[:2] == first.records and not again.notes
+    nothing_left = run(again_recipe, tmp_path, resume=True, backend="process")
+    assert trained == [0, 1, 2] and nothing_left.records == again.records
 
 
 def test_a_record_of_another_plan_is_done_again_and_told(

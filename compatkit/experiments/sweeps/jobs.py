@@ -16,7 +16,7 @@ from compatkit.contracts.codec import dumps
 from compatkit.errors import UsageError
 from compatkit.experiments.recipes import check, loader
 from compatkit.experiments.sweeps import records
-from compatkit.experiments.sweeps.records import Record
+from compatkit.experiments.sweeps.records import RunRecord
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(kw_only=True)
-class Order:
+class Job:
     """One run; every value is a JSON value.
 
     Attributes:
         run: Its name.
         values: By path, the values that vary.
-        plan: See ``Record``.
+        plan: See ``RunRecord``.
         tables: Its recipe.
         file: Where the sweep's recipe stands; paths in it are relative to its folder.
         data_root: Folder of data sets, or None.
@@ -57,7 +57,7 @@ class Order:
         return json.dumps(attrs.asdict(self, recurse=False))
 
     @classmethod
-    def loads(cls, line: str) -> Order:
+    def loads(cls, line: str) -> Job:
         """Read what ``dumps`` wrote."""
         return cls(**json.loads(line))
 
@@ -66,9 +66,9 @@ class Order:
         """Where the parts of this run are published."""
         return f"{self.tables['prefix']}/{self.run}"
 
-    def begun(self) -> Record:
+    def begun(self) -> RunRecord:
         """Return the record of this run before it has come to anything."""
-        return Record(
+        return RunRecord(
             run=self.run,
             values=self.values,
             plan=self.plan,
@@ -78,69 +78,69 @@ class Order:
         )
 
 
-class Bench:
+class DataCache:
     """What one process hands from run to run. A compiled step is not in it: torch knows its form again by itself."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self._sets: dict[bytes, DataSet] = {}
 
-    def data(self, order: Order) -> Callable[[Any], DataSet]:
+    def data(self, job: Job) -> Callable[[Any], DataSet]:
         """Return what loads the data sets of a run, each of them once."""
-        load = loader(Path(order.file), order.data_root, order.download)
+        load = loader(Path(job.file), job.data_root, job.download)
 
         def once(spec: Any) -> DataSet:
-            key = dumps([spec, order.file, order.data_root])
+            key = dumps([spec, job.file, job.data_root])
             if key not in self._sets:
                 self._sets[key] = load(spec)
             return self._sets[key]
 
         return once
 
-    def recipe(self, order: Order) -> Recipe:
+    def recipe(self, job: Job) -> Recipe:
         """Return the recipe of a run with its data sets."""
-        kept = records.checkpoint(Path(order.folder), order.run)
-        scalars = order.tables["trainer"].get("scalars")
-        own = None if scalars is None else str(Path(scalars) / order.run)
-        written = check(order.tables, Path(order.file), checkpoint=str(kept), progress=False, scalars=own)
-        return written.load(self.data(order))
+        kept = records.checkpoint(Path(job.folder), job.run)
+        scalars = job.tables["trainer"].get("scalars")
+        own = None if scalars is None else str(Path(scalars) / job.run)
+        written = check(job.tables, Path(job.file), checkpoint=str(kept), progress=False, scalars=own)
+        return written.load(self.data(job))
 
 
-def carry_out(order: Order, bench: Bench) -> Record:
+def carry_out(job: Job, cache: DataCache) -> RunRecord:
     """Train, publish and measure one run, whatever becomes of it.
 
     Returns:
         Its record, which is kept; of state ``"failed"`` where anything but an interruption ended it.
     """
-    folder, began = Path(order.folder), time.perf_counter()
-    record = order.begun()
+    folder, began = Path(job.folder), time.perf_counter()
+    record = job.begun()
     try:
         records.write(folder, record)
-        plan = bench.recipe(order)
-        registry = Registry.open(order.registry)
+        plan = cache.recipe(job)
+        registry = Registry.open(job.registry)
         fit = plan.trainer.fit(
             plan.tasks,
             plan.regularizers,
             frozen=registry.frozen(**plan.against),
             frozen_statistics=plan.frozen_statistics,
         )
-        record = concluded(order, record, plan, fit, registry)
+        record = concluded(job, record, plan, fit, registry)
     except Exception as error:  # told at the end of the sweep: the other runs go on
         record = record.failed(error)
-    return kept(order, record, began)
+    return kept(job, record, began)
 
 
-def concluded(order: Order, record: Record, plan: Recipe, fit: Fit, registry: Registry) -> Record:
+def concluded(job: Job, record: RunRecord, plan: Recipe, fit: Fit, registry: Registry) -> RunRecord:
     """Publish the parts of a fit, measure its own and its cross pairs, and return its record.
 
     Raises:
         CompatkitError: They cannot be published or measured.
     """
-    parts = registry.publish(fit, prefix=order.prefix, about=plan.about)
+    parts = registry.publish(fit, prefix=job.prefix, about=plan.about)
     sides = {
         side: [name for key, name in parts.items() if key.endswith(side)] for side in (".extractor", ".head")
     }
-    tests = {f"{order.prefix}/{task.name}.extractor": task.data.test for task in plan.tasks}
+    tests = {f"{job.prefix}/{task.name}.extractor": task.data.test for task in plan.tasks}
     device = fit.run["environment"]["device"]
     matrix = registry.matrix(sides[".extractor"], sides[".head"], tests, device=device)
     return attrs.evolve(
@@ -153,9 +153,9 @@ def concluded(order: Order, record: Record, plan: Recipe, fit: Fit, registry: Re
     )
 
 
-def kept(order: Order, record: Record, began: float) -> Record:
+def kept(job: Job, record: RunRecord, began: float) -> RunRecord:
     """Keep the record of a run that has ended; its checkpoint goes once it is done."""
-    folder = Path(order.folder)
+    folder = Path(job.folder)
     record = attrs.evolve(record, seconds=round(time.perf_counter() - began, 3))
     if not folder.is_dir():  # told by a process that does not see it; the one that asked keeps the record
         gone = UsageError(
@@ -164,5 +164,5 @@ def kept(order: Order, record: Record, began: float) -> Record:
         return record.failed(gone)
     records.write(folder, record)
     if record.state == "done":
-        records.checkpoint(folder, order.run).unlink(missing_ok=True)
+        records.checkpoint(folder, job.run).unlink(missing_ok=True)
     return record
