@@ -171,7 +171,7 @@ def check(
         InvalidName: Prefix and task names do not make valid component names.
         UnknownName: No plugin of that name is there.
     """
-    from compatkit.training.stopping import EarlyStopping
+    from compatkit.training.evaluating import EarlyStopping
     from compatkit.training.trainer import Trainer
 
     only(tables, TOP, f"{file}")

@@ -26,8 +26,8 @@ from compatkit.plugins import RunPlugins
 from compatkit.registry.disk import read as read_file
 from compatkit.registry.layout import MARKER
 from compatkit.registry.names import check_name
-from compatkit.training.beginning import begun
-from compatkit.training.describing import BESIDE
+from compatkit.training.prepare import FitRequest, prepare
+from compatkit.training.settings import BESIDE
 
 MOST = 10_000
 """Runs of one sweep."""
@@ -246,8 +246,8 @@ def planned_jobs(
             kind = dumps({**decides, "trainer": {**decides["trainer"], "seed": 0}})
             if kind not in kinds:
                 trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")
-                given = {"frozen": heads, "frozen_statistics": plan.frozen_statistics}
-                with begun(trainer, plan.tasks, plan.regularizers, **given):
+                request = FitRequest(trainer, plan.tasks, plan.regularizers, heads, plan.frozen_statistics)
+                with prepare(request):
                     kinds.add(kind)
         except CompatkitError as error:
             error.args = (f"Run {job.run}: {error} Nothing was trained.", *error.args[1:])
