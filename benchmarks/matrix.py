@@ -86,7 +86,7 @@ def make(folder: Path, cut: str, side: int, images: int) -> Parts:
     registry = ck.Registry.init(folder / cut)
     registry.publish(ck.Trainer(steps=STEPS, batch_size=BATCH, progress=False).fit(tasks), prefix="bench")
     parts = [
-        [load(registry.store, one) for one in registry.select(f"bench/*.{kind}", kind)]
+        [load(registry.store, one) for one in registry.store.select(f"bench/*.{kind}", kind)]
         for kind in ("extractor", "head")
     ]
     return Parts(parts[0], parts[1], data.test)

@@ -48,8 +48,8 @@ def _loading(given: Given, part: Kept, size: str) -> list[str]:
     contestants = {
         copied: Contestant(unshared, check=part.check),
         mapped: Contestant(shared, check=part.check),
-        "ours": Contestant(lambda: bare.touch(opened.build(part.name)), check=part.check),
-        "anew": Contestant(lambda: bare.touch(Registry.open(root).build(part.name)), check=part.check),
+        "ours": Contestant(lambda: bare.touch(opened.load(part.name)), check=part.check),
+        "anew": Contestant(lambda: bare.touch(Registry.open(root).load(part.name)), check=part.check),
         **rivals.loads(part, given.folder),
     }
     say(f"loading {size}")

@@ -150,7 +150,7 @@ def load(given: Given) -> list[str]:
 
     def ours(which: str, verify: Any = "auto") -> Contestant:
         root = part.store.root
-        work = lambda: bare.touch(Registry.open(root).build(part.name, verify=verify))  # noqa: E731
+        work = lambda: bare.touch(Registry.open(root).load(part.name, verify=verify))  # noqa: E731
         return Contestant(work, remembering(which), part.check)
 
     probe = part.manifest.contract.statistical.probe
@@ -222,7 +222,7 @@ def _memories(part: Kept, folder: Path) -> dict[str, Path]:
     """Return files of what a machine may know of the part: all, all but the hash, all but the probe."""
     folder.mkdir(exist_ok=True)
     _remember(part.store, None)
-    Registry.open(part.store.root).build(part.name)
+    Registry.open(part.store.root).load(part.name)
     found: dict[str, Path] = {}
     for which, table in (("all", None), ("proved", "verified"), ("hashed", "proved")):
         found[which] = Path(shutil.copy(part.store.memory.folder / FILE, folder / which))

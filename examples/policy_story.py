@@ -91,10 +91,10 @@ def release(registry: ck.Registry, plan: Story) -> None:
 def train_head(registry: ck.Registry, plan: Story, name: str, classes: Sequence[str], seed: int) -> None:
     """Train a head on the released extractor, which stays as it is, and release it."""
     parent = registry.store.resolve(EXTRACTOR)
-    extractor, like = registry.build(EXTRACTOR), registry.manifest(OWN)
+    extractor, like = registry.load(EXTRACTOR), registry.store.manifest(OWN)
     blueprint = with_classes(like.blueprint, len(classes))
     head = build(blueprint, seed=seed).train()
-    data, split = registry.manifest(EXTRACTOR).contract.data, plan.first.train
+    data, split = registry.store.manifest(EXTRACTOR).contract.data, plan.first.train
     known = np.flatnonzero(np.isin(split.labels, [split.classes.index(one) for one in classes]))
     mine = split.take(known)
     images = normalise(prepare(mine, data).images, data)
@@ -127,12 +127,12 @@ def train_head(registry: ck.Registry, plan: Story, name: str, classes: Sequence[
         training={"seed": seed, "steps": plan.steps},
         parents=(Parent("trained_with", str(parent.digest)),),
     )
-    registry.register(f"digits/{name}.head", manifest, head.eval().state_dict())
+    registry.publish(manifest, f"digits/{name}.head", state=head.eval().state_dict())
 
 
 def promise(registry: ck.Registry, plan: Story) -> None:
     """Say what later versions of the extractor have to keep working with."""
-    registry.set_policy(
+    registry.policies.set(
         EXTRACTOR,
         "backward_transitive",
         data=plan.first.test,
@@ -144,13 +144,13 @@ def promise(registry: ck.Registry, plan: Story) -> None:
 def incremental(registry: ck.Registry, plan: Story) -> ck.Fit:
     """Train a successor from the released weights, against the released auxiliary head, frozen."""
     weights = {
-        **registry.build(f"{EXTRACTOR}@1.0.0").state_dict(),
-        **registry.build(f"{OWN}@1.0.0").state_dict(),
+        **registry.load(f"{EXTRACTOR}@1.0.0").state_dict(),
+        **registry.load(f"{OWN}@1.0.0").state_dict(),
     }
     return plan.trainer(4).fit(
         [plan.task(plan.second, weights)],
         regularizers=["dcc"],
-        frozen=registry.auxiliary_heads("digits/shared.dcc@^1"),
+        frozen=registry.frozen("digits/shared.dcc@^1"),
         frozen_statistics="stored",
     )
 
@@ -165,10 +165,10 @@ def tell(registry: ck.Registry, plan: Story) -> ck.Matrix:
     release(registry, plan)
     print(f"released {EXTRACTOR}@1.0.0 and, against it, {', '.join(heads(registry))}\n")
     promise(registry, plan)
-    print(f"promised {registry.policy(EXTRACTOR)}\n")
+    print(f"promised {registry.policies.of(EXTRACTOR)}\n")
 
     fit = incremental(registry, plan)
-    print(registry.rehearse(fit, prefix="digits")["any.extractor"])
+    print(registry.publish(fit, prefix="digits", dry_run=True)["any.extractor"])
     print(f"published {registry.publish(fit, prefix='digits')['any.extractor']}\n")
 
     fit = independent(plan)
@@ -199,7 +199,10 @@ def figures(plan: Story) -> dict[str, ck.Outcome]:
         release(registry, plan)
         promise(registry, plan)
         fits = {"incremental": incremental(registry, plan), "independent": independent(plan)}
-        return {name: registry.rehearse(fit, prefix="digits")["any.extractor"] for name, fit in fits.items()}
+        return {
+            name: registry.publish(fit, prefix="digits", dry_run=True)["any.extractor"]
+            for name, fit in fits.items()
+        }
 
 
 def spread(plans: Sequence[Story]) -> str:

@@ -136,7 +136,7 @@ def update(run: Run, data: ck.DataSet, registry: ck.Registry, head: str) -> dict
     fit = trainer(run, "tune_", weight_decay=0.0).fit(
         [task],
         [rotation(run)] if moves else [],
-        frozen=registry.auxiliary_heads("of-all/shared.rotation") if moves else None,
+        frozen=registry.frozen("of-all/shared.rotation") if moves else None,
         frozen_statistics=settings["head_statistics" if moves else "extractor_statistics"],
     )
     return registry.publish(fit, prefix="updated")

@@ -11,6 +11,7 @@ import pytest
 import compatkit as ck
 from compatkit.errors import UsageError, type_of
 
+NO_FIT: Any = object.__new__(ck.Fit)
 CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "setting of a trainer": (
         lambda registry: ck.Trainer(steps=1, optimizer="adam"),  # type: ignore[call-arg]
@@ -45,19 +46,19 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "Registry.open has no argument 'rot'; did you mean 'root'",
     ),  # type: ignore[call-arg]
     "publish": (
-        lambda registry: registry.publish(None, prefx="digits"),
+        lambda registry: registry.publish(NO_FIT, prefx="digits"),
         "prefx",
-        "Registry.publish has no argument 'prefx'; did you mean 'prefix'?",
+        "Publish.fit has no argument 'prefx'; did you mean 'prefix'?",
     ),
     "publish by place": (
-        lambda registry: registry.publish(None, "digits"),
+        lambda registry: registry.publish(NO_FIT, "digits"),
         "prefix",
-        "Registry.publish lacks 'prefix' (by its name, prefix=...); it takes fit, prefix, version",
+        "Publish.fit lacks 'prefix' (by its name, prefix=...); it takes fit, prefix, version",
     ),
     "publish twice": (
-        lambda registry: registry.publish(None, fit=None, prefix="a"),
+        lambda registry: registry.publish(NO_FIT, fit=None, prefix="a"),
         "fit",
-        "Registry.publish got 'fit' twice",
+        "Publish.fit got 'fit' twice",
     ),
     "recombine": (
         lambda registry: registry.recombine("a", "b", normalization="batch"),
@@ -69,7 +70,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "batchsize",
         "did you mean 'batch_size'?",
     ),
-    "no fit": (lambda registry: registry.publish(None, prefix="x"), None, "Trainer.fit"),
+    "no fit": (lambda registry: registry.publish(NO_FIT, prefix="x"), None, "Trainer.fit"),
     "a title that is misspelt": (lambda registry: ck.About(titel="x"), "titel", "did you mean 'title'?"),
     "a folder in place of a store": (lambda registry: ck.Registry("parts"), "parts", "Registry.open(FOLDER)"),
     "a number without its name": (
@@ -95,9 +96,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "DataSet.of has no argument 'class_names'",
     ),
     "an argument like no other": (
-        lambda registry: registry.build("a", zzz=1),
+        lambda registry: registry.load("a", zzz=1),
         "zzz",
-        "Registry.build has no argument 'zzz'; it takes reference, verify, require_signature.",
+        "Registry.load has no argument 'zzz'; it takes reference, verify, require_signature.",
     ),
 }
 

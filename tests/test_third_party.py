@@ -153,8 +153,8 @@ import compatkit as ck
 registry = ck.Registry.open(sys.argv[1])
 loaded = {}
 for name, state in zip(("strips.extractor", "strips.head"), torch.load(sys.argv[2])):
-    module = registry.build(name)
-    found = registry.manifest(name).blueprint
+    module = registry.load(name)
+    found = registry.store.manifest(name).blueprint
     same = all(torch.equal(value, state[key]) for key, value in module.state_dict().items())
     loaded[name] = [found.builder, found.library, found.model, found.kwargs, same]
 print(json.dumps(loaded))
@@ -178,7 +178,7 @@ def test_a_foreign_network_is_cut_published_and_loaded_only_where_its_package_is
     assert there == {"strips.extractor": expected, "strips.head": expected}
     for name in names.values():
         with pytest.raises(UnknownName, match=r"(?s)No builder is called 'strips'.*'builders\.strips'"):
-            ck.Registry.open(root).build(name)
+            ck.Registry.open(root).load(name)
 
 
 def test_gone_with_its_package() -> None:

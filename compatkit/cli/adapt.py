@@ -131,8 +131,8 @@ def adapt_command(
     if publish is not None:
         with progress("policies") as report:
             deciding = (*([] if tests is None else [tests]), found_in(data_root, download))
-            kept = held.publish_adapted(
-                publish, adapted, version=version, about=about(context), data=deciding, progress=report
+            kept = held.publish(
+                adapted, publish, version=version, about=about(context), data=deciding, progress=report
             )
     signed = sign_published(held, [kept], key) if kept is not None else {}
     if machine:

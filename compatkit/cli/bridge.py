@@ -130,7 +130,7 @@ def bridge_command(
     held = registry(context)
     data, tests = images_and_tests(name, test, data_root, download)
     if test is None:
-        tests = tests_for(held.manifest(head), head, tests)
+        tests = tests_for(held.store.manifest(head), head, tests)
     others = None if head_data is None else images_and_tests(head_data, None, data_root, download)[0]
     with progress("bridge") as report:
         found = held.bridge(
@@ -148,7 +148,7 @@ def bridge_command(
             progress=report,
         )
     fits = found.says != "no fit"
-    kept = held.publish_bridge(publish, found, about=about(context)) if publish is not None and fits else {}
+    kept = held.publish(found, publish, about=about(context)) if publish is not None and fits else {}
     if png is not None:
         found.to_png(png)
     if machine:

@@ -71,7 +71,7 @@ def check_command(
         _tell_all(verdicts, require, failing, machine)
     else:
         report = verdicts.report(verdicts.extractors[0], verdicts.heads[0])
-        bridges = held.bridges_of(str(report.extractor), str(report.head))
+        bridges = held.bridges.of(str(report.extractor), str(report.head))
         _tell(report, bridges, require, not failing, machine)
     if markdown is not None and not machine:
         click.echo(f"wrote {clean(markdown)}")

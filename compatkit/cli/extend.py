@@ -84,4 +84,4 @@ def extend_command(
 
 def _labels(held: Registry, reference: str) -> list[str]:
     """Return all classes of a head, in the order of its outputs."""
-    return [one.name for one in held.manifest(reference).contract.data.labels or ()]
+    return [one.name for one in held.store.manifest(reference).contract.data.labels or ()]

@@ -54,7 +54,7 @@ def data_sets(
         return images_again(held.store, places, WAYS, root=root, download=download)
     from compatkit.components.loading import family_of, trained_on
 
-    manifests = {reference: held.manifest(reference) for reference in extractors}
+    manifests = {reference: held.store.manifest(reference) for reference in extractors}
     sets = (
         _of_recipe(recipe, root, download)
         if recipe

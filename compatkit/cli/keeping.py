@@ -76,7 +76,7 @@ def keep(
     if cell is not None and (cell.grade == "chance" or cell.restricted is None):
         why = "it is at chance" if cell.restricted is not None else f"it could not be measured: {cell.reason}"
         return Kept("", f"not published: {why}. --no-measure publishes it all the same.")
-    reference = held.publish_recombination(name, model, about=about)
+    reference = held.publish(model, name, about=about)
     note = ""
     if model.estimated:
         data = model.estimated["data"]

@@ -194,7 +194,7 @@ def _bridges(
     fitted_on = {name: fitting_images(one) for name, one in sets.items()}
     tests = {name: one.test for name, one in sets.items()}
     with progress("bridges") as report:
-        return held.bridges_between(lefts, heads, fitted_on, rung, tests=tests, progress=report)
+        return held.bridges.between(lefts, heads, fitted_on, rung, tests=tests, progress=report)
 
 
 def _tell_cells(matrix: Matrix) -> None:

@@ -101,7 +101,7 @@ def set_command(
     elif name is not None or recipe is not None:
         raise UsageError("The mode none measures nothing; leave --data and --recipe out.")
     wanted: dict[str, Any] = {} if expected is None else {"expected": _expected(expected)}
-    made = held.set_policy(scope, data=images, **settings, **wanted)
+    made = held.policies.set(scope, data=images, **settings, **wanted)
     here = [
         one
         for one in held.store.index.listing()
@@ -214,7 +214,9 @@ def test_command(
     for reference in wanted:
         with progress(f"policy of {reference}") as report:
             outcomes.append(
-                held.test_policy(reference, name=name, against=against or None, data=images, progress=report)
+                held.policies.test(
+                    reference, name=name, against=against or None, data=images, progress=report
+                )
             )
     if machine:
         emit([{"reference": one, **outcome.to_json()} for one, outcome in zip(wanted, outcomes, strict=True)])

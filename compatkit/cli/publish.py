@@ -123,7 +123,7 @@ class Release:
     def rehearse(self, fit: Fit, machine: bool) -> int:
         """Show what policies say of the parts; return the exit code."""
         with progress("policies") as report:
-            outcomes = publishing(self.root).rehearse(fit, progress=report, **self._settings())
+            outcomes = publishing(self.root).publish(fit, progress=report, **self._settings(), dry_run=True)
         if machine:
             emit({"registry": str(self.root), "outcomes": to_json(outcomes), "plan": fit.plan})
         else:

@@ -58,7 +58,7 @@ def sign_command(
     from compatkit.cli.signing import open_key
 
     held = registry(context)
-    done = held.sign(references, open_key(key), expires=expires, named=not unnamed, every=every)
+    done = held.care.sign(references, open_key(key), expires=expires, named=not unnamed, every=every)
     if machine:
         emit([one.to_json() for one in done])
         return

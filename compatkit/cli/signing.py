@@ -65,4 +65,4 @@ def sign_published(
     """Sign what was just published; return it for ``--json`` under ``signed``, nothing if there is no key."""
     if key is None:
         return {}
-    return {"signed": [one.to_json() for one in held.sign(list(references), key)]}
+    return {"signed": [one.to_json() for one in held.care.sign(list(references), key)]}

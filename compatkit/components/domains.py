@@ -57,7 +57,7 @@ class Adapted(Shown):
     """An extractor that was moved to other images, and what came of it.
 
     Attributes:
-        fit: Of the run, which trained the extractor and nothing else: ``Registry.publish_adapted``.
+        fit: Of the run, which trained the extractor and nothing else: ``Registry.publish``.
         head: The head that it is meant for, as it was.
         cells: On labelled test images: the source as it is, the source under batch statistics, and the adapted
             extractor under batch statistics, each with the head; empty where none were given.

@@ -134,7 +134,7 @@ def registered(
     state: Mapping[str, Tensor],
     publish: Callable[[Manifest, nn.Module], Reference],
 ) -> Reference:
-    """Publish a component whose contract its module keeps; see ``Registry.register``.
+    """Publish a component whose contract its module keeps; see ``Registry.publish``.
 
     Args:
         store: Where the weights are put.
@@ -189,8 +189,8 @@ def rebuilt(
 
     if blueprint.side == "recombination":
         raise UsageError(
-            f"{whose} is a recombination, put together from components; use load_recombination for one, or "
-            "recombine and publish_recombination to make one.",
+            f"{whose} is a recombination, put together from components; use Registry.load for one, or "
+            "recombine and publish to make one.",
             subject=whose,
         )
     note = library_note(blueprint) if blueprint.is_cut else None

@@ -308,7 +308,7 @@ def publish(
     data: Given = (),
     progress: Progress | None = None,
 ) -> Reference:
-    """Publish one component, once the policy of its name is answered; arguments as for ``Registry.register``.
+    """Publish one component, once the policy of its name is answered; arguments as for ``Registry.publish``.
 
     Args:
         store: Where; the component's blobs must have been put.

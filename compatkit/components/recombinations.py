@@ -40,7 +40,7 @@ def publish_recombination(
     about: About | None = None,
     training: Mapping[str, Any] | None = None,
 ) -> Reference:
-    """Keep a recombination; see ``Registry.publish_recombination``; ``training`` is what else to record, as JSON."""
+    """Keep a recombination; see ``Registry.publish``; ``training`` is what else to record, as JSON."""
     check_name(name)
     manifest, again = drafted(store, name, recombination, about)
     payload = store.put_state(own_state(again), parameters=manifest.payload.parameters)
@@ -79,7 +79,7 @@ def drafted(
 def load_recombination(
     store: Store, reference: str | Reference, *, verify: Verify = "auto", require_signature: Trust = False
 ) -> Recombination:
-    """Load a published recombination; see ``Registry.load_recombination``."""
+    """Load a published recombination; see ``Registry.load``."""
     resolved = store.resolve(reference)
     check_signature(store, resolved, require_signature, verify)
     check_version(store, resolved, verify)

@@ -130,7 +130,7 @@ def load_adapter(
 def publish_adapter(
     store: Store, name: str, adapter: Adapter, *, version: str | None = None, about: About | None = None
 ) -> Reference:
-    """Keep an adapter as a component; see ``Registry.publish_adapter``."""
+    """Keep an adapter as a component; see ``Registry.publish``."""
     ports = Structural(adapter.takes, adapter.gives)
     contract = contract_of(adapter.module, adapter.blueprint, ports, adapter.data)
     parameters = sum(one.numel() for one in adapter.module.parameters())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -342,17 +342,32 @@ class Store:
         """
         return resolving.live(self.references, name)
 
-    def select(self, pattern: str) -> list[Reference]:
-        """Return what a pattern means, resolved and sorted by name.
+    def select(self, patterns: str | Sequence[str], kind: str | None = None) -> list[Reference]:
+        """Return what patterns mean, resolved and sorted by name within each.
 
         Args:
-            pattern: A reference whose name may hold ``*``, ``?`` and ``[...]``: ``"digits/*.head@^1"``. Names
+            patterns: References whose names may hold ``*``, ``?`` and ``[...]``: ``"digits/*.head@^1"``. Names
                 without such a version or alias are passed over.
+            kind: What all matches must be, ``"extractor"``, ``"head"``, ``"auxiliary_head"``, ...; a component that
+                has several names is returned once then.
 
         Raises:
-            NotFound: Nothing matches.
+            NotFound: A pattern matches nothing.
+            UsageError: A match is of another kind.
         """
-        return resolving.select(self.references, pattern, self.names)
+        wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+        found: dict[str, Reference] = {}
+        for pattern in wanted:
+            for reference in resolving.select(self.references, pattern, self.names):
+                found.setdefault(str(reference if kind is None else reference.digest), reference)
+        for reference in found.values() if kind is not None else ():
+            came = self.manifest(reference).kind
+            if came != kind:
+                raise UsageError(
+                    f"{reference.name}@{reference.version} is of kind {came}, where {kind} is expected; narrow the "
+                    f"pattern {', '.join(wanted)}."
+                )
+        return list(found.values())
 
     def set_alias(
         self, name: str, alias: str, version: str | Version | None, *, expected: str | Anything | None = ANY

@@ -90,7 +90,7 @@ class Trainer(Settings):
             tasks: Networks with their data sets; one step of each in turn.
             regularizers: Names or ``compatkit.use(...)``; only these plugins take part.
             frozen: Auxiliary heads that stay as they are (incremental training): an earlier fit, or
-                ``registry.auxiliary_heads(...)``.
+                ``registry.frozen(...)``.
             frozen_statistics: Batch normalisation inside frozen heads: ``"stored"``, which leaves nothing of a head to
                 the images of a batch, or ``"batch"``, the paper's regime (ahead by .01 to .03 in study 3.3), without
                 writing their buffers.

@@ -48,7 +48,7 @@ def through(folder: Path, models: dict[str, str], images: int) -> ck.Matrix:
             data.test.subset(4, seed=0)
         ).positions.shape == (4,)
         adapters[f"{pair[0]}@1.0.0", f"{pair[1]}@1.0.0"] = [adapter]
-        registry.publish_recombination(f"pairs/{left}", model)
+        registry.publish(model, f"pairs/{left}")
     return registry.matrix(
         "zoo/*.extractor", "zoo/*.head", {"zoo/*": data.test}, batch_size=6, adapters=adapters
     )

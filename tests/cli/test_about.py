@@ -37,7 +37,7 @@ def found(run: Any, root: Path, *words: str) -> set[str]:
 
 
 def about(root: Path, name: str) -> dict[str, Any]:
-    said = ck.Registry.open(root).manifest(name).about
+    said = ck.Registry.open(root).store.manifest(name).about
     return {
         "title": said.title,
         "licence": said.licence,
@@ -93,7 +93,7 @@ def test_what_was_said_of_a_run_is_remembered_until_it_is_published(
     words = "--dry-run", "--tag", "state=final", "--title", "Ours", "--out", tmp_path / "run"
     assert run(*at, "train", path, *words).code == 0
     assert run("publish", tmp_path / "run", "--tag", "when=later", "--licence", "MIT").code == 0
-    said = ck.Registry.open(tmp_path / "parts").manifest("digits/left.head").about
+    said = ck.Registry.open(tmp_path / "parts").store.manifest("digits/left.head").about
     assert (said.title, said.licence) == ("Ours", "MIT")
     assert said.tags == {
         "backbone": "resnet20_cifar",
@@ -150,4 +150,7 @@ def test_tags_are_public_in_python(tmp_path: Path) -> None:
     task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=(16, 16))
     registry = ck.Registry.init(tmp_path / "parts")
     registry.publish(quick(steps=1).fit([task]), prefix="mine", about=ck.About(tags={"dataset": "other"}))
-    assert registry.manifest("mine/left.head").about.tags == {"backbone": "resnet8_cifar", "dataset": "other"}
+    assert registry.store.manifest("mine/left.head").about.tags == {
+        "backbone": "resnet8_cifar",
+        "dataset": "other",
+    }

@@ -66,7 +66,7 @@ def test_all_kinds_of_images_give_the_same_extractor(run: Run, place: Path) -> N
         assert list(found.json["accuracy"]) == (
             ["source, running", "source, batch", "adapted, batch"] if name == "right.npz" else []
         )
-        tensors.add(ck.Registry.open("parts").manifest(f"d/x{number}.extractor").payload.tensors)
+        tensors.add(ck.Registry.open("parts").store.manifest(f"d/x{number}.extractor").payload.tensors)
     assert len(tensors) == 1
 
 
@@ -100,7 +100,9 @@ def test_options_reach_the_trainer_and_the_manifest(run: Run, place: Path) -> No
     assert found.code == 0, found.out
     assert len(found.json["accuracy"]) == 3 and Path("run.safetensors").exists()
     registry = ck.Registry.open("parts")
-    facts = registry.store.read_blob(registry.manifest("d/x.extractor").training["run"]["blob"]).decode()
+    facts = registry.store.read_blob(
+        registry.store.manifest("d/x.extractor").training["run"]["blob"]
+    ).decode()
     for fact in (
         '"lr":0.001',
         '"optimiser":"adam"',

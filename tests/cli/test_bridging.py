@@ -11,6 +11,7 @@ import pytest
 from small import data_set, write_pack
 
 import compatkit as ck
+from compatkit.components.workspace.bridges import Bridges
 
 PAIR = ("digits/left.extractor", "digits/right.head")
 
@@ -39,7 +40,7 @@ def test_the_ladder_is_told_kept_and_found_again(run: Any, work: Path) -> None:
     assert found["facts"]["held_out"] == 24 and found["published"] is None
     if fits:
         assert "published recombination pairs/lr@1.0.0" in said.out
-        assert ck.Registry.open("parts").manifest("pairs/lr").kind == "recombination"
+        assert ck.Registry.open("parts").store.manifest("pairs/lr").kind == "recombination"
     else:
         assert "not published: it does not fit" in said.out
 
@@ -68,8 +69,8 @@ def test_a_name_of_another_kind_is_refused_before_any_work(
 ) -> None:
     registry = ck.Registry.open("parts")
     if taken not in registry.names():
-        old = registry.manifest("digits/left.extractor")
-        registry.register(taken, old, registry.store.load_state(old))
+        old = registry.store.manifest("digits/left.extractor")
+        registry.publish(old, taken, state=registry.store.load_state(old))
     monkeypatch.setattr(ck.Registry, "bridge", lambda *given, **named: pytest.fail("it was climbed first"))
     before = registry.names()
     said = run("bridge", *PAIR, "--data", "left.npz", "--publish", name)
@@ -132,10 +133,10 @@ def test_test_images_that_nobody_named_are_left_out_where_the_head_does_not_know
     assert all(one["accuracy"] is None for one in other.json["steps"])
     assert all(one["agreement"]["images"] == 24 for one in other.json["steps"])
     registry = ck.Registry.open("parts")
-    named = registry.manifest("digits/right.head")
+    named = registry.store.manifest("digits/right.head")
     contract = attrs.evolve(named.contract, data=attrs.evolve(named.contract.data, labels=None))
     nameless = attrs.evolve(named, contract=contract)
-    registry.register("digits/bare.head", nameless, registry.store.load_state(named))
+    registry.publish(nameless, "digits/bare.head", state=registry.store.load_state(named))
     bare = run("bridge", PAIR[0], "digits/bare.head", "--data", "left", *asked)
     assert "accuracy is not measured: digits/bare.head names no classes" in bare.err
     for one, same in zip(bare.json["steps"], known.json["steps"], strict=True):
@@ -149,14 +150,14 @@ def test_bridges_are_fitted_for_the_rows_and_columns_of_the_matrix(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fitted: list[tuple[str, str]] = []
-    whole = ck.Registry.bridges_between
+    whole = Bridges.between
 
     def noted(*given: Any, **named: Any) -> Any:
         found = whole(*given, **named)
         fitted[:] = found
         return found
 
-    monkeypatch.setattr(ck.Registry, "bridges_between", noted)
+    monkeypatch.setattr(Bridges, "between", noted)
     left, right = "digits/left.extractor@1.0.0", "digits/right.head@1.0.0"
     found = run("matrix", "digits/*", "digits/*", "--bridge", "ridge", "--json")
     assert found.code == 0 and len(found.json["cells"]) == 4
@@ -176,7 +177,7 @@ def test_bridges_are_fitted_for_the_rows_and_columns_of_the_matrix(
     shared = run("matrix", "digits/*", "digits/shared.dcc", "--bridge", "ridge", "--json")
     assert shared.code == 0 and len(shared.json["cells"]) == 2 and not fitted
     assert "digits/shared.dcc@1.0.0 has no bridge: it is a shared head" in shared.err
-    monkeypatch.setattr(ck.Registry, "bridges_between", lambda *given, **named: pytest.fail("fitted first"))
+    monkeypatch.setattr(Bridges, "between", lambda *given, **named: pytest.fail("fitted first"))
     nothing = run("matrix", "digits/*", "digits/*", "--bridge", "ridge", "--where", "head.model=vgg*")
     assert nothing.code == 2 and "fits head.model=vgg*" in nothing.err
 
@@ -184,8 +185,8 @@ def test_bridges_are_fitted_for_the_rows_and_columns_of_the_matrix(
 def test_show_tells_how_a_kept_bridge_was_fitted_and_how_well_it_does(run: Any, work: Path) -> None:
     registry = ck.Registry.open("parts")
     bridge = registry.bridge(*PAIR, ck.data.load("left").train, rungs=["ridge"])
-    kept = registry.publish_bridge("pairs/lr", bridge)
-    facts = registry.manifest("pairs/lr.adapter").training
+    kept = registry.publish(bridge, "pairs/lr")
+    facts = registry.store.manifest("pairs/lr.adapter").training
     told = " ".join(run("show", kept["adapter"]).out.split())
     left = f"{facts['residual']:.1%} of the variance left"
     assert f"fitted by ridge, on 24 images, in {facts['seconds']:.2f} s, {left}" in told

@@ -63,7 +63,7 @@ def test_a_head_is_extended_and_updated(run: Run, place: Path) -> None:
     assert done.code == 0, done.err
     assert done.json["parts"] == {"update.head": "updated/update.head@1.0.0"}
     registry = ck.Registry.open("parts")
-    facts = registry.manifest("updated/update.head")
+    facts = registry.store.manifest("updated/update.head")
     assert facts.training["steps"] == 1
     matrix = run(
         *words, "matrix", "fleet/*.extractor", "updated/update.head", "--recipe", "update.toml", "--json"

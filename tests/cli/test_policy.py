@@ -135,9 +135,9 @@ def test_changes_are_remembered_and_undone_by_nobody_who_did_not_see_them(run: A
 def second(parts: Path) -> str:
     """The other extractor's weights as a later version of the left one: as good as nothing for the left head."""
     registry = ck.Registry.open(parts)
-    other = registry.build("digits/right.extractor").state_dict()
-    manifest = registry.manifest("digits/right.extractor")
-    return registry.register(EXTRACTOR, manifest, other, version="2.0.0")
+    other = registry.load("digits/right.extractor").state_dict()
+    manifest = registry.store.manifest("digits/right.extractor")
+    return registry.publish(manifest, EXTRACTOR, state=other, version="2.0.0")
 
 
 def test_a_released_version_is_tested_and_the_exit_code_tells(run: Any, second: str) -> None:

@@ -33,7 +33,7 @@ def test_recombine_publishes_under_the_policy_asked_for(run: Any, parts: Path, p
     assert ("statistics are those of 48 images of left/train" in words(said.out)) == estimated
     mixed = "as if these were of 100 images" in words(run("show", "pairs/ab").out)
     assert mixed == (policy == "mix:100")
-    assert ck.Registry.open(parts).load_recombination("pairs/ab").normalisation == policy
+    assert ck.Registry.open(parts).load("pairs/ab").normalisation == policy
 
 
 def test_what_is_at_chance_is_measured_and_not_published(run: Any, parts: Path) -> None:
@@ -78,13 +78,13 @@ def test_care_knows_its_edges(run: Any, kept: Path, tmp_path: Path) -> None:
     run("init", other)
     assert run("--registry", other, "import", kept, "pairs/*").code == 0
     assert run("--registry", other, "verify").code == 0
-    assert ck.Registry.open(other).load_recombination("pairs/ab")
+    assert ck.Registry.open(other).load("pairs/ab")
     assert run("diff", "pairs/ab", "pairs/ab", "--exit-code").code == 0
 
 
 def test_verify_tells_of_a_part_that_is_missing(run: Any, kept: Path) -> None:
     registry = ck.Registry.open(kept)
-    lost = registry.manifest(RIGHT).payload.file.blob
+    lost = registry.store.manifest(RIGHT).payload.file.blob
     registry.store.objects.path(lost).unlink()
     said = run("verify", "pairs/*")
     assert said.code == 3 and "blob-missing" in said.out

@@ -251,7 +251,7 @@ class TestPublishingLater:
         parts = registry.publish(trainer.fit([task]), prefix="digits")
         monkeypatch.setattr(Loop, "step", lambda *given: pytest.fail("a step was taken"))
         later = registry.publish(trainer.fit([task]), prefix="other")
-        digests = [registry.manifest(one).payload.tensors for one in (*parts.values(), *later.values())]
+        digests = [registry.store.manifest(one).payload.tensors for one in (*parts.values(), *later.values())]
         assert digests[:2] == digests[2:]
 
 

@@ -54,7 +54,7 @@ def there(released: Path, tmp_path: Path) -> ck.Registry:
 
 
 def policy(registry: ck.Registry, **more: Any) -> None:
-    registry.set_policy(EXTRACTOR, "backward", **{"data": SPLIT, "tolerance": 0.05, **more})
+    registry.policies.set(EXTRACTOR, "backward", **{"data": SPLIT, "tolerance": 0.05, **more})
 
 
 def nearly(values: Weights) -> Weights:
@@ -67,20 +67,20 @@ def spoilt(values: Weights) -> Weights:
 
 def succeed(registry: ck.Registry, change: Callable[[Weights], Weights]) -> None:
     """Publish changed weights as 1.1.0, vouched for by nobody but their owner."""
-    old = registry.manifest(f"{EXTRACTOR}@1.0.0")
+    old = registry.store.manifest(f"{EXTRACTOR}@1.0.0")
     state = change(
-        {key: one.clone() for key, one in registry.build(f"{EXTRACTOR}@1.0.0").state_dict().items()}
+        {key: one.clone() for key, one in registry.load(f"{EXTRACTOR}@1.0.0").state_dict().items()}
     )
     probe = attrs.evolve(old.contract.statistical, probe=None)
     manifest = attrs.evolve(old, contract=attrs.evolve(old.contract, statistical=probe))
-    registry.register("trial/eye", manifest, state)
-    registry.store.publish(EXTRACTOR, registry.manifest("trial/eye"), version="1.1.0", measured=True)
+    registry.publish(manifest, "trial/eye", state=state)
+    registry.store.publish(EXTRACTOR, registry.store.manifest("trial/eye"), version="1.1.0", measured=True)
 
 
 def succeed_measured(registry: ck.Registry) -> None:
     succeed(registry, nearly)
     policy(registry)
-    assert registry.test_policy(NEXT, data=[SPLIT]).passed
+    assert registry.policies.test(NEXT, data=[SPLIT]).passed
 
 
 def has(registry: ck.Registry) -> bool:
@@ -120,7 +120,7 @@ def test_what_is_missing_is_measured_where_that_is_asked_for(here: ck.Registry, 
     assert isinstance(refused.value.errors[0], PolicyDataMissing)
     here.pull(str(there.store.root), measure=True, data=[SPLIT])
     assert has(here)
-    assert here.test_policy(NEXT, data=[SPLIT]).passed
+    assert here.policies.test(NEXT, data=[SPLIT]).passed
 
 
 def test_what_breaks_is_refused_on_figures_and_on_measuring(here: ck.Registry, there: ck.Registry) -> None:
@@ -131,7 +131,7 @@ def test_what_breaks_is_refused_on_figures_and_on_measuring(here: ck.Registry, t
     assert refused.value.subject.matrix is not None and not has(here)
     with pytest.raises(PolicyBroken, match="A copy keeps its number"):
         here.care.import_from(there.store, unmeasured=True)  # the figures are here now
-    here.set_policy(EXTRACTOR, "none")
+    here.policies.set(EXTRACTOR, "none")
     here.care.import_from(there.store)
     assert has(here)
 
@@ -141,7 +141,7 @@ def test_of_several_figures_the_one_that_says_least_for_it_counts(
 ) -> None:
     succeed(there, spoilt)
     policy(there)
-    there.test_policy(NEXT, data=[SPLIT])
+    there.policies.test(NEXT, data=[SPLIT])
     functions = [one.function for one in (loaded(there, NEXT), loaded(there, f"{HEAD}@1.0.0"))]
     (true,) = there.store.evidence.kept(functions[:1], functions[1:])
     rosy = [1.0, 48, 48, 0.9, 1.0]
@@ -172,7 +172,7 @@ def test_figures_on_a_sample_decide_where_the_images_are_at_hand(
     succeed(there, nearly)
     policy(there, cap=12)
     policy(here, cap=12)
-    assert there.test_policy(NEXT, data=[SPLIT]).passed
+    assert there.policies.test(NEXT, data=[SPLIT]).passed
     with pytest.raises(PolicyDataMissing):
         here.care.import_from(there.store)
     here.care.import_from(there.store, deciding=admitting.deciding(data=[SPLIT]))
@@ -184,12 +184,12 @@ def test_a_version_whose_number_lies_does_not_load_and_its_digest_does(there: ck
     digest = str(there.store.resolve(NEXT).digest)
     there.store.references.create(EXTRACTOR, Version.parse("1.0.1"), digest)
     lie = f"{EXTRACTOR}@1.0.1"
-    for load in (there.build, lambda one: there.recombine(one, f"{HEAD}@1.0.0")):
+    for load in (there.load, lambda one: there.recombine(one, f"{HEAD}@1.0.0")):
         with pytest.raises(VersionUntrue, match="its number is untrue"):
             load(lie)
-    there.build(f"{EXTRACTOR}@{digest}")
-    there.build(lie, verify="never")
-    there.build(f"{EXTRACTOR}@1.0.0")
+    there.load(f"{EXTRACTOR}@{digest}")
+    there.load(lie, verify="never")
+    there.load(f"{EXTRACTOR}@1.0.0")
 
 
 def loaded(registry: ck.Registry, reference: str) -> Any:

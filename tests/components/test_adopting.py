@@ -92,14 +92,14 @@ def test_the_recombination_of_adopted_parts_is_the_network(
         with torch.no_grad():
             assert torch.equal(made(images), whole(images))
     for side in parts.values():
-        manifest = registry.manifest(side)
+        manifest = registry.store.manifest(side)
         adopted = manifest.training["adopted"]
         assert adopted["file"] == file.name and adopted["format"] == FORMATS[suffix]
         assert adopted["bytes"] == file.stat().st_size and adopted["digest"].startswith("file:sha256:")
         assert any(one.startswith("num_classes") for one in adopted["steps"])
         assert manifest.contract.statistical.probe is not None
         assert summary(manifest)["adopted from"].startswith(f"{file.name} (file:sha256:")
-    head = registry.manifest(parts["head"])
+    head = registry.store.manifest(parts["head"])
     assert head.parents[0].component == registry.store.resolve(parts["extractor"]).digest
     if suffix == ".safetensors":
         again = registry.adopt(file, "zoo/net", size=(32, 32), **named)
@@ -127,9 +127,9 @@ def adopted(registry: ck.Registry, folder: Path, state: State, **more: Any) -> d
 def test_prefixes_are_taken_off_and_told(registry: ck.Registry, tmp_path: Path, state: State) -> None:
     wrapped = {f"module._orig_mod.{name}": one for name, one in state.items()}
     parts = adopted(registry, tmp_path, wrapped)
-    steps = registry.manifest(parts["head"]).training["adopted"]["steps"]
+    steps = registry.store.manifest(parts["head"]).training["adopted"]["steps"]
     assert steps == ["took 'module.' off the names", "took '_orig_mod.' off the names"]
-    loaded = registry.build(parts["extractor"]).state_dict()
+    loaded = registry.load(parts["extractor"]).state_dict()
     assert all(torch.equal(one, state[name]) for name, one in loaded.items())
 
 
@@ -147,7 +147,7 @@ def test_classes_and_channels_are_read_from_the_weights(registry: ck.Registry, t
         labels=["a", "b", "c", "d"],
         images={"mean": [0.1], "std": [0.3], "interpolation": "bilinear", "crop_pct": 1.0},
     )
-    head = registry.manifest(parts["head"])
+    head = registry.store.manifest(parts["head"])
     assert head.blueprint.kwargs == {"layers": [1, 1, 1, 1], "num_classes": 4, "in_chans": 1}
     assert [one.name for one in head.contract.data.labels or ()] == ["a", "b", "c", "d"]
     data = head.contract.data
@@ -159,15 +159,15 @@ def test_classes_and_channels_are_read_from_the_weights(registry: ck.Registry, t
 def test_half_precision_is_converted_and_told(registry: ck.Registry, tmp_path: Path, state: State) -> None:
     half = {name: one.half() if one.is_floating_point() else one for name, one in state.items()}
     parts = adopted(registry, tmp_path, half)
-    assert "float16 to float32" in str(registry.manifest(parts["head"]).training["adopted"]["steps"])
-    loaded = registry.build(parts["extractor"]).state_dict()
+    assert "float16 to float32" in str(registry.store.manifest(parts["head"]).training["adopted"]["steps"])
+    loaded = registry.load(parts["extractor"]).state_dict()
     assert all(torch.equal(one, half[name].to(one.dtype)) for name, one in loaded.items())
 
 
 def test_features_of_given_images_are_stated(registry: ck.Registry, tmp_path: Path, state: State) -> None:
     data = data_set("left", channels=3, count=24).train
     parts = adopted(registry, tmp_path, state, data=data)
-    (features,) = registry.manifest(parts["extractor"]).contract.statistical.features or ()
+    (features,) = registry.store.manifest(parts["extractor"]).contract.statistical.features or ()
     assert features.samples == 24
 
 
@@ -241,7 +241,7 @@ def test_old_files_without_counters_are_completed(
 ) -> None:
     old = {name: one for name, one in state.items() if "num_batches" not in name}
     parts = adopted(registry, tmp_path, old)
-    assert "which old files lack" in str(registry.manifest(parts["head"]).training["adopted"]["steps"])
+    assert "which old files lack" in str(registry.store.manifest(parts["head"]).training["adopted"]["steps"])
 
 
 def test_auxiliary_outputs_of_torchvision_are_left_out() -> None:
@@ -289,7 +289,7 @@ def test_adopted_parts_travel_with_their_provenance(
     other = ck.Registry.init(tmp_path / "other")
     other.care.import_from(registry.store, ["zoo/*"])
     shutil.rmtree(registry.store.root)
-    assert other.manifest("zoo/small.head").training["adopted"]["file"] == "net.safetensors"
+    assert other.store.manifest("zoo/small.head").training["adopted"]["file"] == "net.safetensors"
     assert other.care.verify().sound
 
 

@@ -25,7 +25,7 @@ def registry(tmp_path: Path) -> ck.Registry:
     parts = split("resnet8_cifar", "layer2", kwargs=kwargs, size=(16, 16), labels=("crow", "dog", "eel"))
     publish_split(made, parts, "nets/a")
     about = About(title="Animals of the North", tags={"domain": "animals"})
-    made.store.publish(HEAD, attrs.evolve(made.manifest(HEAD), about=about))
+    made.store.publish(HEAD, attrs.evolve(made.store.manifest(HEAD), about=about))
     return made
 
 
@@ -75,16 +75,19 @@ def test_a_component_tells_what_it_is_and_loads(registry: ck.Registry) -> None:
 
 
 def test_versions_aliases_and_withdrawals(registry: ck.Registry) -> None:
-    assert registry.versions(HEAD) == ["1.0.0", "1.0.1"] and registry.aliases(HEAD) == {}
+    assert registry.versions(HEAD) == ["1.0.0", "1.0.1"] and registry.store.aliases(HEAD) == {}
     registry.alias(HEAD, "prod", "1.0.0")
     registry.alias(HEAD, "prod", "1.0.1", expected="1.0.0")
-    assert registry.aliases(HEAD) == {"prod": "1.0.1"} and registry[f"{HEAD}:prod"].version == "1.0.1"
+    assert registry.store.aliases(HEAD) == {"prod": "1.0.1"} and registry[f"{HEAD}:prod"].version == "1.0.1"
     with pytest.raises(AliasMoved) as moved:
         registry.alias(HEAD, "prod", "1.0.0", expected="1.0.0")
     assert (moved.value.code, moved.value.subject) == ("alias-moved", "prod")
     registry.alias(HEAD, "prod", None)
-    assert registry.aliases(HEAD) == {} and f"{HEAD}:prod" not in registry
-    for wrong in (lambda: registry.alias(HEAD, "prod", "3.0.0"), lambda: registry.aliases("nets/b.head")):
+    assert registry.store.aliases(HEAD) == {} and f"{HEAD}:prod" not in registry
+    for wrong in (
+        lambda: registry.alias(HEAD, "prod", "3.0.0"),
+        lambda: registry.store.aliases("nets/b.head"),
+    ):
         with pytest.raises(NotFound):
             wrong()
     digest = registry[HEAD].digest

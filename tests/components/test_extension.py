@@ -23,12 +23,12 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
 
 
 def test_old_rows_and_names_stay_and_new_rows_come_from_the_seed(kept: ck.Registry) -> None:
-    old = kept.build("fleet/shared.dcc").state_dict()
+    old = kept.load("fleet/shared.dcc").state_dict()
     states = []
     for place, seed in enumerate((0, 0, 1)):
         name = kept.extend("fleet/shared.dcc", ["frog", "truck"], f"seeds/{place}.head", seed=seed)
         assert name == f"seeds/{place}.head@1.0.0"
-        states.append(kept.build(name).state_dict())
+        states.append(kept.load(name).state_dict())
     layer = "classifier.weight", "classifier.bias"
     for made in states:
         assert made.keys() == old.keys()
@@ -39,7 +39,7 @@ def test_old_rows_and_names_stay_and_new_rows_come_from_the_seed(kept: ck.Regist
     assert same and not other
     drawn = states[0][layer[0]][3:]
     assert 0.5 < float(drawn.std() / old[layer[0]].std()) < 2  # drawn as the head's own rows were
-    manifest = kept.manifest("seeds/2.head")
+    manifest = kept.store.manifest("seeds/2.head")
     assert [one.name for one in manifest.contract.data.labels or ()] == list(ALL)
     before = kept.store.resolve("fleet/shared.dcc")
     assert [(one.relation, one.component) for one in manifest.parents] == [
@@ -47,17 +47,17 @@ def test_old_rows_and_names_stay_and_new_rows_come_from_the_seed(kept: ck.Regist
     ]
     assert manifest.training["extension"] == {"classes": ["frog", "truck"], "seed": 1}
     assert (manifest.kind, manifest.contract.structural.outputs[0].channels) == ("head", 5)
-    assert manifest.contract.protocol == kept.manifest("fleet/shared.dcc").contract.protocol
+    assert manifest.contract.protocol == kept.store.manifest("fleet/shared.dcc").contract.protocol
 
 
 def test_answers_for_the_old_classes_are_those_of_the_old_head(kept: ck.Registry) -> None:
     features = torch.randn(2, 16, 4, 4)
     name = kept.extend("fleet/shared.dcc", ["frog"], "answers/four.head")
-    old, new = kept.build("fleet/shared.dcc"), kept.build(name)
+    old, new = kept.load("fleet/shared.dcc"), kept.load(name)
     assert torch.allclose(new(features)[:, :3], old(features), atol=1e-6)
     assert kept.check("fleet/desk.extractor", name).promise == "shared-head"
     five = kept.extend(name, ["truck"], "answers/five.head")
-    assert torch.allclose(kept.build(five)(features)[:, :4], new(features), atol=1e-6)
+    assert torch.allclose(kept.load(five)(features)[:, :4], new(features), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_a_network_whose_class_layer_is_a_convolution(tmp_path: Path) -> None:
     data = data_set("c", size=(32, 32), channels=3, count=24)
     task = ck.Task("c", data, "squeezenet1_1", "features.9", builder="torchvision", size=64)
     parts = registry.publish(quick(steps=1).fit([task]), prefix="c")
-    old = registry.build(parts["c.head"]).state_dict()
-    new = registry.build(registry.extend(parts["c.head"], ["frog"], "c/four.head")).state_dict()
+    old = registry.load(parts["c.head"]).state_dict()
+    new = registry.load(registry.extend(parts["c.head"], ["frog"], "c/four.head")).state_dict()
     grown = [key for key in old if old[key].shape != new[key].shape]
     assert sorted(grown) == ["classifier.1.bias", "classifier.1.weight"]
     assert all(torch.equal(new[key][: len(value)], value) for key, value in old.items())

@@ -60,7 +60,7 @@ def kept(registry: ck.Registry, part: SplitPart, state: Mapping[str, Tensor], **
 @pytest.mark.case("G")
 @pytest.mark.usefixtures("no_network")
 def test_building_a_component_asks_no_network(registry: ck.Registry, part: SplitPart) -> None:
-    registry.build(kept(registry, part, part.module.state_dict()))
+    registry.load(kept(registry, part, part.module.state_dict()))
 
 
 @pytest.mark.case("G")
@@ -83,7 +83,7 @@ def test_no_blueprint_brings_about_a_download(
     registry: ck.Registry, part: SplitPart, blueprint: dict[str, Any]
 ) -> None:
     with pytest.raises(CompatkitError):
-        registry.build(kept(registry, part, part.module.state_dict(), **blueprint))
+        registry.load(kept(registry, part, part.module.state_dict(), **blueprint))
 
 
 def without(state: State) -> State:
@@ -122,7 +122,7 @@ def test_weights_that_are_not_exactly_those_of_the_network_are_refused(
 ) -> None:
     state = change(dict(part.module.state_dict()))
     with pytest.raises(IntegrityError, match=r"theirs@1\.0\.0") as caught:
-        registry.build(kept(registry, part, state))
+        registry.load(kept(registry, part, state))
     assert caught.value.exit_code == 3
 
 
@@ -136,7 +136,7 @@ def test_meta_tensors_hold_nothing_that_could_be_kept(registry: ck.Registry, par
 @pytest.mark.case("G")
 def test_a_renamed_architecture_gets_a_suggestion(registry: ck.Registry, part: SplitPart) -> None:
     with pytest.raises(UnknownName, match="did you mean resnet8_cifar"):
-        registry.build(kept(registry, part, part.module.state_dict(), model="resnet8_cifra"))
+        registry.load(kept(registry, part, part.module.state_dict(), model="resnet8_cifra"))
 
 
 @pytest.mark.case("G", "I")
@@ -144,7 +144,7 @@ def test_a_component_of_a_plugin_that_is_not_installed_names_it(
     registry: ck.Registry, part: SplitPart
 ) -> None:
     with pytest.raises(UnknownName, match=r"install the package with the key 'builders\.theirs'"):
-        registry.build(kept(registry, part, part.module.state_dict(), builder="theirs"))
+        registry.load(kept(registry, part, part.module.state_dict(), builder="theirs"))
 
 
 @pytest.mark.case("G")

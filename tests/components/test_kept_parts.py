@@ -94,9 +94,9 @@ def test_a_head_whose_input_folds_several_images_into_one_axis_is_loaded_again(r
     assert port.shape[0] == Scaled("N", times=4)
     published = publish_split(registry, parts, "zoo/folded")
     for side, part in parts.items():
-        registry.build(published[side])
-        honest = registry.manifest(published[side])
-        registry.register(f"again.{side}", honest, part.module.state_dict())
+        registry.load(published[side])
+        honest = registry.store.manifest(published[side])
+        registry.publish(honest, f"again.{side}", state=part.module.state_dict())
 
 
 @pytest.mark.parametrize(

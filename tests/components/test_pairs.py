@@ -107,9 +107,9 @@ def test_a_part_that_only_changed_its_description_keeps_its_evidence(registry: c
 def test_another_release_that_computes_the_same_keeps_the_promise_of_one_network(
     registry: ck.Registry,
 ) -> None:
-    left = registry.manifest("a/one.extractor")
+    left = registry.store.manifest("a/one.extractor")
     own = Parent("trained_with", str(registry.store.resolve("a/one.extractor").digest))
-    registry.store.publish("a/own.head", attrs.evolve(registry.manifest("a/one.head"), parents=(own,)))
+    registry.store.publish("a/own.head", attrs.evolve(registry.store.manifest("a/one.head"), parents=(own,)))
     registry.store.publish(
         "a/one.extractor", attrs.evolve(left, about=attrs.evolve(left.about, title="Again"))
     )
@@ -124,7 +124,7 @@ def test_another_release_that_computes_the_same_keeps_the_promise_of_one_network
         "one-network",
         "shared-head",
     ]  # the latest versions
-    again = registry.manifest("a/one.extractor"), registry.manifest("a/own.head")
+    again = registry.store.manifest("a/one.extractor"), registry.store.manifest("a/own.head")
     assert ck.check(*again).promise == "shared-head"  # the digest of the manifest is all that these two tell
     assert ck.check(*again, own=True).promise == "one-network"
 

@@ -31,7 +31,7 @@ def tell(example: ModuleType, plan: object, tmp_path: Path, capsys: pytest.Captu
     registry = ck.Registry.init(tmp_path / "parts")
     matrix = example.tell(registry, plan)
     said = capsys.readouterr().out
-    policy = registry.policy(EXTRACTOR)
+    policy = registry.policies.of(EXTRACTOR)
     assert isinstance(policy, Policy) and policy.mode == "backward_transitive" and policy.tolerance == 0.03
 
     assert [str(one) for one in registry.store.versions(EXTRACTOR)] == ["1.0.0", "1.1.0", "2.0.0"]

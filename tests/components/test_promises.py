@@ -49,11 +49,11 @@ def registry(released: Path, tmp_path: Path) -> ck.Registry:
 
 
 def policy(registry: ck.Registry, mode: str = "backward", scope: str = EXTRACTOR, **more: Any) -> None:
-    registry.set_policy(scope, mode, **{"data": SPLIT, "tolerance": 0.05, **more})
+    registry.policies.set(scope, mode, **{"data": SPLIT, "tolerance": 0.05, **more})
 
 
 def state(registry: ck.Registry, reference: str) -> dict[str, Tensor]:
-    return {key: value.clone() for key, value in registry.build(reference).state_dict().items()}
+    return {key: value.clone() for key, value in registry.load(reference).state_dict().items()}
 
 
 def nearly(values: dict[str, Tensor], by: float = 1e-4) -> dict[str, Tensor]:
@@ -81,9 +81,9 @@ def register(
     **more: Any,
 ) -> str:
     """Register a changed version of what is released under a name."""
-    manifest = bare(registry.manifest(f"{name}@1.0.0"))
-    return registry.register(
-        name, manifest, change(state(registry, f"{name}@1.0.0")), **{"data": [SPLIT], **more}
+    manifest = bare(registry.store.manifest(f"{name}@1.0.0"))
+    return registry.publish(
+        manifest, name, state=change(state(registry, f"{name}@1.0.0")), **{"data": [SPLIT], **more}
     )
 
 
@@ -142,7 +142,7 @@ def test_a_loss_of_exactly_the_tolerance_passes_and_one_image_more_does_not(regi
 def test_every_partner_is_asked_for_and_one_that_fails_is_enough(registry: ck.Registry) -> None:
     policy(registry, "backward_transitive")
     blind = {key: torch.zeros_like(value) for key, value in state(registry, HEAD).items()}
-    registry.register("other/hand", bare(registry.manifest(HEAD)), blind)
+    registry.publish(bare(registry.store.manifest(HEAD)), "other/hand", state=blind)
     with pytest.raises(PolicyBroken) as refused:
         register(registry, spoilt)
     said = {one.partner: one.passed for one in outcome_of(refused).answers}
@@ -242,14 +242,14 @@ def test_a_head_without_a_class_of_the_images_cannot_be_served(registry: ck.Regi
 
 
 def test_a_metric_that_is_not_measured_here_is_refused(registry: ck.Registry) -> None:
-    made = attrs.evolve(registry.set_policy(EXTRACTOR, "backward", data=SPLIT), metric_version="0.9")
+    made = attrs.evolve(registry.policies.set(EXTRACTOR, "backward", data=SPLIT), metric_version="0.9")
     registry.store.set_policy(EXTRACTOR, made)
     with pytest.raises(
         UsageError, match=r"asks for the metric recombination_accuracy 0\.9, this compatkit measures"
     ):
         register(registry, nearly)
     with pytest.raises(UsageError, match="'top5' is not measured here"):
-        registry.set_policy(EXTRACTOR, "backward", data=SPLIT, metric="top5")
+        registry.policies.set(EXTRACTOR, "backward", data=SPLIT, metric="top5")
 
 
 def test_no_released_partner_is_said_and_vouches_for_nothing(registry: ck.Registry) -> None:
@@ -266,10 +266,10 @@ def test_no_released_partner_is_said_and_vouches_for_nothing(registry: ck.Regist
 
 def candidate(registry: ck.Registry, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> LoadedPart:
     """A changed extractor with a manifest of its own, not published."""
-    module = registry.build(EXTRACTOR)
+    module = registry.load(EXTRACTOR)
     module.load_state_dict(change(dict(module.state_dict())))
     payload = registry.store.put_state(module.state_dict(), parameters=1)
-    manifest = attrs.evolve(registry.manifest(EXTRACTOR), payload=payload)
+    manifest = attrs.evolve(registry.store.manifest(EXTRACTOR), payload=payload)
     return candidate_of(registry.store, EXTRACTOR, "sha256:" + "0" * 64, manifest, module)
 
 
@@ -297,9 +297,9 @@ def test_forward_measures_a_new_head_on_the_released_extractors(
 
 def test_a_head_that_names_no_extractor_has_no_bound(registry: ck.Registry) -> None:
     policy(registry, "forward", HEAD)
-    manifest = bare(registry.manifest(HEAD), parents=())
+    manifest = bare(registry.store.manifest(HEAD), parents=())
     with pytest.raises(PolicyBroken, match="names no extractor that it was trained with"):
-        registry.register(HEAD, manifest, nearly(state(registry, HEAD)), data=[SPLIT])
+        registry.publish(manifest, HEAD, state=nearly(state(registry, HEAD)), data=[SPLIT])
 
 
 # Fits
@@ -329,9 +329,9 @@ def test_a_fit_brings_its_own_images_and_nothing_of_it_is_published_where_a_part
 def test_a_fit_that_was_trained_on_stays_within_the_line(registry: ck.Registry, fit: ck.Fit) -> None:
     policy(registry, "full_transitive", "digits/", tolerance=0.2)
     task = ck.Task("left", DATA, "resnet8_cifar", "layer2", size=(16, 16), weights=fit.weights("left"))
-    heads = registry.auxiliary_heads("digits/shared.dcc")
+    heads = registry.frozen("digits/shared.dcc")
     later = quick(steps=2, seed=3, lr=1e-4).fit([task], ["dcc"], frozen=heads)
-    rehearsed = registry.rehearse(later, prefix="digits")
+    rehearsed = registry.publish(later, prefix="digits", dry_run=True)
     assert [str(one) for one in registry.store.versions(EXTRACTOR)] == ["1.0.0"]
     assert {key: (one.passed, one.allowed, len(one.answers)) for key, one in rehearsed.items()} == {
         "left.extractor": (True, "1.1.0", 1),
@@ -352,7 +352,7 @@ def test_what_was_measured_is_not_measured_again_when_a_head_comes_meanwhile(
         measured.append((extractor.reference, [one.reference for one in heads]))
         if len(measured) == 1:
             late = nearly(state(registry, HEAD), 1e-3)
-            registry.register("late/hand", bare(registry.manifest(HEAD)), late)
+            registry.publish(bare(registry.store.manifest(HEAD)), "late/hand", state=late)
         return real(store, extractor, heads, *rest)
 
     monkeypatch.setattr(promises, "measure", measure)
@@ -387,44 +387,44 @@ def test_a_split_model_is_bound_like_any_other(registry: ck.Registry) -> None:
 def test_a_released_version_is_tested_as_the_version_that_it_is(registry: ck.Registry) -> None:
     register(registry, spoilt, version="2.0.0")
     policy(registry, across_major=True)
-    outcome = registry.test_policy(f"{EXTRACTOR}@2.0.0", data=[SPLIT])
+    outcome = registry.policies.test(f"{EXTRACTOR}@2.0.0", data=[SPLIT])
     assert not outcome.passed and outcome.offered is None and "no number is open" in outcome.verdict
-    assert registry.test_policy(f"{EXTRACTOR}@1.0.0").question.reason == "it is the first version"
+    assert registry.policies.test(f"{EXTRACTOR}@1.0.0").question.reason == "it is the first version"
 
 
 def test_a_part_of_another_name_is_tested_as_the_next_version(registry: ck.Registry) -> None:
-    trial = registry.register(
-        "trial/eye", bare(registry.manifest(EXTRACTOR)), nearly(state(registry, EXTRACTOR))
+    trial = registry.publish(
+        bare(registry.store.manifest(EXTRACTOR)), "trial/eye", state=nearly(state(registry, EXTRACTOR))
     )
     policy(registry)
-    outcome = registry.test_policy(trial, name=EXTRACTOR, data=[SPLIT])
+    outcome = registry.policies.test(trial, name=EXTRACTOR, data=[SPLIT])
     assert outcome.passed and outcome.allowed == "1.1.0"
-    assert registry.test_policy(trial).question.reason == "no policy binds this name"
+    assert registry.policies.test(trial).question.reason == "no policy binds this name"
     assert registry.store.versions(EXTRACTOR) == registry.store.versions(HEAD)  # nothing was published
 
 
 def test_partners_may_be_named_in_place_of_those_that_the_policy_finds(registry: ck.Registry) -> None:
     policy(registry)
-    outcome = registry.test_policy(EXTRACTOR, against="digits/*.head", data=[SPLIT])
+    outcome = registry.policies.test(EXTRACTOR, against="digits/*.head", data=[SPLIT])
     assert outcome.passed and [one.partner for one in outcome.answers] == [f"{HEAD}@1.0.0"]
     with pytest.raises(UsageError, match="is of kind extractor; extractors are measured with heads"):
-        registry.test_policy(EXTRACTOR, against=EXTRACTOR, data=[SPLIT])
+        registry.policies.test(EXTRACTOR, against=EXTRACTOR, data=[SPLIT])
     with pytest.raises(UsageError, match="nothing says how this head would be measured: no policy binds"):
-        registry.test_policy(HEAD, against=EXTRACTOR, data=[SPLIT])
+        registry.policies.test(HEAD, against=EXTRACTOR, data=[SPLIT])
 
 
 # The public door
 
 
 def test_policies_are_set_found_cleared_and_remembered(registry: ck.Registry) -> None:
-    wide = registry.set_policy("digits/", "full", data=SPLIT, tolerance=0.1)
+    wide = registry.policies.set("digits/", "full", data=SPLIT, tolerance=0.1)
     assert wide.scope == "digits/*" and wide.data == Images("left/test", SPLIT.digest)
-    exempt = registry.set_policy(HEAD, "none", expected=None)
-    assert registry.policies() == {HEAD: exempt, "digits/*": wide}
-    assert registry.policy(EXTRACTOR) == wide and registry.policy(HEAD) == exempt
-    registry.clear_policy(HEAD, expected=exempt)
-    assert registry.policy(HEAD) == wide and registry.policy("else") is None
-    assert [one.policy for one in registry.policy_history(HEAD)] == [exempt, None]
+    exempt = registry.policies.set(HEAD, "none", expected=None)
+    assert registry.policies == {HEAD: exempt, "digits/*": wide}
+    assert registry.policies.of(EXTRACTOR) == wide and registry.policies.of(HEAD) == exempt
+    registry.policies.clear(HEAD, expected=exempt)
+    assert registry.policies.of(HEAD) == wide and registry.policies.of("else") is None
+    assert [one.policy for one in registry.policies.history(HEAD)] == [exempt, None]
 
 
 def test_an_outcome_as_text_and_as_json(registry: ck.Registry) -> None:
@@ -436,7 +436,7 @@ def test_an_outcome_as_text_and_as_json(registry: ck.Registry) -> None:
     assert (
         lines[0] == f"{EXTRACTOR}: fails; it is offered only as 2.0.0, which breaks with them for all to see"
     )
-    assert lines[1] == f"policy {registry.policy(EXTRACTOR)}"
+    assert lines[1] == f"policy {registry.policies.of(EXTRACTOR)}"
     assert lines[2].split() == ["extractor", "head", "bound", "least", "measured", "images"]
     assert lines[3].split()[:2] == [f"{EXTRACTOR}@candidate", f"{HEAD}@1.0.0"] and lines[3].endswith("fails")
     told = json.loads(json.dumps(outcome.to_json()))

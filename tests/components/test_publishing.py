@@ -60,7 +60,7 @@ def test_the_contract_is_derived_from_module_and_run(
     tasks: list[ck.Task], both: ck.Fit, registry: ck.Registry
 ) -> None:
     parts = registry.publish(both, prefix="digits")
-    extractor, head = (registry.manifest(parts[f"left.{side}"]) for side in ("extractor", "head"))
+    extractor, head = (registry.store.manifest(parts[f"left.{side}"]) for side in ("extractor", "head"))
     port = extractor.contract.structural.outputs[0]
     assert (port.channels, port.layout, port.range) == (32, "NCHW", "nonnegative")
     assert [size.at(16) for size in port.spatial] == [8, 8]  # two strides: (H + 1) // 2 once, in layer2
@@ -102,7 +102,7 @@ def test_a_frozen_head_is_not_published_a_second_time(
     released = registry.publish(first, prefix="digits")["shared.dcc"]
     from_fit = registry.publish(quick(steps=1).fit(tasks[1:], ["dcc"], frozen=first), prefix="digits")
     assert from_fit["shared.dcc"] == released
-    heads = registry.auxiliary_heads("digits/shared.*")
+    heads = registry.frozen("digits/shared.*")
     from_registry = registry.publish(quick(steps=1).fit(tasks[1:], ["dcc"], frozen=heads), prefix="again")
     assert set(from_registry) == {"right.extractor", "right.head"}
     report = registry.check("digits/left.extractor", "digits/right.head")

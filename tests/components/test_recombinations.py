@@ -86,22 +86,22 @@ def bits(module: torch.nn.Module) -> str:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_was_published_is_what_is_loaded(registry: ck.Registry, policy: str) -> None:
     made = recombined(registry, policy)
-    assert registry.publish_recombination("pairs/ab", made) == "pairs/ab@1.0.0"
+    assert registry.publish(made, "pairs/ab") == "pairs/ab@1.0.0"
     for verify in ("auto", "always", "never"):
-        again = registry.load_recombination("pairs/ab", verify=verify)  # type: ignore[arg-type]
+        again = registry.load("pairs/ab", verify=verify)  # type: ignore[arg-type]
         assert bits(again) == bits(made) and again.normalisation == policy and not again.training
         assert torch.equal(logits(again), logits(made)) and torch.equal(logits(again, 2), logits(made, 2))
         assert again.contract.data == made.contract.data and again.labels == made.labels
         assert again.sources == made.sources and again.estimated == made.estimated
         assert torch.equal(again.predict(IMAGES).probabilities, made.predict(IMAGES).probabilities)
         assert again.report.findings == made.report.findings
-    assert isinstance(registry.build("pairs/ab"), ck.Recombination)
+    assert isinstance(registry.load("pairs/ab"), ck.Recombination)
 
 
 def test_the_manifest_pins_parts_policy_and_what_the_parts_lack(registry: ck.Registry) -> None:
     store = registry.store
-    registry.publish_recombination("pairs/ab", recombined(registry, "reestimate"))
-    manifest = registry.manifest("pairs/ab")
+    registry.publish(recombined(registry, "reestimate"), "pairs/ab")
+    manifest = registry.store.manifest("pairs/ab")
     left, right = (store.resolve(one) for one in (LEFT, RIGHT))
     assert manifest.kind == "recombination"
     assert manifest.parents == (Parent("extractor", str(left.digest)), Parent("head", str(right.digest)))
@@ -127,14 +127,14 @@ def test_the_manifest_pins_parts_policy_and_what_the_parts_lack(registry: ck.Reg
         store.manifest(left).contract.data, labels=store.manifest(right).contract.data.labels
     )
     assert contract.statistical.probe is not None
-    whole = sum(one.numel() for one in registry.build("pairs/ab").parameters())
+    whole = sum(one.numel() for one in registry.load("pairs/ab").parameters())
     assert manifest.payload.parameters == whole
 
 
 @pytest.mark.parametrize("policy", ["running", "batch"])
 def test_nothing_is_stored_twice(registry: ck.Registry, policy: str) -> None:
-    registry.publish_recombination("pairs/ab", recombined(registry, policy))
-    payload = registry.manifest("pairs/ab").payload
+    registry.publish(recombined(registry, policy), "pairs/ab")
+    payload = registry.store.manifest("pairs/ab").payload
     assert payload.count == 0 and payload.file.bytes < 100
 
 
@@ -143,7 +143,7 @@ def test_publishing_again_is_the_same_and_has_the_same_bytes_elsewhere(
 ) -> None:
     other = ck.Registry.open(shutil.copytree(trained, tmp_path / "other"))
     for one in (registry, registry, other):
-        assert one.publish_recombination("pairs/ab", recombined(one, "reestimate")) == "pairs/ab@1.0.0"
+        assert one.publish(recombined(one, "reestimate"), "pairs/ab") == "pairs/ab@1.0.0"
     digests = {str(one.store.resolve("pairs/ab").digest) for one in (registry, other)}
     assert len(digests) == 1
 
@@ -152,25 +152,25 @@ def test_fitted_adapters_go_into_the_payload_or_are_pinned(registry: ck.Registry
     data = data_set("left").train
     made = recombined(registry, extractor=NARROW, adapt=True, data=data)
     assert [one.blueprint.model for one in made.inserted] == ["resize", "project"]
-    registry.publish_recombination("pairs/own", made)
-    own = registry.manifest("pairs/own")
+    registry.publish(made, "pairs/own")
+    own = registry.store.manifest("pairs/own")
     assert sorted(registry.store.load_state(own)) == ["adapters.1.bias", "adapters.1.weight"]
     (_, facts) = own.training["adapters"]
     assert facts["training"]["data"]["digest"] == data.digest
     targets = {one["relation"]: one["component"] for one in facts["parents"]}
     assert set(targets.values()) <= set(edges(own))
 
-    bridge = registry.publish_adapter("digits/bridge", made.inserted[1])
+    bridge = registry.publish(made.inserted[1], "digits/bridge")
     pinned = recombined(registry, extractor=NARROW, adapt=True, adapters=bridge)
-    registry.publish_recombination("pairs/pinned", pinned)
-    manifest = registry.manifest("pairs/pinned")
+    registry.publish(pinned, "pairs/pinned")
+    manifest = registry.store.manifest("pairs/pinned")
     assert [one.relation for one in manifest.parents] == ["extractor", "adapter", "head"]
     assert manifest.parents[1].component == registry.store.resolve(bridge).digest
     assert manifest.blueprint.kwargs["pinned"] == [1] and manifest.payload.count == 0
     assert manifest.training["adapters"][1] is None
 
     for name, source in (("pairs/own", made), ("pairs/pinned", pinned)):
-        again = registry.load_recombination(name)
+        again = registry.load(name)
         assert torch.equal(logits(again), logits(made)) and bits(again) == bits(source)
         assert [str(one) for one in again.inserted] == [str(one) for one in source.inserted]
         assert [one.parents for one in again.inserted] == [one.parents for one in source.inserted]
@@ -184,22 +184,22 @@ def test_a_recombination_that_was_changed_since_is_not_published(registry: ck.Re
     with torch.no_grad():
         next(made.head.parameters()).add_(1)
     with pytest.raises(IntegrityError, match=r"pairs/ab: this recombination is not what its parts .* head\."):
-        registry.publish_recombination("pairs/ab", made)
+        registry.publish(made, "pairs/ab")
     assert not registry.names("pairs/*")
 
 
 def test_parts_of_another_registry_are_missing_here(registry: ck.Registry, tmp_path: Path) -> None:
     empty = ck.Registry.init(tmp_path / "empty")
     with pytest.raises(IntegrityError, match=r"its extractor sha256:[0-9a-f]{64} cannot be loaded"):
-        empty.publish_recombination("pairs/ab", recombined(registry))
+        empty.publish(recombined(registry), "pairs/ab")
 
 
 def test_a_recombination_is_loaded_as_one_and_nothing_else_is(registry: ck.Registry) -> None:
-    registry.publish_recombination("pairs/ab", recombined(registry))
+    registry.publish(recombined(registry), "pairs/ab")
     with pytest.raises(UsageError, match="is of kind extractor, where a recombination is expected"):
-        registry.load_recombination(LEFT)
+        registry.load(LEFT)
     with pytest.raises(NotFound):
-        registry.load_recombination("pairs/ba")
+        registry.load("pairs/ba")
     with pytest.raises(UsageError, match=r"must be of kind extractor .* is of kind recombination"):
         registry.check("pairs/ab", RIGHT)
     with pytest.raises(UsageError, match=r"must be of kind head .* is of kind recombination"):
@@ -211,29 +211,29 @@ def test_a_recombination_is_loaded_as_one_and_nothing_else_is(registry: ck.Regis
     with pytest.raises(UsageError, match="is of kind recombination, where an adapter is expected"):
         recombined(registry, adapters="pairs/ab")
     with pytest.raises(UsageError, match="is a recombination"):
-        registry.register("pairs/x", registry.manifest("pairs/ab"), {})
+        registry.publish(registry.store.manifest("pairs/ab"), "pairs/x", state={})
     assert registry.check_all("*", "*").extractors, "patterns pass over it"
 
 
 def test_a_withdrawn_part_is_used_with_a_warning(registry: ck.Registry) -> None:
     made = recombined(registry)
-    registry.publish_recombination("pairs/ab", made)
+    registry.publish(made, "pairs/ab")
     registry.store.withdraw("digits/right.head", "1.0.0", "trained on the test set")
     expected = "pairs/ab@1.0.0: its head digits/right.head@1.0.0 was withdrawn: trained on the test set"
     with pytest.warns(UserWarning, match=expected):
-        again = registry.load_recombination("pairs/ab")
+        again = registry.load("pairs/ab")
     assert torch.equal(logits(again), logits(made))
     plan(registry.store, grace=timedelta(0), withdrawn=True, alone=True).apply()
     with pytest.warns(UserWarning, match="was withdrawn"):
-        assert torch.equal(logits(registry.load_recombination("pairs/ab")), logits(made))
+        assert torch.equal(logits(registry.load("pairs/ab")), logits(made))
 
 
 def test_a_part_without_a_name_is_found_by_its_digest(registry: ck.Registry, tmp_path: Path) -> None:
     """As after an import of the recombination alone, where its parts had no names, or their names were removed."""
     made = recombined(registry)
-    registry.publish_recombination("pairs/ab", made)
+    registry.publish(made, "pairs/ab")
     shutil.rmtree(registry.store.root / "refs" / "digits")
-    again = ck.Registry.open(registry.store.root).load_recombination("pairs/ab")
+    again = ck.Registry.open(registry.store.root).load("pairs/ab")
     assert torch.equal(logits(again), logits(made))
     assert again.sources[0].reference == made.sources[0].digest
 
@@ -245,35 +245,35 @@ def blob(registry: ck.Registry, digest: str) -> Path:
 @pytest.mark.parametrize("what", ["manifest", "payload"])
 @pytest.mark.parametrize("part", [LEFT, RIGHT])
 def test_a_missing_part_is_named(registry: ck.Registry, part: str, what: str) -> None:
-    registry.publish_recombination("pairs/ab", recombined(registry))
+    registry.publish(recombined(registry), "pairs/ab")
     resolved = registry.store.resolve(part)
-    lost = str(resolved.digest) if what == "manifest" else registry.manifest(part).payload.file.blob
+    lost = str(resolved.digest) if what == "manifest" else registry.store.manifest(part).payload.file.blob
     blob(registry, lost).unlink()
     side = "extractor" if part == LEFT else "head"
     with pytest.raises(IntegrityError, match=f"pairs/ab@1.0.0: its {side} .* cannot be loaded: .* missing"):
-        ck.Registry.open(registry.store.root).load_recombination("pairs/ab")
+        ck.Registry.open(registry.store.root).load("pairs/ab")
 
 
 def test_a_damaged_payload_is_refused(registry: ck.Registry) -> None:
-    registry.publish_recombination("pairs/ab", recombined(registry, "reestimate"))
-    path = blob(registry, registry.manifest("pairs/ab").payload.file.blob)
+    registry.publish(recombined(registry, "reestimate"), "pairs/ab")
+    path = blob(registry, registry.store.manifest("pairs/ab").payload.file.blob)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.chmod(0o644)
     path.write_bytes(data)
     with pytest.raises(IntegrityError, match=r"pairs/ab@1.0.0: .* holds other bytes"):
-        ck.Registry.open(registry.store.root).load_recombination("pairs/ab")
+        ck.Registry.open(registry.store.root).load("pairs/ab")
 
 
 def test_it_can_be_imported_with_all_of_its_parts(registry: ck.Registry, tmp_path: Path) -> None:
     made = recombined(registry, extractor=NARROW, adapt=True, data=data_set("left").train)
-    registry.publish_recombination("pairs/own", made)
+    registry.publish(made, "pairs/own")
     other = ck.Registry.init(tmp_path / "other")
     other.care.import_from(registry.store, ["pairs/own"])
-    assert torch.equal(logits(other.load_recombination("pairs/own")), logits(made))
+    assert torch.equal(logits(other.load("pairs/own")), logits(made))
     assert other.care.verify().sound
     plan(other.store, grace=timedelta(0), alone=True).apply()
-    assert torch.equal(logits(other.load_recombination("pairs/own")), logits(made))
+    assert torch.equal(logits(other.load("pairs/own")), logits(made))
 
 
 # Manifests that lie
@@ -400,7 +400,7 @@ LIES: dict[str, tuple[Lie, str]] = {
 @pytest.fixture(scope="module")
 def honest(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
     registry = ck.Registry.open(shutil.copytree(trained, tmp_path_factory.mktemp("lies") / "parts"))
-    registry.publish_recombination("pairs/ab", recombined(registry, "reestimate"))
+    registry.publish(recombined(registry, "reestimate"), "pairs/ab")
     return registry
 
 
@@ -409,14 +409,14 @@ def test_a_manifest_that_lies_is_refused(honest: ck.Registry, lie: str) -> None:
     make, message = LIES[lie]
     hand = Hand(honest.store.root)
     name = f"lies/{lie.replace(' ', '-').replace(chr(39), '')}"
-    hand.publish(name, "1.0.0", hand.put(make(honest.manifest("pairs/ab"))))
+    hand.publish(name, "1.0.0", hand.put(make(honest.store.manifest("pairs/ab"))))
     with pytest.raises(IntegrityError, match=message):
-        honest.load_recombination(name)
+        honest.load(name)
 
 
 @pytest.mark.parametrize("change", ["missing", "extra", "shape"])
 def test_statistics_must_be_exactly_those_of_the_parts(honest: ck.Registry, change: str) -> None:
-    manifest = honest.manifest("pairs/ab")
+    manifest = honest.store.manifest("pairs/ab")
     state = dict(honest.store.load_state(manifest))
     first = min(state)
     if change == "missing":
@@ -428,15 +428,15 @@ def test_statistics_must_be_exactly_those_of_the_parts(honest: ck.Registry, chan
     payload = honest.store.put_state(state, parameters=manifest.payload.parameters)
     honest.store.publish(f"lies/{change}", attrs.evolve(manifest, payload=payload))
     with pytest.raises(IntegrityError, match="cannot be put together: The statistics are not those"):
-        honest.load_recombination(f"lies/{change}")
+        honest.load(f"lies/{change}")
 
 
 # Versions
 
 
 def test_versions_follow_what_changed(registry: ck.Registry) -> None:
-    registry.publish_recombination("pairs/ab", recombined(registry))
-    assert registry.publish_recombination("pairs/ab", recombined(registry, "batch")) == "pairs/ab@2.0.0"
+    registry.publish(recombined(registry), "pairs/ab")
+    assert registry.publish(recombined(registry, "batch"), "pairs/ab") == "pairs/ab@2.0.0"
     change = registry.diff("pairs/ab@1.0.0", "pairs/ab@2.0.0")
     reasons = [reason for (_, reason) in change.told()["blueprint"]]
     assert reasons == [
@@ -444,37 +444,37 @@ def test_versions_follow_what_changed(registry: ck.Registry) -> None:
     ]
     about = ck.Registry.open(registry.store.root)
     retitled = attrs.evolve(
-        registry.manifest(LEFT), about=attrs.evolve(registry.manifest(LEFT).about, title="x")
+        registry.store.manifest(LEFT), about=attrs.evolve(registry.store.manifest(LEFT).about, title="x")
     )
     about.store.publish("digits/left.extractor", retitled)
-    assert about.publish_recombination("pairs/ab", recombined(about, "batch")) == "pairs/ab@2.0.1"
+    assert about.publish(recombined(about, "batch"), "pairs/ab") == "pairs/ab@2.0.1"
     estimated = recombined(about, "reestimate")
-    assert about.publish_recombination("pairs/ab", estimated) == "pairs/ab@3.0.0"
+    assert about.publish(estimated, "pairs/ab") == "pairs/ab@3.0.0"
     other = about.recombine(LEFT, RIGHT, bn_policy="reestimate", images=data_set("left", seed=9).test)
-    assert about.publish_recombination("pairs/ab", other) == "pairs/ab@4.0.0"
+    assert about.publish(other, "pairs/ab") == "pairs/ab@4.0.0"
     with pytest.raises(ck.errors.VersionTooSmall, match="new weights, without a passed measurement"):
-        about.publish_recombination("pairs/ab", estimated, version="4.1.0")
+        about.publish(estimated, "pairs/ab", version="4.1.0")
     with pytest.raises(VersionExists):
-        about.publish_recombination("pairs/ab", estimated, version="4.0.0")
+        about.publish(estimated, "pairs/ab", version="4.0.0")
 
 
 def test_policies_ask_nothing_of_it_and_other_parts_are_major_all_the_same(
     registry: ck.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry.set_policy("digits/", "full_transitive", data=IMAGES, across_major=True)
+    registry.policies.set("digits/", "full_transitive", data=IMAGES, across_major=True)
     monkeypatch.setattr(promises, "measure", None)  # nothing is measured
-    assert registry.publish_recombination("digits/both", recombined(registry)) == "digits/both@1.0.0"
+    assert registry.publish(recombined(registry), "digits/both") == "digits/both@1.0.0"
     own = registry.recombine(LEFT, "digits/left.head", bn_policy="running")
     with pytest.raises(VersionTooSmall, match=r"at least 2\.0\.0 is needed"):
-        registry.publish_recombination("digits/both", own, version="1.1.0")
-    assert registry.publish_recombination("digits/both", own) == "digits/both@2.0.0"
-    said = registry.test_policy("digits/both@2.0.0")
+        registry.publish(own, "digits/both", version="1.1.0")
+    assert registry.publish(own, "digits/both") == "digits/both@2.0.0"
+    said = registry.policies.test("digits/both@2.0.0")
     assert said.passed and said.answers == ()
     assert "policies ask something of extractors and heads, not of a recombination" in said.verdict
 
 
 def test_search_and_list_know_it(registry: ck.Registry) -> None:
-    registry.publish_recombination("pairs/ab", recombined(registry))
+    registry.publish(recombined(registry), "pairs/ab")
     (found,) = registry.search(kind="recombination")
     assert (found.name, found.model, found.split, found.channels) == (
         "pairs/ab",
@@ -497,7 +497,7 @@ def test_a_wrong_policy_or_missing_images_are_refused_as_ever(registry: ck.Regis
 
 
 def test_the_manifest_is_written_as_it_is_read(honest: ck.Registry) -> None:
-    manifest = honest.manifest("pairs/ab")
+    manifest = honest.store.manifest("pairs/ab")
     data = to_bytes(manifest)
     assert (
         data
@@ -506,7 +506,7 @@ def test_the_manifest_is_written_as_it_is_read(honest: ck.Registry) -> None:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        honest.load_recombination("pairs/ab")
+        honest.load("pairs/ab")
 
 
 def test_errors_are_of_this_library() -> None:

@@ -68,9 +68,9 @@ def derived(manifest: Manifest, module: torch.nn.Module, moments: tuple[Moments,
 
 
 def moments_of(registry: ck.Registry, extractor: str, task: ck.Task) -> tuple[Moments, ...]:
-    contract = registry.manifest(extractor).contract
+    contract = registry.store.manifest(extractor).contract
     return feature_moments(
-        registry.build(extractor), contract.structural.outputs, task.data.train, contract.data
+        registry.load(extractor), contract.structural.outputs, task.data.train, contract.data
     )
 
 
@@ -87,12 +87,12 @@ def moments_of(registry: ck.Registry, extractor: str, task: ck.Task) -> tuple[Mo
 def test_published_loaded_and_derived_again_a_manifest_has_the_same_bytes(
     registry: ck.Registry, name: str, own: list[str], tasks: list[ck.Task]
 ) -> None:
-    manifest = registry.manifest(name)
+    manifest = registry.store.manifest(name)
     moments = moments_of(registry, own[0], tasks[0])
     for extractor, task in zip(own[1:], tasks[1:], strict=True):
         pairs = zip(moments, moments_of(registry, extractor, task), strict=True)
         moments = tuple(mine.merged(theirs) for mine, theirs in pairs)
-    again = derived(manifest, registry.build(name), moments)
+    again = derived(manifest, registry.load(name), moments)
     assert again == manifest
     assert to_bytes(again) == to_bytes(manifest)
     assert digest(to_bytes(again)) == registry.store.resolve(name).digest
@@ -100,17 +100,17 @@ def test_published_loaded_and_derived_again_a_manifest_has_the_same_bytes(
 
 def test_what_is_registered_again_is_the_same_component(registry: ck.Registry) -> None:
     for name in ("digits/left.extractor", "digits/left.head", "digits/shared.dcc", "canonical/whole.head"):
-        state = registry.store.load_state(registry.manifest(name))
-        assert registry.register(name, registry.manifest(name), state) == f"{name}@1.0.0"
+        state = registry.store.load_state(registry.store.manifest(name))
+        assert registry.publish(registry.store.manifest(name), name, state=state) == f"{name}@1.0.0"
 
 
 def test_both_sides_of_a_seam_state_the_same_features(registry: ck.Registry) -> None:
-    left, head = (registry.manifest(f"digits/left.{side}").contract for side in ("extractor", "head"))
+    left, head = (registry.store.manifest(f"digits/left.{side}").contract for side in ("extractor", "head"))
     assert left.statistical.features == head.statistical.features
     (stated,) = left.statistical.features or ()
     assert stated.samples == len(TASKS[0].data.train) and stated.per_channel is not None
     means, stds = channel_statistics(registry.store.read_blob(stated.per_channel["blob"]))
     assert len(means) == left.structural.outputs[0].channels == stated.per_channel["bytes"] / 8
     assert float(means.mean()) == pytest.approx(stated.mean, rel=1e-5) and (stds >= 0).all()
-    (shared,) = registry.manifest("digits/shared.dcc").contract.statistical.features or ()
+    (shared,) = registry.store.manifest("digits/shared.dcc").contract.statistical.features or ()
     assert shared.samples == 2 * stated.samples

@@ -120,9 +120,9 @@ def recombine(registry: ck.Registry, left: str, right: str, **kwargs: Any) -> ck
 
 def features(registry: ck.Registry, name: str, images: Split) -> Tensor:
     reference = f"zoo/{name}.extractor"
-    data = registry.manifest(reference).contract.data
+    data = registry.store.manifest(reference).contract.data
     with torch.no_grad():
-        return registry.build(reference)(normalise(prepare(images, data).images, data))
+        return registry.load(reference)(normalise(prepare(images, data).images, data))
 
 
 def square(tokens: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ def test_adapters_without_parameters_are_put_in(
     model = recombine(registry, left, right, bn_policy="running")
     assert [one.model for one in model.contract.adapters] == names
     with torch.no_grad():
-        expected = registry.build(f"zoo/{right}.head")(between(features(registry, left, images)))
+        expected = registry.load(f"zoo/{right}.head")(between(features(registry, left, images)))
     pixels = normalise(prepare(images, model.data).images, model.data)
     torch.testing.assert_close(model(pixels).detach(), expected, atol=1e-5, rtol=1e-5)
     assert torch.equal(model.predict(images).positions, expected.argmax(1))
@@ -206,7 +206,7 @@ def test_every_normalisation_policy_works_with_adapters(
 ) -> None:
     kept = images if policy == "reestimate" else None
     model = recombine(registry, "last-axis", "narrow", bn_policy=policy, images=kept)
-    head = registry.build("zoo/narrow.head")
+    head = registry.load("zoo/narrow.head")
     given = features(registry, "last-axis", images).permute(0, 3, 1, 2)
     stored = {name: value.clone() for name, value in model.head.named_buffers()}
     pixels = normalise(prepare(images, model.data).images, model.data)
@@ -261,7 +261,7 @@ def test_a_projection_is_the_ridge_solution_over_all_positions(registry: ck.Regi
 def mixed(folder: Path) -> ck.Registry:
     """Two patch embeddings: the second is the first, mixed into twice as many channels."""
     registry = cut(folder, "plain")
-    first = registry.build("zoo/plain.extractor").state_dict()
+    first = registry.load("zoo/plain.extractor").state_dict()
     mixing = torch.randn(32, 16, generator=torch.Generator().manual_seed(3))
 
     def mix(extractor: nn.Module) -> None:
@@ -306,14 +306,14 @@ def test_fitting_moves_no_buffer_and_draws_no_number(registry: ck.Registry, imag
     torch.manual_seed(3)
     model = recombine(registry, "narrow", "wide", data=images)
     assert torch.equal(torch.rand(2), expected)
-    own = registry.build("zoo/narrow.extractor").state_dict()
+    own = registry.load("zoo/narrow.extractor").state_dict()
     assert all(torch.equal(value, own[name]) for name, value in model.extractor.state_dict().items())
     assert not any(one.training for one in model.modules())
 
 
 def test_published_adapters_come_back_as_the_same_function(mine: ck.Registry, images: Split) -> None:
     model = recombine(mine, "classy", "wide", data=images)
-    names = [mine.publish_adapter(f"zoo/{one.blueprint.model}", one) for one in model.inserted]
+    names = [mine.publish(one, f"zoo/{one.blueprint.model}") for one in model.inserted]
     models = ("drop-tokens", "permute", "resize", "project")
     assert names == [f"zoo/{one}@1.0.0" for one in models]
     again = mine.recombine("zoo/classy.extractor", "zoo/wide.head", adapters=names)
@@ -321,8 +321,8 @@ def test_published_adapters_come_back_as_the_same_function(mine: ck.Registry, im
     assert torch.equal(model(pixels), again(pixels))
     assert again.contract == model.contract
     assert [one.reference for one in again.inserted] == names
-    assert [mine.publish_adapter(f"zoo/{one.blueprint.model}", one) for one in again.inserted] == names
-    plain, _, _, project = (mine.manifest(name) for name in names)
+    assert [mine.publish(one, f"zoo/{one.blueprint.model}") for one in again.inserted] == names
+    plain, _, _, project = (mine.store.manifest(name) for name in names)
     assert (plain.kind, plain.payload.count, plain.payload.parameters) == ("adapter", 0, 0)
     assert (project.payload.count, project.payload.parameters) == (2, 16 * 32 + 32)
     digests = [mine.store.resolve(f"zoo/{name}.extractor").digest for name in ("classy", "wide")]
@@ -343,19 +343,19 @@ def test_an_adapter_for_any_count_of_tokens_is_kept_too(tmp_path: Path, images: 
     model = recombine(registry, "dynamic", "wide")
     assert model.inserted[0].takes[0].shape == ("N", "L", 32)
     assert model.inserted[0].gives[0].shape == ("N", 32, "H", "W")
-    name = registry.publish_adapter("zoo/permute", model.inserted[0])
+    name = registry.publish(model.inserted[0], "zoo/permute")
     again = registry.recombine("zoo/dynamic.extractor", "zoo/wide.head", adapters=[name])
     assert torch.equal(model.predict(images).probabilities, again.predict(images).probabilities)
 
 
 def test_a_refit_is_a_new_version_of_the_same_name(mine: ck.Registry, images: Split) -> None:
     fits = [recombine(mine, "narrow", "wide", data=images.subset(count)).inserted[-1] for count in (12, 24)]
-    assert [mine.publish_adapter("zoo/bridge", one) for one in fits] == [
+    assert [mine.publish(one, "zoo/bridge") for one in fits] == [
         "zoo/bridge@1.0.0",
         "zoo/bridge@2.0.0",
     ]
     with pytest.raises(InvalidName):
-        mine.publish_adapter("../bridge", fits[0])
+        mine.publish(fits[0], "../bridge")
 
 
 def test_an_adapter_with_the_weights_of_another_is_found_by_its_probe(
@@ -363,8 +363,8 @@ def test_an_adapter_with_the_weights_of_another_is_found_by_its_probe(
 ) -> None:
     for number, count in enumerate((12, 24)):
         model = recombine(mine, "narrow", "wide", data=images.subset(count))
-        mine.publish_adapter(f"zoo/{number}", model.inserted[-1])
-    first, second = mine.manifest("zoo/0"), mine.manifest("zoo/1")
+        mine.publish(model.inserted[-1], f"zoo/{number}")
+    first, second = mine.store.manifest("zoo/0"), mine.store.manifest("zoo/1")
     mine.store.publish("zoo/wrong", attrs.evolve(first, payload=second.payload))
     with pytest.raises(IntegrityError, match="gives other outputs on the probe input"):
         mine.recombine("zoo/narrow.extractor", "zoo/wide.head", adapters=["zoo/wrong"])
@@ -372,7 +372,7 @@ def test_an_adapter_with_the_weights_of_another_is_found_by_its_probe(
 
 def test_a_published_projection_goes_on_with_adapters_around_it(mine: ck.Registry, images: Split) -> None:
     model = recombine(mine, "classy", "wide", data=images)
-    bridge = mine.publish_adapter("zoo/bridge", model.inserted[-1])
+    bridge = mine.publish(model.inserted[-1], "zoo/bridge")
     pair = "zoo/classy.extractor", "zoo/wide.head"
     again = mine.recombine(*pair, adapt=True, adapters=[bridge])
     assert again.contract.adapters == model.contract.adapters
@@ -383,7 +383,7 @@ def test_a_published_projection_goes_on_with_adapters_around_it(mine: ck.Registr
 
 
 def test_a_projection_of_other_parts_is_put_in_with_a_warning(mine: ck.Registry, images: Split) -> None:
-    bridge = mine.publish_adapter("zoo/bridge", recombine(mine, "narrow", "wide", data=images).inserted[-1])
+    bridge = mine.publish(recombine(mine, "narrow", "wide", data=images).inserted[-1], "zoo/bridge")
     model = recombine(mine, "patches", "wide", adapters=[bridge])
     (note,) = [one for one in model.report.findings if "fitted for other parts" in one.came]
     assert note.severity == "warns" and "adapt=True with data=" in note.remedy
@@ -391,7 +391,7 @@ def test_a_projection_of_other_parts_is_put_in_with_a_warning(mine: ck.Registry,
 
 def test_adapters_that_lead_elsewhere_are_refused(mine: ck.Registry, images: Split) -> None:
     resize, project = recombine(mine, "narrow", "wide", data=images).inserted
-    smaller, bridge = mine.publish_adapter("zoo/smaller", resize), mine.publish_adapter("zoo/bridge", project)
+    smaller, bridge = mine.publish(resize, "zoo/smaller"), mine.publish(project, "zoo/bridge")
     with pytest.raises(IncompatibleError, match="Missing before the head: resize to 4x4; project"):
         mine.recombine("zoo/narrow.extractor", "zoo/last.head", adapters=[smaller, bridge])
     with pytest.raises(IncompatibleError, match="can be fitted right before a head only"):
@@ -422,11 +422,11 @@ def test_what_no_adapter_mends_stays_refused(registry: ck.Registry, images: Spli
 
 @pytest.mark.case("F")
 def test_a_head_without_its_extractor_has_no_features_to_fit_to(mine: ck.Registry, images: Split) -> None:
-    head = mine.manifest("zoo/wide.head")
+    head = mine.store.manifest("zoo/wide.head")
     mine.store.publish("zoo/orphan.head", attrs.evolve(head, parents=()))
     with pytest.raises(IncompatibleError, match=r"its manifest names none\. Publish that extractor"):
         recombine(mine, "narrow", "orphan", data=images)
-    nameless = attrs.evolve(mine.manifest("zoo/wide.extractor"), extensions={"x": 1})
+    nameless = attrs.evolve(mine.store.manifest("zoo/wide.extractor"), extensions={"x": 1})
     edge = mine.store.put_blob(to_bytes(nameless))
     parent = attrs.evolve(head.parents[0], component=edge.blob)
     mine.store.publish("zoo/stray.head", attrs.evolve(head, parents=(parent,)))
@@ -443,8 +443,8 @@ def test_a_head_whose_extractor_was_withdrawn_can_still_be_fitted_to(
 
 @pytest.mark.case("F")
 def test_a_head_with_a_wrong_parent_is_not_fitted_to(mine: ck.Registry, images: Split) -> None:
-    wrong = mine.manifest("zoo/patches.head").parents
-    mine.store.publish("zoo/mixed.head", attrs.evolve(mine.manifest("zoo/wide.head"), parents=wrong))
+    wrong = mine.store.manifest("zoo/patches.head").parents
+    mine.store.publish("zoo/mixed.head", attrs.evolve(mine.store.manifest("zoo/wide.head"), parents=wrong))
     with pytest.raises(IncompatibleError, match="gives NLC features, where NCHW are expected"):
         recombine(mine, "narrow", "mixed", data=images)
 

@@ -58,37 +58,37 @@ def test_a_registry_that_requires_signatures_loads_nothing_else(
 ) -> None:
     strict = ck.Registry.open(registry.store.root, require_signature=public)
     loads: dict[str, Any] = {
-        "build": lambda: strict.build(HEAD),
+        "build": lambda: strict.load(HEAD),
         "recombine": lambda: strict.recombine(EXTRACTOR, HEAD),
         "matrix": lambda: strict.matrix(EXTRACTOR, HEAD, [data.test]),
     }
     for load in loads.values():
         with pytest.raises(Unsigned, match=r"@1\.0\.0 .*is not signed"):
             load()
-    registry.sign(EXTRACTOR, key)
+    registry.care.sign(EXTRACTOR, key)
     with pytest.raises(Unsigned, match=HEAD):
         strict.recombine(EXTRACTOR, HEAD)
-    registry.sign(HEAD, key)
+    registry.care.sign(HEAD, key)
     for load in loads.values():
         assert load() is not None
     assert strict.check(EXTRACTOR, HEAD).wiring == "direct"  # reads contracts only
 
 
 def test_one_build_may_require_a_signature(registry: ck.Registry, key: Any, public: Path) -> None:
-    assert registry.build(HEAD) and registry.build(HEAD, require_signature=None)
-    assert ck.Registry.open(registry.store.root, require_signature=None).build(HEAD)
+    assert registry.load(HEAD) and registry.load(HEAD, require_signature=None)
+    assert ck.Registry.open(registry.store.root, require_signature=None).load(HEAD)
     with pytest.raises(Unsigned):
-        registry.build(HEAD, require_signature=public)
-    registry.sign(HEAD, key)
-    assert registry.build(HEAD, require_signature=public)
-    assert registry.build(HEAD, require_signature=key.public.id)
+        registry.load(HEAD, require_signature=public)
+    registry.care.sign(HEAD, key)
+    assert registry.load(HEAD, require_signature=public)
+    assert registry.load(HEAD, require_signature=key.public.id)
     with pytest.raises(UnknownSigner, match="keys trust"):
-        registry.build(HEAD, require_signature=True)  # the user trusts nobody yet
+        registry.load(HEAD, require_signature=True)  # the user trusts nobody yet
     ck.signing.Folder.of_user().trust(key.public)
-    assert registry.build(HEAD, require_signature=True)
-    assert ck.Registry.open(registry.store.root, require_signature=True).build(HEAD)
+    assert registry.load(HEAD, require_signature=True)
+    assert ck.Registry.open(registry.store.root, require_signature=True).load(HEAD)
     with pytest.raises(KeyFileError, match="no folder or file"):
-        registry.build(HEAD, require_signature="nowhere")
+        registry.load(HEAD, require_signature="nowhere")
     with pytest.raises(KeyFileError, match="names nobody"):
         ck.Registry.open(registry.store.root, require_signature="")  # not the current folder
 
@@ -96,37 +96,37 @@ def test_one_build_may_require_a_signature(registry: ck.Registry, key: Any, publ
 def test_a_signature_says_nothing_where_bytes_are_not_compared(
     registry: ck.Registry, key: Any, public: Path
 ) -> None:
-    registry.sign(HEAD, key)
+    registry.care.sign(HEAD, key)
     with pytest.raises(UsageError, match="does not compare"):
-        registry.build(HEAD, verify="never", require_signature=public)
-    assert registry.build(HEAD, verify="always", require_signature=public)
+        registry.load(HEAD, verify="never", require_signature=public)
+    assert registry.load(HEAD, verify="always", require_signature=public)
 
 
 def test_a_name_that_was_pointed_elsewhere_is_not_loaded(
     registry: ck.Registry, key: Any, public: Path
 ) -> None:
-    registry.sign([EXTRACTOR, HEAD], key)
+    registry.care.sign([EXTRACTOR, HEAD], key)
     version = registry.store.references.folder(HEAD) / "@versions" / "1.0.0"
     version.chmod(0o644)
     version.write_text(f"{registry.store.resolve(EXTRACTOR).digest}\n")
     with pytest.raises(OtherName, match=rf"as {EXTRACTOR}@1\.0\.0, but shown as {HEAD}@1\.0\.0"):
-        ck.Registry.open(registry.store.root, require_signature=public).build(HEAD)
+        ck.Registry.open(registry.store.root, require_signature=public).load(HEAD)
 
 
 def test_signing_takes_a_file_and_tells_what_was_signed(
     registry: ck.Registry, key: Any, public: Path
 ) -> None:
-    done = registry.sign("parts/*", public.with_suffix(".pem"), expires="365d")
+    done = registry.care.sign("parts/*", public.with_suffix(".pem"), expires="365d")
     assert [str(one.subject) for one in done] == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
     assert all(one.made and one.statement.expires is not None for one in done)
-    (said,) = registry.signatures(HEAD)
+    (said,) = registry.care.signatures(HEAD)
     assert said.statement == done[1].statement and not said.good
-    (found,) = registry.verify_signatures(HEAD, public)
+    (found,) = registry.care.verify_signatures(HEAD, public)
     assert found.good and found.key.name == "alice"
     with pytest.raises(SignatureError):
-        registry.verify_signatures(HEAD)
+        registry.care.verify_signatures(HEAD)
     with pytest.raises(UsageError, match="says no end"):
-        registry.sign(HEAD, key, expires="soon")
+        registry.care.sign(HEAD, key, expires="soon")
 
 
 def test_what_a_store_requires_goes_along_to_other_processes(registry: ck.Registry, public: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_a_store_requires_goes_along_to_other_processes(registry: ck.Regist
     again = ck.Registry(pickle.loads(pickle.dumps(strict.store)))
     assert again.store.trusted == strict.store.trusted
     with pytest.raises(Unsigned):
-        again.build(HEAD)
+        again.load(HEAD)
 
 
 WITHOUT = """
@@ -145,15 +145,15 @@ from compatkit.cli import main
 from compatkit.errors import MissingDependency
 
 registry = ck.Registry.open({root!r})
-assert registry.build("parts/noise.head") and registry.signatures("parts/noise.head")
+assert registry.load("parts/noise.head") and registry.care.signatures("parts/noise.head")
 assert registry.check("parts/noise.extractor", "parts/noise.head").wiring == "direct"
 assert registry.care.verify().faults == ()
 assert registry.care.import_from(ck.Registry.open({root!r} + "2").store).made
 for call in (
-    lambda: registry.verify_signatures("parts/noise.head", {key!r}),
-    lambda: registry.build("parts/noise.head", require_signature={key!r}),
+    lambda: registry.care.verify_signatures("parts/noise.head", {key!r}),
+    lambda: registry.load("parts/noise.head", require_signature={key!r}),
     lambda: ck.Registry.open({root!r}, require_signature={key!r}),
-    lambda: registry.sign("parts/noise.head", {private!r}),
+    lambda: registry.care.sign("parts/noise.head", {private!r}),
     lambda: ck.signing.require({key!r}),
 ):
     try:
@@ -173,7 +173,7 @@ main(["--registry", {root!r}, "signatures"])
 def test_without_the_library_everything_else_works(
     registry: ck.Registry, fit: Any, key: Any, public: Path, tmp_path: Path
 ) -> None:
-    registry.sign("parts/*", key)
+    registry.care.sign("parts/*", key)
     ck.signing.Folder.of_user().trust(key.public)
     other = ck.Registry.init(f"{registry.store.root}2")
     other.publish(fit, prefix="others")

@@ -45,7 +45,7 @@ def test_a_foreign_model_states_its_own_images_and_the_features_of_data_that_is_
     assert [one.name for one in parts["head"].contract.data.labels or ()][:2] == ["class 0", "class 1"]
     registry = ck.Registry.init(tmp_path / "parts")
     published = publish_split(registry, parts, "zoo/resnet18")
-    loaded = registry.build(published["extractor"])
+    loaded = registry.load(published["extractor"])
     (again,) = feature_moments(loaded, contract.structural.outputs, data, found, samples=9)
     assert again.statistics() == stated
     assert registry.store.read_blob(stated.per_channel["blob"]) == again.blob  # type: ignore[index]

@@ -250,11 +250,11 @@ def test_a_lie_is_caught_at_publish_and_at_load(
 ) -> None:
     manifest = lie(manifest_of(registry, parts[part]))
     with pytest.raises(IntegrityError, match=rf"(?s)^lies is not what its contract states.*{message}"):
-        registry.register("lies", manifest, parts[part].module.state_dict())
+        registry.publish(manifest, "lies", state=parts[part].module.state_dict())
     assert registry.names() == []
     registry.store.publish("lies", manifest)  # the bare store knows no network
     with pytest.raises(IntegrityError, match=rf"(?s)lies@1\.0\.0 is not what its contract states.*{message}"):
-        registry.build("lies")
+        registry.load("lies")
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,9 @@ def test_what_one_pass_does_not_show_is_caught_at_publish(
     registry: ck.Registry, parts: Mapping[str, SplitPart], part: str, lie: Change, message: str
 ) -> None:
     with pytest.raises(IntegrityError, match=message):
-        registry.register("lies", lie(manifest_of(registry, parts[part])), parts[part].module.state_dict())
+        registry.publish(
+            lie(manifest_of(registry, parts[part])), "lies", state=parts[part].module.state_dict()
+        )
     assert registry.names() == []
 
 
@@ -306,13 +308,13 @@ def test_a_head_repeats_the_ports_of_the_extractor_that_it_was_trained_with(
     registry: ck.Registry, parts: Mapping[str, SplitPart], field: str, value: Any, message: str
 ) -> None:
     state = parts["extractor"].module.state_dict()
-    extractor = registry.register("mine.extractor", manifest_of(registry, parts["extractor"]), state)
+    extractor = registry.publish(manifest_of(registry, parts["extractor"]), "mine.extractor", state=state)
     parent = Parent("trained_with", str(registry.store.resolve(extractor).digest))
     honest = manifest_of(registry, parts["head"], parents=(parent,))
     with pytest.raises(IntegrityError, match=message):
         lie = changed("structural.inputs.0", **{field: value})
-        registry.register("mine.head", lie(honest), parts["head"].module.state_dict())
-    assert registry.register("mine.head", honest, parts["head"].module.state_dict()) == "mine.head@1.0.0"
+        registry.publish(lie(honest), "mine.head", state=parts["head"].module.state_dict())
+    assert registry.publish(honest, "mine.head", state=parts["head"].module.state_dict()) == "mine.head@1.0.0"
 
 
 def test_a_head_was_trained_with_one_extractor_of_its_own_network(
@@ -322,13 +324,13 @@ def test_a_head_was_trained_with_one_extractor_of_its_own_network(
     classes = split("resnet8_cifar", "layer2", kwargs={"num_classes": 7}, size=(16, 16))
     digests = {}
     for name, part in {"own": parts["extractor"], "grey": others["extractor"]}.items():
-        registry.register(name, manifest_of(registry, part), part.module.state_dict())
+        registry.publish(manifest_of(registry, part), name, state=part.module.state_dict())
         digests[name] = str(registry.store.resolve(name).digest)
 
     def register(part: SplitPart, *names: str) -> str:
         parents = tuple(Parent("trained_with", digests[name]) for name in names)
-        return registry.register(
-            "head", manifest_of(registry, part, parents=parents), part.module.state_dict()
+        return registry.publish(
+            manifest_of(registry, part, parents=parents), "head", state=part.module.state_dict()
         )
 
     with pytest.raises(
@@ -359,7 +361,7 @@ def test_every_lie_is_listed(registry: ck.Registry, parts: Mapping[str, SplitPar
     honest = manifest_of(registry, parts["extractor"])
     lie = changed("protocol", normalisation="none")(changed(OUT, dtype="float16", pooled=True)(honest))
     with pytest.raises(IntegrityError) as caught:
-        registry.register("lies", lie, parts["extractor"].module.state_dict())
+        registry.publish(lie, "lies", state=parts["extractor"].module.state_dict())
     text = str(caught.value)
     for one in (
         "- Normalisation 'none'",
@@ -377,13 +379,13 @@ def test_counts_that_are_stated_are_counted_at_load(
     honest = manifest_of(registry, parts["head"])
     registry.store.publish("lies", of_manifest("payload", parameters=7)(honest))
     with pytest.raises(IntegrityError, match=r"7 parameters are stated, the module holds [0-9,]+\."):
-        registry.build("lies")
+        registry.load("lies")
     with pytest.raises(IntegrityError, match="the manifest promises 99 tensors"):
         registry.store.publish("counts", of_manifest("payload", count=99)(honest))
     # What is registered is counted, not believed.
     wrong = of_manifest("payload", parameters=7, count=99)(honest)
-    reference = registry.register("mine", wrong, parts["head"].module.state_dict())
-    assert registry.manifest(reference).payload == honest.payload
+    reference = registry.publish(wrong, "mine", state=parts["head"].module.state_dict())
+    assert registry.store.manifest(reference).payload == honest.payload
 
 
 def altered(state: Mapping[str, Tensor], how: str) -> dict[str, Tensor]:
@@ -414,12 +416,12 @@ def test_tensors_of_another_module_are_caught_at_publish_and_at_load(
 ) -> None:
     honest, state = manifest_of(registry, parts["head"]), altered(parts["head"].module.state_dict(), how)
     with pytest.raises(IntegrityError, match=message):
-        registry.register("lies", honest, state)
+        registry.publish(honest, "lies", state=state)
     assert registry.names() == []
     payload = registry.store.put_state(state, parameters=parts["head"].parameters)
     registry.store.publish("lies", attrs.evolve(honest, payload=payload))
     with pytest.raises(IntegrityError, match=message):
-        registry.build("lies")
+        registry.load("lies")
 
 
 def test_labels_that_come_twice_are_refused_before_anything_is_built(
@@ -427,8 +429,8 @@ def test_labels_that_come_twice_are_refused_before_anything_is_built(
 ) -> None:
     twice = changed("data", labels=(Label("cat"), Label("dog"), Label("Cat")))
     with pytest.raises(FormatError, match="'Cat' is there already, as number 0"):
-        registry.register(
-            "lies", twice(manifest_of(registry, parts["head"])), parts["head"].module.state_dict()
+        registry.publish(
+            twice(manifest_of(registry, parts["head"])), "lies", state=parts["head"].module.state_dict()
         )
     assert registry.names() == []
 
@@ -438,11 +440,11 @@ def test_an_honest_component_is_registered_and_loaded(
 ) -> None:
     for name, part in parts.items():
         manifest = manifest_of(registry, part, about=About(title=name))
-        reference = registry.register(f"zoo/{name}", manifest, part.module.state_dict())
+        reference = registry.publish(manifest, f"zoo/{name}", state=part.module.state_dict())
         assert reference == f"zoo/{name}@1.0.0"
-        built, state = registry.build(reference), part.module.state_dict()
+        built, state = registry.load(reference), part.module.state_dict()
         assert all(torch.equal(value, state[key]) for key, value in built.state_dict().items())
-        assert registry.register(f"zoo/{name}", manifest, state) == reference
+        assert registry.publish(manifest, f"zoo/{name}", state=state) == reference
 
 
 def test_figures_of_channels_must_be_there_and_be_figures(
@@ -453,10 +455,10 @@ def test_figures_of_channels_must_be_there_and_be_figures(
     figures = FeatureStatistics(0.5, 1.0, 10, {"blob": edge.blob, "bytes": edge.bytes})
     bad = changed("statistical", features=(figures,))(manifest_of(registry, part))
     with pytest.raises(FormatError, match="finite means and deviations"):
-        registry.register("lies", bad, state)
+        registry.publish(bad, "lies", state=state)
     lost = attrs.evolve(figures, per_channel={"blob": "sha256:" + "0" * 64, "bytes": 256})
     with pytest.raises(IntegrityError, match="missing"):
-        registry.register("lies", changed("statistical", features=(lost,))(bad), state)
+        registry.publish(changed("statistical", features=(lost,))(bad), "lies", state=state)
     assert registry.names() == []
 
 
@@ -466,7 +468,7 @@ def test_payload_and_probe_are_filled_in(registry: ck.Registry, parts: Mapping[s
         attrs.evolve(manifest_of(registry, part).payload.file, bytes=0), "tensors:sha256:" + "0" * 64, 0, 0
     )
     bare = changed("statistical", probe=None)(attrs.evolve(manifest_of(registry, part), payload=nothing))
-    found = registry.manifest(registry.register("mine", bare, part.module.state_dict()))
+    found = registry.store.manifest(registry.publish(bare, "mine", state=part.module.state_dict()))
     assert found.contract == part.contract
     assert found.payload == manifest_of(registry, part).payload
 
@@ -474,8 +476,8 @@ def test_payload_and_probe_are_filled_in(registry: ck.Registry, parts: Mapping[s
 def test_a_claim_that_says_less_is_no_lie(registry: ck.Registry, parts: Mapping[str, SplitPart]) -> None:
     part = parts["extractor"]
     modest = changed(OUT, range="any", measured={})(manifest_of(registry, part))
-    registry.register("mine", modest, part.module.state_dict())
-    registry.build("mine")
+    registry.publish(modest, "mine", state=part.module.state_dict())
+    registry.load("mine")
 
 
 @pytest.mark.case("E2", "F", "G")
@@ -485,12 +487,12 @@ def test_names_builders_and_parents_are_checked(
     part, state = parts["head"], parts["head"].module.state_dict()
     honest = manifest_of(registry, part)
     with pytest.raises(InvalidName):
-        registry.register("Not A Name", honest, state)
+        registry.publish(honest, "Not A Name", state=state)
     with pytest.raises(UnknownName, match="No builder is called 'keras'"):
-        registry.register("mine", of_manifest("blueprint", builder="keras")(honest), state)
+        registry.publish(of_manifest("blueprint", builder="keras")(honest), "mine", state=state)
     with pytest.raises(IntegrityError, match="missing"):
         lost = attrs.evolve(honest, parents=(Parent("trained_with", "sha256:" + "0" * 64),))
-        registry.register("mine", lost, state)
+        registry.publish(lost, "mine", state=state)
     assert registry.names() == []
 
 
@@ -502,7 +504,7 @@ def test_another_version_of_the_library_is_said_and_named_where_the_function_cha
     older = of_manifest("blueprint", library="timm 0.0.1")(manifest_of(registry, part))
     registry.store.publish("older", older)
     with pytest.warns(LibraryWarning, match=r"older@1\.0\.0: resnet8_cifar was built by timm 0\.0\.1"):
-        registry.build("older")
+        registry.load("older")
     registry.store.publish("broken", other_probe(older))
     with (
         pytest.warns(LibraryWarning),
@@ -510,26 +512,26 @@ def test_another_version_of_the_library_is_said_and_named_where_the_function_cha
             IntegrityError, match=r"other outputs .* built by timm 0\.0\.1 and is built by timm [1-9]"
         ),
     ):
-        registry.build("broken")
+        registry.load("broken")
 
 
 def test_loading_runs_the_module_once_and_not_where_it_was_seen_to_pass(
     registry: ck.Registry, parts: Mapping[str, SplitPart], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     part, calls = parts["extractor"], []
-    registry.register("mine", manifest_of(registry, part), part.module.state_dict())
+    registry.publish(manifest_of(registry, part), "mine", state=part.module.state_dict())
     norm = type(next(one for one in part.module.modules() if isinstance(one, torch.nn.BatchNorm2d)))
     count = sum(isinstance(one, torch.nn.BatchNorm2d) for one in part.module.modules())
     forward = norm.forward
     monkeypatch.setattr(norm, "forward", lambda self, x: calls.append(1) or forward(self, x))
-    registry.build("mine")
+    registry.load("mine")
     assert not calls  # it was run when it was registered
-    registry.build("mine", verify="always")
+    registry.load("mine", verify="always")
     assert len(calls) == count
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another user's"))
     elsewhere = ck.Registry.open(registry.store.root)
-    elsewhere.build("mine", verify="never")
+    elsewhere.load("mine", verify="never")
     assert len(calls) == count
     for _ in range(2):
-        elsewhere.build("mine")
+        elsewhere.load("mine")
     assert len(calls) == 2 * count

@@ -111,7 +111,7 @@ def test_publishing_names_versions_and_order(registry: ck.Registry, fit: ck.Fit)
     assert parts == {key: f"digits/{key}@1.0.0" for key in keys}
     assert registry.names() == sorted(f"digits/{key}" for key in keys)
     assert registry.names("*.head") == ["digits/left.head", "digits/right.head"]
-    assert registry.manifest("digits/shared.dcc").kind == "auxiliary_head"
+    assert registry.store.manifest("digits/shared.dcc").kind == "auxiliary_head"
 
 
 @pytest.mark.parametrize("prefix", ["", "A", "../up", "a/b/c", "a b", "con"])
@@ -124,7 +124,7 @@ def test_a_prefix_that_is_no_name_writes_nothing(tmp_path: Path, fit: ck.Fit, pr
 
 
 def test_built_parts_are_the_trained_ones(registry: ck.Registry, fit: ck.Fit, tests: list[ck.Split]) -> None:
-    extractor, head = registry.build(LEFT), registry.build("digits/left.head@1.0.0")
+    extractor, head = registry.load(LEFT), registry.load("digits/left.head@1.0.0")
     assert not extractor.training and not head.training
     model = registry.recombine(LEFT, "digits/left.head")
     images = images_of(model, tests[0])
@@ -138,17 +138,17 @@ def test_built_parts_are_the_trained_ones(registry: ck.Registry, fit: ck.Fit, te
 @pytest.mark.case("E2")
 def test_a_part_whose_weights_belong_to_another_is_found_by_its_probe(mine: ck.Registry) -> None:
     """Every digest agrees; only the function does not."""
-    own, other = mine.manifest("digits/left.head"), mine.manifest(RIGHT)
+    own, other = mine.store.manifest("digits/left.head"), mine.store.manifest(RIGHT)
     mine.store.publish("mixed", attrs.evolve(own, payload=other.payload))
     with pytest.raises(IntegrityError, match="gives other outputs on the probe input"):
-        mine.build("mixed")
+        mine.load("mixed")
     with pytest.raises(NotFound, match="perhaps mixed"):
-        mine.build("mxed")
+        mine.load("mxed")
 
 
 def test_check_reads_no_weights(mine: ck.Registry) -> None:
     for name in mine.names():
-        blob = mine.manifest(name).payload.file.blob.removeprefix("sha256:")
+        blob = mine.store.manifest(name).payload.file.blob.removeprefix("sha256:")
         (mine.store.root / "blobs" / "sha256" / blob[:2] / blob).unlink()
     report = mine.check(LEFT, RIGHT)
     assert (report.wiring, report.promise, report.evidence) == ("direct", "shared-head", "none")
@@ -178,7 +178,7 @@ def test_a_recombination_is_head_after_extractor(registry: ck.Registry, tests: l
     model = registry.recombine(LEFT, RIGHT, bn_policy="running")
     images = images_of(model, tests[0])
     with torch.no_grad():
-        expected = registry.build(RIGHT)(registry.build(LEFT)(images))
+        expected = registry.load(RIGHT)(registry.load(LEFT)(images))
         assert torch.equal(model(images), expected)
     assert [label.name for label in model.labels] == ["0", "1", "2"] and model.data.size == (16, 16)
     assert torch.equal(model.predict(tests[0]).positions, expected.argmax(1))
@@ -295,7 +295,7 @@ def test_a_wrong_kind_is_told_before_a_weight_is_read(
     with pytest.raises(NotFound, match=r"'\*.head' matches \d+ components, none of kind extractor: .* head"):
         registry.matrix("*.head", RIGHT, tests)
     with pytest.raises(UsageError, match="narrow the pattern"):
-        registry.auxiliary_heads("digits/*.head")
+        registry.frozen("digits/*.head")
     with pytest.raises(NotFound, match="matches no component"):
         registry.matrix("none/*", RIGHT, tests)
 
@@ -319,9 +319,9 @@ def test_progress_and_settings_of_a_matrix(registry: ck.Registry, tests: list[ck
 
 
 def test_auxiliary_heads_to_train_against(registry: ck.Registry, fit: ck.Fit, tasks: list[ck.Task]) -> None:
-    heads = registry.auxiliary_heads("digits/shared.*")
+    heads = registry.frozen("digits/shared.*")
     assert set(heads) == {"dcc", "rotation"} and all(head.frozen for head in heads.values())
-    anchors = {a.task: a.digest for a in registry.manifest(LEFT).contract.protocol.anchors if a.task}
+    anchors = {a.task: a.digest for a in registry.store.manifest(LEFT).contract.protocol.anchors if a.task}
     assert {name: head.digest for name, head in heads.items()} == anchors
     assert heads["dcc"].origin == registry.store.resolve("digits/shared.dcc").digest
     assert [label.name for label in heads["dcc"].labels or ()] == ["0", "1", "2"]
@@ -339,7 +339,7 @@ def test_untouched_by_reading(registry: ck.Registry, tests: list[ck.Split]) -> N
     state = np.random.get_state()[1].copy()  # type: ignore[union-attr]
     expected = torch.rand(3)
     torch.manual_seed(5)
-    registry.build(LEFT)
+    registry.load(LEFT)
     registry.recombine(LEFT, RIGHT)
     registry.matrix(LEFT, RIGHT, tests, record=False)
     assert torch.equal(torch.rand(3), expected) and np.array_equal(state, np.random.get_state()[1])

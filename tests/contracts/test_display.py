@@ -93,7 +93,7 @@ def test_what_a_session_hands_out_is_shown_on_a_screen(fit: ck.Fit, registry: ck
     )
     for one in (fit.tasks["left"], fit.auxiliary["dcc"], matrix.cells[0], registry.search()[0]):
         assert len(repr(one)) < 200 and "\n" not in repr(one)
-    assert len(repr(registry.manifest(pair[0]))) < 200
+    assert len(repr(registry.store.manifest(pair[0]))) < 200
 
 
 def test_a_measurement_and_a_copy_are_tables(fit: ck.Fit, registry: ck.Registry, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_measurement_and_a_copy_are_tables(fit: ck.Fit, registry: ck.Registry,
 
 
 def test_hostile_texts_stay_texts(registry: ck.Registry) -> None:
-    made = registry.manifest("digits/left.head")
+    made = registry.store.manifest("digits/left.head")
     told = attrs.evolve(made, about=About(title=HOSTILE, description=HOSTILE, tags={"by": HOSTILE}))
     registry.store.publish("digits/told.head", told)
     for value in (
@@ -126,7 +126,7 @@ def test_what_is_longer_than_a_screen_is_cut_and_says_so(tmp_path: Path) -> None
 
 
 def test_a_registry_of_many_names_shows_the_first_and_counts_the_rest(registry: ck.Registry) -> None:
-    made = registry.manifest("digits/left.head")
+    made = registry.store.manifest("digits/left.head")
     for number in range(50):
         registry.store.publish(
             f"many/part{number:02}.head", attrs.evolve(made, about=About(title=str(number)))

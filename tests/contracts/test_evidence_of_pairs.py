@@ -43,7 +43,7 @@ def test_measuring_again_adds_nothing_and_another_seed_adds_one(
     measured: tuple[ck.Registry, ck.Task],
 ) -> None:
     registry, _ = measured
-    sides = [{name: registry.manifest(name)} for name in ("x/a.extractor", "x/a.head")]
+    sides = [{name: registry.store.manifest(name)} for name in ("x/a.extractor", "x/a.head")]
 
     def count() -> int:
         return len(pairs.measured(registry.store, *sides)["x/a.extractor", "x/a.head"])
@@ -82,14 +82,14 @@ def test_a_damaged_result_is_left_out_with_a_warning_that_names_the_pair(
     registry, _ = measured
     matrix(measured, seed=11)
     store = registry.store
-    functions = [function_digest(registry.manifest(name)) for name in ("x/a.extractor", "x/a.head")]
+    functions = [function_digest(registry.store.manifest(name)) for name in ("x/a.extractor", "x/a.head")]
     pointers = store.evidence.pointers(*functions)
     held = len(pointers)
     blob = store.objects.path(f"sha256:{pointers[-1].name}")
     content = blob.read_bytes()
     blob.unlink()
     blob.write_bytes(b"damaged")
-    sides = [{name: registry.manifest(name)} for name in ("x/a.extractor", "x/a.head")]
+    sides = [{name: registry.store.manifest(name)} for name in ("x/a.extractor", "x/a.head")]
     with pytest.warns(
         UserWarning,
         match=r"x/a.extractor with x/a.head: a result is left out: .* other bytes .*compatkit verify",

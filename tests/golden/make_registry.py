@@ -55,12 +55,12 @@ def make(folder: Path) -> None:
     pair = "digits/left.extractor@1.0.0", "digits/right.head@1.0.0"
     run("recombine", *pair, "--publish", "mixed/batch", "--no-measure")
     estimated = registry.recombine(*pair, images=sets[0].train)
-    registry.publish_recombination("mixed/estimated", estimated)
+    registry.publish(estimated, "mixed/estimated")
     fitted = registry.recombine(
         "digits/left.extractor@1.0.0", "zoo/wide.head", adapt=True, data=sets[0].train
     )
-    registry.publish_adapter("mixed/adapter", fitted.inserted[-1])
-    registry.publish_recombination("mixed/adapted", fitted)
+    registry.publish(fitted.inserted[-1], "mixed/adapter")
+    registry.publish(fitted, "mixed/adapted")
 
     name = "digits/left.extractor"
     for version in ("1.0.0", "2.0.0", "1.0.0"):

@@ -65,22 +65,22 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 def test_losses_and_gradients_equal_the_formula_in_float64(kept: ck.Registry) -> None:
     # Class "9" is none of the released head's: its examples count in the denominator alone.
     watch, classes = Watch(), ("2", "9", "0")
-    frozen = kept.released(HEAD, EXTRACTOR)
+    frozen = kept.frozen(head=HEAD, extractor=EXTRACTOR)
     uses = [ck.use("backward_compatibility", weight=0.5, forward=0.25), "feature_distillation", "watch"]
     fit = quick(steps=1, optimiser="sgd", lr=TINY).fit(
         [later(classes)], uses, frozen=frozen, factories={"watch": lambda: watch}
     )
     images, labels, features, _ = watch.steps[0]
-    new, old = fit.tasks["right"].head.double(), kept.build(HEAD).double()
+    new, old = fit.tasks["right"].head.double(), kept.load(HEAD).double()
     z = features.detach().double().requires_grad_()
     outputs = torch.tensor([{"2": 2, "9": -1, "0": 0}[classes[int(label)]] for label in labels])
     known = outputs >= 0
     assert 0 < int(known.sum()) < len(labels)
     backward = -old(z).log_softmax(1)[known, outputs[known]].sum() / len(labels)
-    mine, theirs = fit.tasks["right"].data, kept.manifest(EXTRACTOR).contract.data
+    mine, theirs = fit.tasks["right"].data, kept.store.manifest(EXTRACTOR).contract.data
     pixels = images.double() * mine.std[0] + mine.mean[0]
     with torch.no_grad():
-        seen = kept.build(EXTRACTOR).double()((pixels - theirs.mean[0]) / theirs.std[0])
+        seen = kept.load(EXTRACTOR).double()((pixels - theirs.mean[0]) / theirs.std[0])
     classified = new.train()
     forward = nn.functional.cross_entropy(classified(seen), labels)
     distilled = (z - seen).square().mean()
@@ -102,13 +102,13 @@ def test_a_batch_without_a_class_of_the_head_costs_nothing(kept: ck.Registry) ->
     images = np.concatenate([data.train.images[:1], data.train.images[index]])
     few = ck.DataSet("right", ck.Split(images, labels, data.train.classes, "right/train"), data.test)
     task = ck.Task("right", few, BACKBONE, "layer2", size=16)
-    fit = quick(steps=6, batch_size=2).fit([task], ["backward_compatibility"], frozen=kept.released(HEAD))
+    fit = quick(steps=6, batch_size=2).fit([task], ["backward_compatibility"], frozen=kept.frozen(head=HEAD))
     terms = [row["losses"]["backward_compatibility/backward"] for row in fit.history]
     assert 0.0 in terms and all(np.isfinite(terms))
 
 
 def test_released_parts_do_not_move_and_get_no_gradients(kept: ck.Registry) -> None:
-    frozen = kept.released(HEAD, EXTRACTOR)
+    frozen = kept.frozen(head=HEAD, extractor=EXTRACTOR)
     before = {name: state(one.module) for name, one in frozen.items()}
     fit = quick(steps=3).fit([later()], [ck.use(BOTH[0], forward=1.0), BOTH[1]], frozen=frozen)
     head = fit.auxiliary["released"]
@@ -118,11 +118,11 @@ def test_released_parts_do_not_move_and_get_no_gradients(kept: ck.Registry) -> N
     owned = {id(one) for one in fit.network("right").parameters()}
     assert not owned & {id(one) for one in head.module.parameters()}
     assert set(fit.run["frozen"]) == {"released", "released.extractor"}
-    assert fit.run["frozen"]["released"]["digest"] == kept.manifest(HEAD).payload.tensors
+    assert fit.run["frozen"]["released"]["digest"] == kept.store.manifest(HEAD).payload.tensors
 
 
 def test_the_forward_term_moves_no_buffer_of_the_new_head(kept: ck.Registry) -> None:
-    frozen, trainer = kept.released(HEAD, EXTRACTOR), quick(steps=1, optimiser="sgd", lr=TINY)
+    frozen, trainer = kept.frozen(head=HEAD, extractor=EXTRACTOR), quick(steps=1, optimiser="sgd", lr=TINY)
     plain = trainer.fit([later()]).tasks["right"].head
     with_it = trainer.fit([later()], [ck.use(BOTH[0], forward=1.0)], frozen=frozen).tasks["right"].head
     assert same(dict(plain.named_buffers()), dict(with_it.named_buffers()))
@@ -142,7 +142,7 @@ def test_the_head_learns_to_stay_readable(kept: ck.Registry) -> None:
         task = later(("0", "1", "2"))
         if arm == "warm":
             task = kept.task("right", data_set("right", seed=1), extractor=EXTRACTOR)
-        against = {} if arm == "independent" else {"frozen": kept.released(HEAD)}
+        against = {} if arm == "independent" else {"frozen": kept.frozen(head=HEAD)}
         fit = quick(steps=25).fit([task], [] if arm == "independent" else BOTH[:1], **against)
         kept.publish(fit, prefix=f"readable/{arm}")
         cell = kept.matrix(f"readable/{arm}/right.extractor", HEAD, [test], bn_policy="running").cells[0]
@@ -153,11 +153,11 @@ def test_the_head_learns_to_stay_readable(kept: ck.Registry) -> None:
 
 
 def test_published_parts_name_the_head_and_a_check_promises_it(kept: ck.Registry) -> None:
-    released = kept.manifest(HEAD)
-    fit = quick(steps=1).fit([later()], BOTH[:1], frozen=kept.released(HEAD))
+    released = kept.store.manifest(HEAD)
+    fit = quick(steps=1).fit([later()], BOTH[:1], frozen=kept.frozen(head=HEAD))
     parts = kept.publish(fit, prefix="named")
     assert set(parts) == {"right.extractor", "right.head"}  # the released head is no new part
-    manifest = kept.manifest(parts["right.extractor"])
+    manifest = kept.store.manifest(parts["right.extractor"])
     anchors = {(one.kind, one.digest, one.task) for one in manifest.contract.protocol.anchors}
     assert ("auxiliary_head", released.payload.tensors, "released") in anchors
     assert manifest.training["frozen"] == [released.payload.tensors]
@@ -165,11 +165,11 @@ def test_published_parts_name_the_head_and_a_check_promises_it(kept: ck.Registry
     assert report.promise == "shared-head" and "head-shared" in [one.code for one in report.findings]
     other = kept.check(EXTRACTOR, parts["right.head"])  # the other way nothing was promised
     assert other.promise == "none"
-    sides = {EXTRACTOR: kept.manifest(EXTRACTOR), "new": manifest}, {HEAD: released}
+    sides = {EXTRACTOR: kept.store.manifest(EXTRACTOR), "new": manifest}, {HEAD: released}
     every = ck.check_all(*sides)
     wanted = {EXTRACTOR: kept.check(EXTRACTOR, HEAD).promise, "new": "shared-head"}
     assert {left: outline.answers.promise for left, _, outline in every.pairs()} == wanted
-    assert function_digest(released) == function_digest(kept.manifest(HEAD))
+    assert function_digest(released) == function_digest(kept.store.manifest(HEAD))
 
 
 def test_a_run_goes_on_from_a_checkpoint_bit_by_bit_and_only_against_the_same_head(
@@ -187,14 +187,14 @@ def test_a_run_goes_on_from_a_checkpoint_bit_by_bit_and_only_against_the_same_he
         trainer = quick(steps=5, checkpoint=path, checkpoint_every=2)
         return trainer.fit([later()], [use, "stop"], frozen=frozen, factories={"stop": Stop})
 
-    resumed, file, frozen = False, tmp_path / "run", kept.released(HEAD, EXTRACTOR)
+    resumed, file, frozen = False, tmp_path / "run", kept.frozen(head=HEAD, extractor=EXTRACTOR)
     with pytest.raises(KeyboardInterrupt):
         run(file, frozen)
     resumed = True
     other = quick(steps=1).fit([source("left", seed=5)])
     kept.publish(other, prefix="other")
     with pytest.raises(TrainingError, match=r"another plan: .*frozen\.released"):
-        run(file, kept.released("other/left.head", EXTRACTOR))
+        run(file, kept.frozen(head="other/left.head", extractor=EXTRACTOR))
     assert same_parts(run(file, frozen), run(None, frozen))
 
 
@@ -202,7 +202,7 @@ def test_beside_incremental_dcc_and_with_batch_statistics(tmp_path: Path) -> Non
     registry = ck.Registry.init(tmp_path / "parts")
     first = quick(steps=2).fit([source("left")], ["dcc"])
     registry.publish(first, prefix="d")
-    frozen = {**registry.auxiliary_heads("d/shared.*"), **registry.released(HEAD)}
+    frozen = registry.frozen("d/shared.*", head=HEAD)
     both = ["dcc", "backward_compatibility"]
     stored, batch = (
         quick(steps=1).fit([later()], both, frozen=frozen, frozen_statistics=how)
@@ -211,7 +211,7 @@ def test_beside_incremental_dcc_and_with_batch_statistics(tmp_path: Path) -> Non
     losses = [fit.history[0]["losses"]["backward_compatibility/backward"] for fit in (stored, batch)]
     assert losses[0] != losses[1]
     for fit in (stored, batch):
-        assert same(state(registry.build(HEAD)), state(fit.auxiliary["released"].module))
+        assert same(state(registry.load(HEAD)), state(fit.auxiliary["released"].module))
     registry.publish(stored, prefix="e")
     report = registry.check("e/right.extractor", HEAD)
     assert (
@@ -222,7 +222,7 @@ def test_beside_incremental_dcc_and_with_batch_statistics(tmp_path: Path) -> Non
 def test_weight_zero_beside_released_parts_is_absence(kept: ck.Registry) -> None:
     plain = quick(steps=2).fit([later()])
     left_out = [ck.use(one, weight=0.0) for one in BOTH]
-    fit = quick(steps=2).fit([later()], left_out, frozen=kept.released(HEAD, EXTRACTOR))
+    fit = quick(steps=2).fit([later()], left_out, frozen=kept.frozen(head=HEAD, extractor=EXTRACTOR))
     assert same(state(plain.tasks["right"].extractor), state(fit.tasks["right"].extractor))
     assert fit.auxiliary == {}
 
@@ -232,14 +232,14 @@ def test_what_cannot_be_trained_against_is_refused(kept: ck.Registry) -> None:
         with pytest.raises((PluginError, UsageError), match=match):
             quick(steps=1).fit([task], uses, frozen=frozen)
 
-    head, both = kept.released(HEAD), kept.released(HEAD, EXTRACTOR)
+    head, both = kept.frozen(head=HEAD), kept.frozen(head=HEAD, extractor=EXTRACTOR)
     refused(r"no released head.*registry\.released\(HEAD\)", later(), BOTH[:1])
     refused(r"no released extractor", later(), BOTH[1:])
     refused(r"no released extractor", later(), [ck.use(BOTH[0], forward=1.0)], head)
     refused(r"no class in common.*has a, b; the head tells apart 0, 1, 2", later(("a", "b")), BOTH[:1], head)
     narrow = ck.Task("right", data_set("right"), BACKBONE, "layer1", size=16)
     refused(r"does not take the features \(16, 16, 16\) of task 'right'", narrow, BOTH[:1], head)
-    alone = kept.released(None, EXTRACTOR)
+    alone = kept.frozen(head=None, extractor=EXTRACTOR)
     refused(r"gives features \(32, 8, 8\); task 'right' gives \(16, 16, 16\)", narrow, BOTH[1:], alone)
     small = ck.Task("right", data_set("right"), BACKBONE, "layer2", size=8)
     refused(r"takes images of size \(16, 16\)", small, BOTH[1:], alone)
@@ -248,9 +248,8 @@ def test_what_cannot_be_trained_against_is_refused(kept: ck.Registry) -> None:
     refused(r"forward is a weight, finite and not negative", later(), [ck.use(BOTH[0], forward=-1.0)], head)
     bare = kept.task("x", data_set("right").train, extractor=EXTRACTOR, head=HEAD, supervised=False)
     refused(r"needs labels; task 'x' has none", bare, BOTH[:1], head)
-    with pytest.raises(UsageError, match="of a head, of an extractor, or of both; got none"):
-        kept.released()
+    assert kept.frozen() == {}
     with pytest.raises(NotFound):
-        kept.released("d/gone.head")
+        kept.frozen(head="d/gone.head")
     with pytest.raises(UsageError):
-        kept.released(EXTRACTOR)
+        kept.frozen(head=EXTRACTOR)

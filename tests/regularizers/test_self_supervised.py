@@ -203,10 +203,10 @@ def test_published_heads_say_what_they_tell_and_hold_what_was_trained(
 ) -> None:
     made, fit = registry
     head = fit.auxiliary[HEADS.get(name, name)]
-    manifest = made.manifest(f"parts/shared.{head.name}")
+    manifest = made.store.manifest(f"parts/shared.{head.name}")
     assert manifest.kind == "auxiliary_head"
     assert manifest.contract.data.labels == head.labels
-    loaded = made.auxiliary_heads(f"parts/shared.{head.name}")[head.name]
+    loaded = made.frozen(f"parts/shared.{head.name}")[head.name]
     kept = loaded.module.state_dict()
     assert all(torch.equal(value, kept[key]) for key, value in head.module.state_dict().items())
     assert json.dumps(fit.run["plugins"]).count(f'"{name}"') >= 1
@@ -219,7 +219,7 @@ def test_a_part_trained_against_the_frozen_head_is_promised_to_fit(
     """Incremental: the head stays bit by bit, the verdict knows the anchor, and alone it is enough."""
     made, fit = registry
     head = HEADS.get(name, name)
-    frozen = made.auxiliary_heads(f"parts/shared.{head}")
+    frozen = made.frozen(f"parts/shared.{head}")
     before = {key: value.clone() for key, value in frozen[head].module.state_dict().items()}
     later = quick(steps=2).fit(pair("later"), [use(name)], frozen=frozen)
     after = later.auxiliary[head].module.state_dict()

@@ -81,10 +81,10 @@ def test_a_part_with_unit_features_is_rebuilt_with_them(tmp_path: Path) -> None:
     with torch.no_grad():
         features = model.extractor(torch.randn(2, 1, 12, 12))
     torch.testing.assert_close(features.norm(dim=1), torch.ones(2, 6, 6))
-    manifest = registry.manifest("unit/a.extractor")
+    manifest = registry.store.manifest("unit/a.extractor")
     assert manifest.blueprint.kwargs["unit_length"] == "layer2"
-    registry.publish_recombination("unit/ab", model)
-    again = registry.load_recombination("unit/ab", verify="always")
+    registry.publish(model, "unit/ab")
+    again = registry.load("unit/ab", verify="always")
     registry.export(again, tmp_path / "ab.safetensors")
     exported, images = ck.load_exported(tmp_path / "ab.safetensors"), tasks[0].data.test
     assert torch.equal(exported.predict(images).probabilities, model.predict(images).probabilities)

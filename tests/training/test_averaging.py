@@ -96,7 +96,7 @@ def test_averages_are_published_like_any_other_fit(tmp_path: Path) -> None:
         training["weights"] == "averages"
         and "weights" not in registry.store.manifest("raw/left.head").training
     )
-    loaded = registry.build("mean/left.extractor").state_dict()
+    loaded = registry.load("mean/left.extractor").state_dict()
     expected = averaged.tasks["left"].extractor.state_dict()
     assert all(torch.equal(value, expected[key]) for key, value in loaded.items())
 

@@ -347,5 +347,5 @@ def test_a_killed_command_goes_on_from_its_checkpoint_and_one_process_publishes(
     alone = read(recipe)
     fit = alone.trainer.fit(alone.tasks, alone.regularizers)
     registry = ck.Registry.open(tmp_path / "parts")
-    got = registry.build("digits/left.extractor").state_dict()
+    got = registry.load("digits/left.extractor").state_dict()
     assert_equal(got, fit.tasks["left"].extractor.state_dict(), within=1e-3)

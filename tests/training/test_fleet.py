@@ -34,17 +34,17 @@ def test_three_architectures_share_one_head_and_have_no_other(kept: ck.Registry)
     assert kept.names("fleet/*.extractor") == [f"fleet/{name}.extractor" for name in sorted(NETWORKS)]
     assert kept.names("fleet/shared.*") == ["fleet/shared.dcc", "fleet/shared.rotation"]
     assert kept.names("fleet/*.head") == ["fleet/ten.head"]
-    head = kept.manifest("fleet/shared.dcc")
+    head = kept.store.manifest("fleet/shared.dcc")
     assert (head.blueprint.model, head.blueprint.split) == (REST["backbone"], REST["split"])
-    assert "from_width.weight" not in kept.build("fleet/shared.dcc").state_dict()
+    assert "from_width.weight" not in kept.load("fleet/shared.dcc").state_dict()
     images = torch.zeros(2, 1, 16, 16)
     for name in NETWORKS:
-        part = kept.manifest(f"fleet/{name}.extractor")
+        part = kept.store.manifest(f"fleet/{name}.extractor")
         assert part.blueprint.width == part.contract.structural.outputs[0].channels == 16
         report = kept.check(f"fleet/{name}.extractor", "fleet/shared.dcc")
         assert (report.wiring, report.promise) == ("direct", "shared-head")
-        features = kept.build(f"fleet/{name}.extractor")(images)
-        assert kept.build("fleet/shared.dcc")(features).shape == (2, 3)
+        features = kept.load(f"fleet/{name}.extractor")(images)
+        assert kept.load("fleet/shared.dcc")(features).shape == (2, 3)
 
 
 def test_each_step_is_of_one_extractor_and_of_the_shared_head() -> None:
@@ -116,7 +116,7 @@ def test_a_task_without_a_head_cannot_be_evaluated_and_needs_a_loss() -> None:
 
 @pytest.mark.parametrize("statistics", ["stored", "batch"])
 def test_a_frozen_extractor_is_bitwise_what_it_was(kept: ck.Registry, statistics: Any) -> None:
-    before, head = state(kept.build("fleet/server.extractor")), state(kept.build("fleet/ten.head"))
+    before, head = state(kept.load("fleet/server.extractor")), state(kept.load("fleet/ten.head"))
     task = kept.task(
         "update",
         small_data(ALL),
@@ -132,7 +132,7 @@ def test_a_frozen_extractor_is_bitwise_what_it_was(kept: ck.Registry, statistics
     assert all(one.grad is None for one in fit.tasks["update"].extractor.parameters())
     parts = kept.publish(fit, prefix=f"updated/{statistics}")
     assert list(parts) == ["update.head"]
-    updated = kept.manifest(parts["update.head"])
+    updated = kept.store.manifest(parts["update.head"])
     assert [(one.relation, one.component) for one in updated.parents] == [
         ("trained_with", str(kept.store.resolve("fleet/server.extractor").digest)),
         ("initialised_from", str(kept.store.resolve("fleet/ten.head").digest)),
@@ -166,17 +166,17 @@ def test_a_frozen_extractor_normalises_by_the_batch_where_that_is_asked_for(kept
         fit = quick(steps=1).fit([task], ["watch"], frozen_statistics=statistics, factories={"watch": Watch})
         assert torch.allclose(seen["came"], seen[statistics], atol=1e-5)
         assert not torch.allclose(seen["stored"], seen["batch"], atol=1e-2)
-        assert equal(state(fit.tasks["x"].extractor), state(kept.build("fleet/desk.extractor")))
+        assert equal(state(fit.tasks["x"].extractor), state(kept.load("fleet/desk.extractor")))
 
 
 def test_with_a_frozen_rotation_head_the_extractor_moves_and_keeps_its_promise(kept: ck.Registry) -> None:
     task = kept.task("update", small_data(ALL), extractor="fleet/server.extractor", head="fleet/ten.head")
-    frozen = kept.auxiliary_heads("fleet/shared.rotation")
+    frozen = kept.frozen("fleet/shared.rotation")
     before = state(frozen["rotation"].module)
     uses = [ck.use("rotation_prediction", half_turn="flip")]
     fit = quick(steps=1).fit([task], uses, frozen=frozen)
     assert equal(state(fit.auxiliary["rotation"].module), before)
-    assert not equal(state(fit.tasks["update"].extractor), state(kept.build("fleet/server.extractor")))
+    assert not equal(state(fit.tasks["update"].extractor), state(kept.load("fleet/server.extractor")))
     parts = kept.publish(fit, prefix="moved")
     assert list(parts) == ["update.extractor", "update.head"]
     promises = {"fleet/phone.extractor": "shared-head", parts["update.extractor"]: "one-network"}
@@ -188,7 +188,7 @@ def test_one_updated_head_goes_on_all_extractors_and_is_exported(kept: ck.Regist
     matrix = kept.matrix("fleet/*.extractor", "fleet/ten.head", [data.test])
     assert len(matrix.cells) == 3 and all(cell.restricted is not None for cell in matrix.cells)
     made = kept.recombine("fleet/phone.extractor", "fleet/ten.head", bn_policy="batch")
-    name = kept.publish_recombination("fleet/phone.network", made)
+    name = kept.publish(made, "fleet/phone.network")
     written = kept.export(name, tmp_path / "phone.safetensors")
     assert written.description.names == "parts"
     again = ck.load_exported(tmp_path / "phone.safetensors")

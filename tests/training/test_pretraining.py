@@ -139,7 +139,7 @@ def test_published_parts_say_it(tmp_path: Path):
     one = fit()
     registry = ck.Registry.init(tmp_path / "registry")
     registry.publish(one, prefix="x")
-    training = registry.manifest("x/a.extractor").training
+    training = registry.store.manifest("x/a.extractor").training
     assert training["pretraining"] == one.run["pretraining"]
     assert training["initial"] == [one.tasks["a"].initial]
 

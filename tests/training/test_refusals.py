@@ -142,7 +142,7 @@ def test_several_heads_of_one_name_from_a_registry_are_refused(tmp_path: Path) -
     for seed, prefix in enumerate(("x", "y")):
         registry.publish(quick(steps=1, seed=seed).fit([task()], ["dcc"]), prefix=prefix)
     with pytest.raises(UsageError, match=r"means several heads 'dcc'"):
-        registry.auxiliary_heads("*/shared.dcc")
+        registry.frozen("*/shared.dcc")
 
 
 def test_a_cut_that_several_tensors_cross_is_not_trained():

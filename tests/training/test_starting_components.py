@@ -52,12 +52,12 @@ def test_the_first_step_sees_the_components_and_leaves_them_alone(kept: ck.Regis
     assert task.extractor is not None and task.head is not None
     before = state(task.extractor.module), state(task.head.module)
     fit = quick(steps=2).fit([task], ["seen"], factories={"seen": lambda: seen})
-    assert equal(seen.states[0], state(kept.build("d/left.extractor")))
-    assert equal(seen.states[1], state(kept.build("d/right.head")))
+    assert equal(seen.states[0], state(kept.load("d/left.extractor")))
+    assert equal(seen.states[1], state(kept.load("d/right.head")))
     assert equal(before[0], state(task.extractor.module)) and equal(before[1], state(task.head.module))
     assert not equal(seen.states[0], state(fit.tasks["x"].extractor))
     assert not equal(seen.states[1], state(fit.tasks["x"].head))
-    contract = kept.manifest("d/left.extractor").contract
+    contract = kept.store.manifest("d/left.extractor").contract
     assert (fit.tasks["x"].data.mean, fit.tasks["x"].data.size) == (contract.data.mean, contract.data.size)
 
 
@@ -78,7 +78,7 @@ def test_a_run_from_components_can_be_made_again(kept: ck.Registry, tmp_path: Pa
 def test_published_parts_name_what_they_started_from(kept: ck.Registry) -> None:
     task = kept.task("x", data_set("right", seed=1), extractor="d/left.extractor", head="d/right.head")
     parts = kept.publish(quick(steps=1).fit([task]), prefix="swapped")
-    left, right = (kept.manifest(parts[f"x.{side}"]) for side in ("extractor", "head"))
+    left, right = (kept.store.manifest(parts[f"x.{side}"]) for side in ("extractor", "head"))
     digest = {name: str(kept.store.resolve(name).digest) for name in ("d/left.extractor", "d/right.head")}
     assert [(one.relation, one.component) for one in left.parents] == [
         ("initialised_from", digest["d/left.extractor"])
@@ -98,8 +98,10 @@ def test_without_a_head_one_is_drawn_for_the_classes(kept: ck.Registry) -> None:
     heads = [state(fit.tasks["x"].head) for fit in fits]
     assert equal(heads[0], heads[1]) and not equal(heads[0], heads[2])
     parts = kept.publish(fits[0], prefix="five")
-    assert [one.name for one in kept.manifest(parts["x.head"]).contract.data.labels or ()] == list("abcde")
-    assert kept.build(parts["x.head"])(torch.zeros(2, 32, 8, 8)).shape == (2, 5)
+    assert [one.name for one in kept.store.manifest(parts["x.head"]).contract.data.labels or ()] == list(
+        "abcde"
+    )
+    assert kept.load(parts["x.head"])(torch.zeros(2, 32, 8, 8)).shape == (2, 5)
 
 
 def test_classes_are_brought_into_the_order_of_the_head(kept: ck.Registry) -> None:
@@ -167,6 +169,6 @@ def test_parts_of_two_architectures_are_trained_and_kept(kept: ck.Registry) -> N
     task = kept.task("x", data_set("left"), extractor="d/left.extractor", head="two/deep.head")
     fit = quick(steps=1).fit([task])
     parts = kept.publish(fit, prefix="mixed")
-    models = [kept.manifest(parts[f"x.{side}"]).blueprint.model for side in ("extractor", "head")]
+    models = [kept.store.manifest(parts[f"x.{side}"]).blueprint.model for side in ("extractor", "head")]
     assert models == [BACKBONE, "resnet20_cifar"]
-    assert equal(state(kept.build(parts["x.head"])), state(fit.tasks["x"].head))
+    assert equal(state(kept.load(parts["x.head"])), state(fit.tasks["x"].head))

@@ -106,7 +106,7 @@ def between(
     seed: int,
     progress: Progress | None,
 ) -> dict[tuple[str, str], Bridge]:
-    """Return a bridge for every pair; see ``Registry.bridges_between``."""
+    """Return a bridge for every pair; see ``Registry.bridges.between``."""
     rungs = _rungs_between(rung)
     if not isinstance(data, Mapping):
         raise UsageError(f"data= expects images by the extractors' names, got {type_of(data)}.")

@@ -19,7 +19,7 @@ from compatkit.contracts.check import check
 from compatkit.contracts.contract import Port, Protocol, Statistical
 from compatkit.contracts.manifest import About, Manifest, Parent
 from compatkit.contracts.report import Report
-from compatkit.errors import NotFound, UsageError, type_of
+from compatkit.errors import NotFound, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.recombination import Recombination
@@ -61,9 +61,7 @@ def put_together(step: Step, report: Report) -> Recombination:
 def publish(
     store: Store, name: str, found: Bridge, rung: str | None, about: About | None
 ) -> dict[str, Reference]:
-    """Keep a bridge; see ``Registry.publish_bridge``."""
-    if not isinstance(found, Bridge):
-        raise UsageError(f"publish_bridge expects what Registry.bridge returns, got {type_of(found)}.")
+    """Keep a bridge; see ``Registry.publish``."""
     check_names(store, name)
     step = found.step(found.chosen if rung is None else rung)
     made, kept = candidate_of(step), dict[str, Reference]()

@@ -69,8 +69,8 @@ class Component(Shown):
         return self.manifest.about.tags
 
     def load(self, **settings: Any) -> nn.Module:
-        """Return its module with its weights, in eval mode; ``settings`` as for ``Registry.build``."""
-        return self.registry.build(self.reference, **settings)
+        """Return its module with its weights, in eval mode; ``settings`` as for ``Registry.load``."""
+        return self.registry.load(self.reference, **settings)
 
     def _told(self) -> str:
         """Return what ``compatkit show`` prints, without signatures."""

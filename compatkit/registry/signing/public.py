@@ -1,4 +1,4 @@
-"""Keys, and whom to trust, in Python; ``Registry.sign`` and ``require_signature=`` use them.
+"""Keys, and whom to trust, in Python; ``Registry.care.sign`` and ``require_signature=`` use them.
 
 key = ck.signing.SigningKey.new("alice")
 public = key.save("alice.pem")

@@ -104,7 +104,7 @@ def sign(
     every: bool = False,
     now: datetime | None = None,
 ) -> list[Signed]:
-    """Sign components; see ``Registry.sign``."""
+    """Sign components; see ``Registry.care.sign``."""
     store.layout.check_writer(store.root)
     chosen = subjects(store, patterns, every=every)
     for one in chosen:

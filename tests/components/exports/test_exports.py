@@ -131,7 +131,7 @@ def test_a_published_recombination_is_exported_by_its_reference(
 ) -> None:
     own = ck.Registry.open(shutil.copytree(registry.store.root, tmp_path / "own"))
     made = recombined(own, "batch")
-    reference = own.publish_recombination("pairs/ab", made)
+    reference = own.publish(made, "pairs/ab")
     file = tmp_path / "ab.safetensors"
     own.export("pairs/ab", file)
     found = described(file)
@@ -200,8 +200,8 @@ def test_parts_of_different_networks_keep_their_names(registry: ck.Registry, tmp
 def test_one_part_alone(registry: ck.Registry, tmp_path: Path, side: str) -> None:
     file = tmp_path / f"{side}.safetensors"
     registry.export(f"nets/a.{side}", file)
-    part, again = registry.build(f"nets/a.{side}"), ck.load_exported(file)
-    given = images() if side == "extractor" else run(registry.build("nets/a.extractor"), images())
+    part, again = registry.load(f"nets/a.{side}"), ck.load_exported(file)
+    given = images() if side == "extractor" else run(registry.load("nets/a.extractor"), images())
     assert torch.equal(run(again, given), run(part, given))
     assert set(load_file(file)) == set(part.state_dict())
     assert again.description.kind == side
@@ -217,7 +217,7 @@ def test_an_adapter_alone(registry: ck.Registry, tmp_path: Path) -> None:
         "nets/early.extractor", "nets/b.head", adapt=True, data=data_set("left", size=(16, 16)).train
     )
     bridge = made.inserted[1]
-    own.export(own.publish_adapter("nets/bridge", bridge), tmp_path / "bridge.safetensors")
+    own.export(own.publish(bridge, "nets/bridge"), tmp_path / "bridge.safetensors")
     given = run(made.inserted[0].module, run(made.extractor, images()))
     assert torch.equal(
         run(ck.load_exported(tmp_path / "bridge.safetensors"), given), run(bridge.module, given)

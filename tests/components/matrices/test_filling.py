@@ -170,22 +170,24 @@ def test_a_patch_keeps_its_evidence_and_its_bound_and_other_weights_do_not(
 ) -> None:
     before = registry.matrix(LEFT, RIGHT, tests).cells[0]
     for name in (LEFT, RIGHT):
-        registry.store.publish(name, attrs.evolve(registry.manifest(name), about=About(title="better told")))
+        registry.store.publish(
+            name, attrs.evolve(registry.store.manifest(name), about=About(title="better told"))
+        )
     after = registry.matrix(LEFT, RIGHT, tests, fill="none").cells[0]
     assert after.extractor == f"{LEFT}@1.0.1" and after.restricted == before.restricted
     assert after.bound == before.bound is not None
     own = registry.matrix(LEFT, "digits/left.head", tests, fill="none").cells[0]
     assert own.own and own.state == "measured"  # the own head was trained with the release before
-    blueprint = registry.manifest(RIGHT).blueprint
+    blueprint = registry.store.manifest(RIGHT).blueprint
     other = attrs.evolve(blueprint, kwargs={**blueprint.kwargs, "drop_rate": 0.1})
-    registry.store.publish(RIGHT, attrs.evolve(registry.manifest(RIGHT), blueprint=other))
+    registry.store.publish(RIGHT, attrs.evolve(registry.store.manifest(RIGHT), blueprint=other))
     assert registry.matrix(LEFT, RIGHT, tests, fill="none").cells[0].state == "missing"
 
 
 def test_a_head_that_gives_the_bound_from_now_on_makes_figures_without_one_stale(
     registry: ck.Registry, tests: list[ck.Split]
 ) -> None:
-    own = registry.manifest("digits/left.head")
+    own = registry.store.manifest("digits/left.head")
     registry.store.withdraw("digits/left.head", "1.0.0", "for a while")
     assert registry.matrix(LEFT, RIGHT, tests).cells[0].bound is None
     registry.store.publish("digits/again.head", own)
@@ -241,7 +243,7 @@ def test_measuring_all_anew_says_where_figures_differ(
 def test_figures_with_adapters_are_kept_under_a_key_of_their_own(
     registry: ck.Registry, tests: list[ck.Split]
 ) -> None:
-    manifest = registry.manifest(LEFT)
+    manifest = registry.store.manifest(LEFT)
     ports, data = manifest.contract.structural.outputs, attrs.evolve(manifest.contract.data, labels=None)
     blueprint = cast("float32", data.size)  # changes nothing, and stands between all the same
     step = Adapter(blueprint, build_adapter(blueprint), ports, ports, data)
@@ -252,8 +254,8 @@ def test_figures_with_adapters_are_kept_under_a_key_of_their_own(
     assert registry.check(LEFT, RIGHT).evidence == "none"
     assert registry.matrix(LEFT, RIGHT, tests, fill="none").cells[0].state == "missing"
     assert counts(registry.matrix(LEFT, RIGHT, tests, adapters=between, fill="none"))["taken"] == 1
-    published = registry.publish_adapter("digits/cast", step)
-    assert function_digest(registry.manifest(published)) == step.function
+    published = registry.publish(step, "digits/cast")
+    assert function_digest(registry.store.manifest(published)) == step.function
     twice = {pair: (step, step)}
     assert registry.matrix(LEFT, RIGHT, tests, adapters=twice, fill="none").cells[0].state == "missing"
 
@@ -287,7 +289,8 @@ def test_filters_choose_components_and_cells(
     registry: ck.Registry, tests: list[ck.Split], ran: list[tuple[str, str]]
 ) -> None:
     registry.store.publish(
-        "digits/other.head", attrs.evolve(registry.manifest(RIGHT), about=About(tags={"domain": "signs"}))
+        "digits/other.head",
+        attrs.evolve(registry.store.manifest(RIGHT), about=About(tags={"domain": "signs"})),
     )
     digits = registry.matrix(*BOTH, tests, where=["tag:domain=digits", "class=0"], fill="none")
     assert [part.reference.split("@")[0] for part in digits.heads] == ["digits/left.head", RIGHT]

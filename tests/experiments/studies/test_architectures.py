@@ -82,11 +82,9 @@ def test_what_is_frozen_stays_and_what_learns_moves(data: Path, tmp_path: Path, 
         "of-all/shared.dcc",
         *(["of-all/shared.rotation"] if moves else []),
     ]
-    assert registry.manifest("of-all/wide.extractor").training["data"]["name"] == "mnist/train"
+    assert registry.store.manifest("of-all/wide.extractor").training["data"]["name"] == "mnist/train"
     if moves:
-        old, new = (
-            state(registry.build(one)) for one in ("of-all/wide.extractor", parts["update.extractor"])
-        )
+        old, new = (state(registry.load(one)) for one in ("of-all/wide.extractor", parts["update.extractor"]))
         assert any(not torch.equal(one, other) for one, other in zip(old, new, strict=True))
     for name in NETWORKS:
         assert registry.check(f"of-all/{name}.extractor", parts["update.head"]).satisfies("shared-head")

@@ -51,8 +51,8 @@ def test_a_release_is_trained_against_the_one_before(data: Path, tmp_path: Path,
     assert not np.array_equal(sets[0].train.images, sets[2].train.images)  # drawn anew
     for number in (2, 3):
         new, (head, extractor) = (
-            registry.manifest(f"releases/r{number}.extractor"),
-            (registry.manifest(f"releases/r{number - 1}.{kind}") for kind in ("head", "extractor")),
+            registry.store.manifest(f"releases/r{number}.extractor"),
+            (registry.store.manifest(f"releases/r{number - 1}.{kind}") for kind in ("head", "extractor")),
         )
         frozen, words = set(new.training["frozen"]), arm.split("+")
         assert (head.payload.tensors in frozen) == ("bct" in words)

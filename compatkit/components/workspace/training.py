@@ -1,31 +1,31 @@
-"""Training that starts from components: further on their own task, on another, or without labels."""
+"""Training that starts from components: tasks, what a run is held to, other domains, bridges."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from compatkit.components.loading import load, pinned
-from compatkit.components.workspace.measuring import Measuring
-from compatkit.contracts.manifest import About
+from compatkit.components.loading import load
+from compatkit.components.workspace.building import Building
 from compatkit.errors import IncompatibleError, UsageError
-from compatkit.registry.names import check_name
 
 if TYPE_CHECKING:
+    from compatkit.components.bridges.climbing import Progress
+    from compatkit.components.bridges.results import Bridge
     from compatkit.components.domains import Adapted
-    from compatkit.components.promises import Given, Progress
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.matrix import LoadedPart
     from compatkit.plugins import Use
     from compatkit.training.prepare import Statistics
+    from compatkit.training.state import AuxiliaryHead, ReleasedExtractor
     from compatkit.training.task import Rest, Task
     from compatkit.training.trainer import Trainer
 
 
-class Adapting(Measuring):
-    """Tasks that start from components."""
+class Training(Building):
+    """Tasks and runs that start from components."""
 
     def task(
         self,
@@ -139,7 +139,7 @@ class Adapting(Measuring):
         left, right = self._parts_of(task)
         domains.check_source(self.check(left.reference, right.reference))
         whose = self._part(auxiliary, "auxiliary_head")
-        shared = next(iter(self.auxiliary_heads(whose.reference).values()))
+        shared = _frozen_head(whose, whose.reference.split("@")[0].rsplit(".", 1)[-1])
         domains.check_anchor(left, shared, whose.reference)
         use = domains.method_of(whose.manifest, whose.reference, method)
         chosen = domains.paper() if trainer is None else trainer
@@ -147,56 +147,129 @@ class Adapting(Measuring):
             task, shared, use, chosen, statistics=frozen_statistics, test=test, factories=factories
         )
 
-    def publish_adapted(
+    def bridge(
         self,
-        name: str,
-        adapted: Adapted,
+        extractor: str,
+        head: str,
+        data: Split,
         *,
-        version: str | None = None,
-        major: bool = False,
-        about: About | None = None,
-        data: Given = (),
+        labels: Split | None = None,
+        test: Split | None = None,
+        head_data: Split | None = None,
+        rungs: Sequence[str] | None = None,
+        until: float | None = 0.8,
+        images: int = 1000,
+        on: Literal["src", "dst", "mix"] | None = None,
+        seed: int = 0,
         progress: Progress | None = None,
-    ) -> str:
-        """Keep an adapted extractor as a component; its head is the source's, as it was.
+    ) -> Bridge:
+        """Bring a head to an extractor that it was not trained with, from the cheapest way to the dearest.
 
-        Arguments beside the first two, and errors, are those of ``publish``.
+        Every rung is judged by its agreement: on how many held-out images it says what the head's own network says,
+        whose statistics of batch normalisation are estimated on images of this domain too. What chance gives is taken
+        off (Cohen's kappa). No label is needed. Behind each rung the head's statistics are estimated anew.
 
         Args:
-            name: Such as ``"digits/usps-adapted.extractor"``.
-            adapted: From ``adapt``.
-            version: See ``publish``.
-            major: See ``publish``.
-            about: See ``publish``.
-            data: See ``publish``.
-            progress: See ``publish``.
-
-        Returns:
-            Pinned reference ``name@version``.
+            extractor: Reference of an extractor.
+            head: Reference of a head; the extractor that it was trained with must be in this registry.
+            data: Images of the extractor's domain, whose labels are not read; up to 500, or half of them, are held out.
+            labels: Labelled images of that domain, for the rungs that are trained with labels. One of five is not
+                trained on, nor are those held out of ``data``: by these such a rung is chosen, and judged.
+            test: Labelled images to measure accuracy on; nothing is chosen by them.
+            head_data: Images of the head's domain, to pair features on; labels are not read.
+            rungs: Of ``compatkit.components.bridges.rungs.RUNGS``; None takes all but ``"infomax"``, and those that
+                need labels only where there are some.
+            until: Agreement from which no further rung is climbed, if the bridge also fits; None climbs all.
+            images: How many to fit on at most.
+            on: Where features are paired: ``"src"``, on ``data``; ``"dst"``, on ``head_data``; ``"mix"``, on both.
+                None takes ``"dst"`` where ``head_data`` is given.
+            seed: Of orders and draws.
+            progress: Called with rungs done, rungs in all, and the rung's name.
 
         Raises:
-            IntegrityError: A component that it came from is not in this registry.
+            IncompatibleError: The parts cannot be wired, the head's own extractor is not here, or no rung could be
+                climbed; says why.
+            DataError: Too few images, features that are not finite or do not change, no class in common.
+            UsageError: A setting is not usable as given.
         """
-        from compatkit.components.releasing import Release
+        from compatkit.components.bridges.assembling import Wish, bridge
 
-        check_name(name)
-        release = Release.of(
-            self.store,
-            adapted.fit,
-            lambda key: name,
-            about=about,
-            version=version,
-            major=major,
+        wish = Wish(
             data=data,
+            labels=labels,
+            test=test,
+            head_data=head_data,
+            rungs=rungs,
+            until=until,
+            images=images,
+            on=on if on is not None else "src" if head_data is None else "dst",
+            seed=seed,
             progress=progress,
         )
-        (reference,) = release.publish().values()
-        return pinned(reference)
+        report = self.check(extractor, head)
+        if report.wiring == "refused":
+            raise IncompatibleError(str(report), subject=report)
+        left, right = (load(self.store, self.store.resolve(one)) for one in (extractor, head))
+        return bridge(self.store, left, right, report, wish)
+
+    def frozen(
+        self,
+        heads: str | Sequence[str] = (),
+        *,
+        head: str | None = None,
+        extractor: str | None = None,
+    ) -> dict[str, AuxiliaryHead | ReleasedExtractor]:
+        """Return everything that a run is trained against: ``Trainer.fit(..., frozen=...)``.
+
+        Args:
+            heads: Shared auxiliary heads to train new parts against: pattern, or patterns.
+            head: Reference of a released target head to stay compatible with, for ``backward_compatibility``.
+            extractor: Reference of a released extractor, for its forward term and for ``feature_distillation``.
+
+        Raises:
+            NotFound: Nothing has that name or version; a pattern matches nothing.
+            UsageError: A reference or match is of another kind, or the classes of ``head`` have no names.
+            IntegrityError: A part is damaged.
+        """
+        from compatkit.training.state import EXTRACTOR, HEAD, ReleasedExtractor
+
+        found: dict[str, AuxiliaryHead | ReleasedExtractor] = {}
+        for part in self._parts(heads, "auxiliary_head") if heads else ():
+            name = part.reference.split("@")[0].rsplit(".", 1)[-1]
+            if name in found:
+                raise UsageError(
+                    f"{', '.join([heads] if isinstance(heads, str) else heads)} means several heads {name!r}, "
+                    f"{part.reference} among them; a run takes one. Narrow the pattern."
+                )
+            found[name] = _frozen_head(part, name)
+        if head is not None:
+            part = self._part(head, "head")
+            if not part.manifest.contract.data.labels:
+                raise UsageError(
+                    f"{part.reference} does not say what its outputs mean, so that no image is known to be of one of "
+                    "its classes. Publish it with labels (compatkit split --labels).",
+                    subject=part.reference,
+                )
+            found[HEAD] = _frozen_head(part, HEAD)
+        if extractor is not None:
+            part = self._part(extractor, "extractor")
+            found[EXTRACTOR] = ReleasedExtractor(
+                part.manifest.blueprint,
+                part.module,
+                part.manifest.contract.data,
+                part.manifest.payload.tensors,
+                part.reference,
+            )
+        return found
 
     def _part(self, reference: str, kind: str) -> LoadedPart:
         """Return one component, of the kind that is expected."""
-        (found,) = self.select(str(self.store.resolve(reference)), kind)
-        return load(self.store, found)
+        (part,) = self._parts(str(self.store.resolve(reference)), kind)
+        return part
+
+    def _parts(self, patterns: str | Sequence[str], kind: str) -> list[LoadedPart]:
+        """Return what patterns mean, all of one kind."""
+        return [load(self.store, one) for one in self.store.select(patterns, kind)]
 
     def _head(self, reference: str) -> LoadedPart:
         """Return a head, or a shared head."""
@@ -252,3 +325,21 @@ def _in_order(data: DataSet, head: LoadedPart) -> DataSet:
     places = np.array([theirs for _, theirs in sorted(pairs)], dtype=np.int64)
     splits = [attrs.evolve(one, labels=places[one.labels], classes=names) for one in (data.train, data.test)]
     return DataSet(data.name, *splits)
+
+
+def _frozen_head(part: LoadedPart, name: str) -> AuxiliaryHead:
+    from compatkit.training.networks import parameters_digest
+    from compatkit.training.state import AuxiliaryHead
+
+    return AuxiliaryHead(
+        name,
+        part.manifest.blueprint,
+        part.module,
+        part.manifest.contract.data.labels,
+        frozen=True,
+        digest=parameters_digest(part.module)
+        if part.kind == "auxiliary_head"
+        else part.manifest.payload.tensors,
+        origin=part.digest,
+        initials=tuple(part.manifest.training.get("initial", ())),
+    )

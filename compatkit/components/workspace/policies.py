@@ -1,10 +1,14 @@
-"""The policies of the public registry: set, shown, tested, and what they say of a fit."""
+"""The policies of a registry: what new versions have to keep working with."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
+
+from compatkit.arguments import named
 from compatkit.components.loading import load, unloaded
 from compatkit.contracts.batchnorm import DEFAULT, under_old_name
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION
@@ -21,16 +25,37 @@ if TYPE_CHECKING:
     from compatkit.registry.policylog import Revision
 
 
-class Policing:
-    """What new versions have to keep working with.
+@named
+@attrs.frozen(eq=False)
+class Policies(Mapping[str, Policy]):
+    """All policies by scope, the most specific first.
 
     Attributes:
-        store: The files; it stores and finds, and knows no network.
+        store: The files.
     """
 
     store: Store
 
-    def set_policy(
+    def __getitem__(self, scope: str) -> Policy:
+        """Return the policy that was set for a scope; ``of`` finds the one that binds a name."""
+        return self._set()[scope]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the scopes."""
+        return iter(self._set())
+
+    def __len__(self) -> int:
+        """Return how many scopes have a policy."""
+        return len(self._set())
+
+    def __call__(self) -> dict[str, Policy]:
+        """Return all policies by scope; ``registry.policies`` was a method."""
+        warnings.warn(
+            "Registry.policies() is now the mapping Registry.policies", DeprecationWarning, stacklevel=2
+        )
+        return self._set()
+
+    def set(
         self,
         scope: str,
         mode: str,
@@ -96,7 +121,7 @@ class Policing:
         self.store.set_policy(made.scope, made, expected=expected)
         return made
 
-    def clear_policy(self, scope: str, *, expected: int | Policy | Anything | None = ANY) -> None:
+    def clear(self, scope: str, *, expected: int | Policy | Anything | None = ANY) -> None:
         """Let a scope have no policy of its own, so that a wider one counts again.
 
         Raises:
@@ -104,20 +129,16 @@ class Policing:
         """
         self.store.set_policy(scope, None, expected=expected)
 
-    def policy(self, name: str) -> Policy | None:
+    def of(self, name: str) -> Policy | None:
         """Return the policy that binds a name, None without any."""
         found = self.store.policies.of(check_name(name))
         return None if found is None else found.policy
 
-    def policies(self) -> dict[str, Policy]:
-        """Return all policies by scope, the most specific first."""
-        return {one.scope: one.policy for one in self.store.policies.all() if one.policy is not None}
-
-    def policy_history(self, scope: str) -> list[Revision]:
+    def history(self, scope: str) -> list[Revision]:
         """Return every change of a scope's policy, oldest first: what and when. Who made it is not known."""
         return self.store.policies.history(scope)
 
-    def test_policy(
+    def test(
         self,
         reference: str,
         *,
@@ -144,10 +165,7 @@ class Policing:
 
         found = self.store.resolve(reference)
         part = (load if self.store.manifest(found).kind in ASKED else unloaded)(self.store, found)
-        wanted = None if against is None else [against] if isinstance(against, str) else list(against)
-        partners = (
-            None if wanted is None else [one for pattern in wanted for one in self.store.select(pattern)]
-        )
+        partners = None if against is None else self.store.select(against)
         if name is None or name == found.name:
             return promises.test(
                 self.store,
@@ -161,3 +179,6 @@ class Policing:
         return promises.test(
             self.store, part, check_name(name), against=partners, data=data, progress=progress
         )
+
+    def _set(self) -> dict[str, Policy]:
+        return {one.scope: one.policy for one in self.store.policies.all() if one.policy is not None}
