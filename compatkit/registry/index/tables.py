@@ -128,9 +128,8 @@ class Tables:
         try:
             if not _is_plain(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
-        except FileExistsError:
-            pass  # another process was faster, or what is no folder stands above: opening it tells
+                with suppress(FileExistsError):  # another process was faster
+                    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
         except OSError as error:
             raise Unusable(f"{path} cannot be made: {error.strerror}", broken=False) from error
         connection = _connected(str(path))
