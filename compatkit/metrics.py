@@ -234,7 +234,7 @@ def observed(metric: Metric) -> tuple[str, ...]:
     """Return the names that a metric's ``update`` takes besides the state.
 
     Raises:
-        PluginError: It, or ``finalise``, takes something that there is not.
+        PluginError: It, or ``finalise``, requests an unknown argument.
     """
     given = {"update": _taken(metric.update, (*OBSERVED, *KNOWN)), "finalise": _taken(metric.finalise, KNOWN)}
     return given["update"]
@@ -294,7 +294,7 @@ def make_metric(name: str, **settings: Any) -> Metric:
 
 
 def check_metric(offer: Offer, settings: dict[str, Any]) -> Metric:
-    """Make the metric that is offered, and refuse what is none.
+    """Make the metric that is offered, and check that it is one.
 
     Raises:
         PluginError: What the factory returns lacks a method, or is a class.

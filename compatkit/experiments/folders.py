@@ -6,14 +6,19 @@ record is read strictly and replaced atomically, and a folder in which nothing c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
+
+import attrs
 
 from compatkit.contracts.codec import loads
-from compatkit.errors import UsageError
+from compatkit.errors import FormatError, UsageError
+from compatkit.plugins.settings import fits
 from compatkit.registry.os_errors import environment
+
+Kept = TypeVar("Kept")
 
 
 def holds(folder: Path, note: str, kind: str) -> bool:
@@ -72,3 +77,31 @@ def read_json(path: Path) -> Any:
     with environment("read", path):
         data = path.read_bytes() if path.exists() else None
     return None if data is None else loads(data, what=str(path))
+
+
+def structured(kind: type[Kept], value: Any, what: str, beside: Mapping[str, Any] | None = None) -> Kept:
+    """Return an attrs object of the JSON object that holds its fields.
+
+    Args:
+        kind: Its annotations say which values are usable; fields with a default may be missing.
+        value: As ``read_json`` returned it.
+        what: Where the value stands, for messages.
+        beside: Further keys that the object holds, with their values.
+
+    Raises:
+        FormatError: It is no object, a field is missing or unknown, or a value is of another type.
+    """
+    beside = beside or {}
+    hints = get_type_hints(kind)
+    needed = {one.name for one in attrs.fields(kind) if one.default is attrs.NOTHING}  # type: ignore[arg-type]
+    if (
+        not isinstance(value, dict)
+        or not needed | beside.keys() <= value.keys() <= hints.keys() | beside.keys()
+    ):
+        raise FormatError(f"{what} does not hold just {', '.join((*beside, *hints))}.", subject=what)
+    for name, one in value.items():
+        if one != beside[name] if name in beside else not fits(one, hints[name]):
+            raise FormatError(
+                f"{what} holds a {name} that this version does not read: {one!r:.80}.", subject=what
+            )
+    return kind(**{name: one for name, one in value.items() if name in hints})

@@ -65,7 +65,7 @@ class Offer:
 
     @property
     def owner(self) -> Owner:
-        """Whose it is, for messages."""
+        """The owner, for messages."""
         return Owner(self.key, self.distribution, self.version)
 
     @property
@@ -155,7 +155,7 @@ def load(point: EntryPoint) -> Loaded:
 
 
 def owner_of(point: EntryPoint) -> Owner:
-    """Return whose an entry point is."""
+    """Return the owner of an entry point."""
     try:
         distribution, version = (point.dist.name, point.dist.version) if point.dist else (None, None)
     except Exception:  # metadata of a broken installation may lack a name; the plugin may still be fine

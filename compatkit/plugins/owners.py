@@ -1,4 +1,4 @@
-"""Whose a plugin is, and which name was meant: what every message about a plugin starts and ends with."""
+"""Plugin ownership and did-you-mean hints, as messages about plugins use them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compatkit.errors import PluginError
 
 @attrs.frozen
 class Owner:
-    """Whose plugin it is: for messages, listings and manifests.
+    """Where a plugin comes from: for messages, listings and manifests.
 
     Attributes:
         plugin: Key (``regularizers.dcc``) or instance name.
@@ -31,7 +31,7 @@ class Owner:
         return f"Plugin {self.plugin!r} of {self.distribution} {self.version or '(no version)'}"
 
     def error(self, message: str, hook: str | None = None) -> PluginError:
-        """Return a PluginError that starts with whose plugin it is."""
+        """Return a PluginError whose message starts with the plugin and its distribution."""
         return PluginError(
             f"{self}: {message}", plugin=self.plugin, distribution=self.distribution, hook=hook
         )

@@ -51,7 +51,7 @@ class Member:
 
     @property
     def owner(self) -> Owner:
-        """Whose it is, for messages: the instance name, and the distribution."""
+        """The owner for messages: instance name and distribution."""
         return Owner(self.use.as_, self.offer.distribution, self.offer.version)
 
     def bound(self, hook: str) -> Bound | None:

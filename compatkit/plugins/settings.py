@@ -51,7 +51,7 @@ def settings_of(factory: Callable[..., Any], owner: Owner, *, filled: int = 0) -
 
     Args:
         factory: A function or a class.
-        owner: Whose it is, for messages.
+        owner: The plugin, for messages.
         filled: How many leading arguments the caller gives by their place: they are no settings.
 
     Raises:

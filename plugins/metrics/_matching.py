@@ -1,18 +1,21 @@
-"""How near one picture comes to another: correlation, structural similarity, LPIPS with weights from a local file."""
+"""How near pictures come to each other: correlation, structural similarity, LPIPS with weights from a local file."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import attrs
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from compatkit import read_checkpoint
-from compatkit.errors import IntegrityError, MissingDependency, UsageError
+from compatkit.errors import DataError, IntegrityError, MissingDependency, UsageError
+
+from ._singular import as_pictures
 
 WINDOW, SIGMA = 11, 1.5
 """Side and deviation of SSIM's Gaussian window (Wang et al. 2004)."""
@@ -143,3 +146,76 @@ def _for_alexnet(pictures: Tensor) -> Tensor:
     if min(rgb.shape[2:]) < LPIPS_SIDE:
         rgb = F.interpolate(rgb, size=(LPIPS_SIDE, LPIPS_SIDE), mode="bilinear", antialias=True)
     return rgb * 2 - 1
+
+
+@attrs.frozen(eq=False)
+class ImageMatch:
+    """Images as pictures on the scale 0 to 1, and how near the nearest of them is to a vector.
+
+    Attributes:
+        image_range: Lowest and highest value that an image may have, numbers or one a channel.
+        trunk: File of AlexNet's weights, for LPIPS.
+        sha256: Of that file.
+
+    Raises:
+        UsageError: The range is none, or the file is not the one that is named.
+    """
+
+    image_range: Sequence[Any]
+    trunk: str | None = None
+    sha256: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        try:
+            low, high = self._bounds()
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"singular_features: image_range is two numbers, such as (0, 1), or two lists with one for each "
+                f"channel; got {self.image_range!r}."
+            ) from error
+        if not bool((low < high).all()):
+            raise UsageError(
+                f"singular_features: image_range is the lowest and the highest value of an image, or of each "
+                f"channel; got {self.image_range!r}."
+            )
+        if self.trunk is not None:
+            lpips(self.trunk, str(self.sha256))
+
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        low, high = (torch.as_tensor(one, dtype=torch.float64).view(-1, 1, 1) for one in self.image_range)
+        return low, high
+
+    def scaled(self, images: Tensor) -> Tensor:
+        """Return images on the scale 0 to 1.
+
+        Raises:
+            DataError: A value is outside the range.
+        """
+        low, high = (one.to(images.device) for one in self._bounds())
+        scaled = (images.double() - low) / (high - low)
+        if images.dim() != 4 or bool((scaled < -1e-3).any()) or bool((scaled > 1 + 1e-3).any()):
+            raise DataError(
+                f"singular_features: images of shape {tuple(images.shape)} hold values from {float(images.min()):.4g} "
+                f"to {float(images.max()):.4g}, and image_range declares {self.image_range!r}. Declare the range of "
+                "images as the network takes them, after normalisation."
+            )
+        return scaled.clamp(0, 1)
+
+    def nearest(self, layer: nn.Module, vectors: Tensor, pictures: Tensor) -> dict[str, Tensor]:
+        """Return by score how near the nearest picture is to each vector, larger is nearer, over both signs.
+
+        Args:
+            layer: Compared where it takes whole images.
+            vectors: One a row, ``(n, in)``.
+            pictures: From ``scaled``, ``(batch, channels, height, width)``.
+        """
+        if not isinstance(layer, nn.Linear) or layer.in_features != pictures[0].numel():
+            return {}
+        both = [as_pictures(sign * vectors, pictures.shape[1:]) for sign in (1, -1)]
+        found = {"pearson": pearson(both[0], pictures).abs().amax(1)}
+        if min(pictures.shape[2:]) >= WINDOW:
+            found["ssim"] = -torch.stack([1 - ssim(one, pictures) for one in both]).amin((0, 2))
+        if self.trunk is not None:
+            distance = lpips(self.trunk, str(self.sha256))
+            found["lpips"] = -torch.stack([distance(one, pictures) for one in both]).amin((0, 2))
+        return found

@@ -26,15 +26,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from compatkit import hookimpl
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
 
-from ._matching import WINDOW, lpips, pearson, ssim
+from ._matching import WINDOW, ImageMatch, pearson
 from ._singular import (
     Decomposition,
     angles,
-    as_pictures,
     decompose,
     given_to,
     usual_tolerance,
@@ -99,7 +98,7 @@ class Sums:
 
 
 @attrs.frozen(eq=False)
-class State:
+class LayerSums:
     """Sums of each layer, and how many values entered each class's sum, ``(classes,)``, by layer."""
 
     examples: int = 0
@@ -125,6 +124,7 @@ class SingularFeatures:
     image_range: Sequence[Any] | None = None
     lpips_trunk: str | None = None
     lpips_sha256: str | None = None
+    _images: ImageMatch | None = attrs.field(default=None, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 1:
@@ -138,41 +138,28 @@ class SingularFeatures:
         if self.lpips_trunk is not None and self.image_range is None:
             raise UsageError("singular_features: LPIPS compares with images; declare their image_range.")
         if self.image_range is not None:
-            try:
-                low, high = self._range()
-            except (TypeError, ValueError) as error:
-                raise UsageError(
-                    f"singular_features: image_range is two numbers, such as (0, 1), or two lists with one for each "
-                    f"channel; got {self.image_range!r}."
-                ) from error
-            if not bool((low < high).all()):
-                raise UsageError(
-                    f"singular_features: image_range is the lowest and the highest value of an image, or of each "
-                    f"channel; got {self.image_range!r}."
-                )
-        if self.lpips_trunk is not None:
-            lpips(self.lpips_trunk, str(self.lpips_sha256))
+            self._images = ImageMatch(self.image_range, self.lpips_trunk, self.lpips_sha256)
 
-    def init(self) -> State:
+    def init(self) -> LayerSums:
         """Return empty sums."""
-        return State()
+        return LayerSums()
 
     def update(
         self,
-        state: State,
+        state: LayerSums,
         images: Tensor,
         labels: Tensor,
         inputs: Mapping[str, Tensor],
         layers: Mapping[str, nn.Module],
         classes: Sequence[str],
-    ) -> State:
+    ) -> LayerSums:
         """Return the sums with one more batch.
 
         Raises:
             DataError: An image has values outside the range that was declared.
             UsageError: A layer has no matrix.
         """
-        pictures = self._pictures(images)
+        pictures = None if self._images is None else self._images.scaled(images)
         held, counts = dict(state.layers), dict(state.counts)
         total = max(len(classes), int(labels.max()) + 1)
         for name, given in inputs.items():
@@ -188,22 +175,25 @@ class SingularFeatures:
             small = rows.shape[1] <= LARGEST
             squares = rows.double().T @ rows.double() if small else None
             known = held[name].layer if name in held else decompose(layer)
-            new = Sums(sums, squares, self._nearest(layer, known, pictures), known)
+            best: dict[str, Tensor] = {}
+            if self._images is not None and pictures is not None:
+                best = self._images.nearest(layer, known.vectors[: self.top], pictures)
+            new = Sums(sums, squares, best, known)
             counts[name] = _plus(counts.get(name), chosen.sum(0) * each)
             held[name] = _joined(held[name], new) if name in held else new
-        return State(state.examples + len(labels), held, counts)
+        return LayerSums(state.examples + len(labels), held, counts)
 
-    def merge(self, left: State, right: State) -> State:
+    def merge(self, left: LayerSums, right: LayerSums) -> LayerSums:
         """Return the sums of both."""
         if not left.examples or not right.examples:
             return left if left.examples else right
         layers = {name: _joined(one, right.layers[name]) for name, one in left.layers.items()}
         counts = {name: _plus(one, right.counts[name]) for name, one in left.counts.items()}
-        return State(left.examples + right.examples, layers, counts)
+        return LayerSums(left.examples + right.examples, layers, counts)
 
     def finalise(
         self,
-        state: State,
+        state: LayerSums,
         layers: Mapping[str, nn.Module],
         classes: Sequence[str],
         other_layers: Mapping[str, nn.Module],
@@ -282,7 +272,7 @@ class SingularFeatures:
         }
 
     def _energies(
-        self, state: State, found: Any, names: Sequence[str], labels: Sequence[str]
+        self, state: LayerSums, found: Any, names: Sequence[str], labels: Sequence[str]
     ) -> Iterator[Cell]:
         for name in names:
             for place in range(len(labels)):
@@ -295,18 +285,10 @@ class SingularFeatures:
                     active = one.rank(self.tolerance)
                     rank = min(self.top, active) if kind == "top" else active
                     share = (one.vectors[:rank] @ mean).square().sum() / mean.square().sum()
-                    yield (
-                        Cell(float(share))
-                        if one.parted(rank) or kind == "active"
-                        else Cell(
-                            float(share),
-                            "degenerate",
-                            f"singular values {rank} and {rank + 1} are nearly equal",
-                        )
-                    )
+                    yield Cell(float(share)) if kind == "active" else _at_rank(float(share), one, rank)
 
     def _cosines(
-        self, state: State, found: Any, names: Sequence[str], labels: Sequence[str]
+        self, state: LayerSums, found: Any, names: Sequence[str], labels: Sequence[str]
     ) -> Iterator[Cell]:
         for name in names:
             for vector in range(self.top):
@@ -322,7 +304,7 @@ class SingularFeatures:
                         cosine = pearson(found[name].vectors[vector : vector + 1], mean[None])
                         yield Cell(min(1.0, float(cosine.abs())))
 
-    def _to_data(self, state: State, found: Any, names: Sequence[str]) -> Iterator[Cell]:
+    def _to_data(self, state: LayerSums, found: Any, names: Sequence[str]) -> Iterator[Cell]:
         for name in names:
             sums = state.layers.get(name)
             if sums is None:
@@ -349,15 +331,11 @@ class SingularFeatures:
     def _angles(self, one: Decomposition, other: Tensor) -> Iterator[Cell]:
         rank = min(self.top, one.rank(self.tolerance))
         for value in angles(one.vectors[:rank], other.to(one.vectors.device)).tolist():
-            yield (
-                Cell(value)
-                if one.parted(rank)
-                else Cell(value, "degenerate", f"singular values {rank} and {rank + 1} are nearly equal")
-            )
+            yield _at_rank(value, one, rank)
         left = self.top - min(rank, len(other))
         yield from [Cell(None, "undefined", "a subspace has fewer directions")] * left
 
-    def _matches(self, state: State, names: Sequence[str], kind: str) -> Iterator[Cell]:
+    def _matches(self, state: LayerSums, names: Sequence[str], kind: str) -> Iterator[Cell]:
         for name in names:
             sums = state.layers.get(name)
             values = sums.best.get(kind) if sums is not None else None
@@ -372,42 +350,15 @@ class SingularFeatures:
                 self.top - len(values)
             )
 
-    def _range(self) -> tuple[Tensor, Tensor]:
-        low, high = (
-            torch.as_tensor(one, dtype=torch.float64).view(-1, 1, 1) for one in self.image_range or ()
-        )
-        return low, high
 
-    def _pictures(self, images: Tensor) -> Tensor | None:
-        """Return images on the scale 0 to 1, None where no range was declared."""
-        if self.image_range is None:
-            return None
-        low, high = (one.to(images.device) for one in self._range())
-        scaled = (images.double() - low) / (high - low)
-        if images.dim() != 4 or bool((scaled < -1e-3).any()) or bool((scaled > 1 + 1e-3).any()):
-            raise DataError(
-                f"singular_features: images of shape {tuple(images.shape)} hold values from {float(images.min()):.4g} "
-                f"to {float(images.max()):.4g}, and image_range declares {self.image_range!r}. Declare the range of "
-                "images as the network takes them, after normalisation."
-            )
-        return scaled.clamp(0, 1)
-
-    def _nearest(self, layer: nn.Module, known: Decomposition, pictures: Tensor | None) -> dict[str, Tensor]:
-        """Return for each vector how near the nearest picture is, larger is nearer."""
-        if pictures is None or not isinstance(layer, nn.Linear) or layer.in_features != pictures[0].numel():
-            return {}
-        vectors = known.vectors[: self.top]
-        both = [as_pictures(sign * vectors, pictures.shape[1:]) for sign in (1, -1)]
-        found = {"pearson": pearson(both[0], pictures).abs().amax(1)}
-        if min(pictures.shape[2:]) >= WINDOW:
-            found["ssim"] = -torch.stack([1 - ssim(one, pictures) for one in both]).amin((0, 2))
-        if self.lpips_trunk is not None:
-            distance = lpips(self.lpips_trunk, str(self.lpips_sha256))
-            found["lpips"] = -torch.stack([distance(one, pictures) for one in both]).amin((0, 2))
-        return found
+def _at_rank(value: float, one: Decomposition, rank: int) -> Cell:
+    """Return a figure of the first directions, which are arbitrary where the next singular value is equal."""
+    if one.parted(rank):
+        return Cell(value)
+    return Cell(value, "degenerate", f"singular values {rank} and {rank + 1} are nearly equal")
 
 
-def _mean(state: State, name: str, place: int) -> Tensor | Cell:
+def _mean(state: LayerSums, name: str, place: int) -> Tensor | Cell:
     counts = state.counts.get(name)
     if counts is None or place >= len(counts) or not float(counts[place]):
         return Cell(None, "undefined", "no examples of this class" if counts is not None else "no examples")

@@ -13,7 +13,7 @@ import attrs
 
 from compatkit.contracts.codec import digest, dumps
 from compatkit.errors import FormatError, UsageError
-from compatkit.experiments.folders import holds, made, read_json
+from compatkit.experiments.folders import holds, made, read_json, structured
 from compatkit.experiments.recipes.files import loader, single
 from compatkit.experiments.recipes.recipe import Recipe, Start, check
 from compatkit.registry.disk import replace_file
@@ -71,8 +71,8 @@ class Started:
         path = folder / NOTE
         try:
             if (value := read_json(path)) is not None:
-                return cls(**{key: one for key, one in value.items() if key not in ("schema", "kind")})
-        except (FormatError, TypeError, AttributeError) as error:
+                return structured(cls, value, NOTE, {"schema": 1, "kind": "run"})
+        except FormatError as error:
             raise FormatError(f"{path} does not say what was started: {error}", subject=path) from error
         raise UsageError(
             f"No run is kept in {str(folder)!r}. Name the folder that `compatkit train` printed, such as "

@@ -21,7 +21,7 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 @attrs.frozen(eq=False)
 class InstalledStudy:
-    """A study with its number and whose it is."""
+    """A study with its number and the distribution that brings it."""
 
     number: str
     study: Study

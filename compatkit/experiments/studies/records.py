@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from compatkit.errors import FormatError
+from compatkit.experiments.folders import structured
 from compatkit.registry.os_errors import environment
 from compatkit.reports.writing import write
 
@@ -56,15 +57,6 @@ class StudyRecord:
         return {"study": self.study, "size": self.size, **self.settings}
 
 
-_KINDS: Mapping[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("study", "size", "arm"), str),
-    **dict.fromkeys(("settings", "values", "kept", "versions", "machine", "data"), dict),
-    "seed": int,
-    "notes": list,
-    "seconds": (int, float),
-}
-
-
 def read(folder: Path) -> list[StudyRecord]:
     """Return the runs that a folder holds; half a line at the end, of a run that was killed, is cut off.
 
@@ -106,19 +98,9 @@ def replace(folder: Path, records: Sequence[StudyRecord]) -> None:
 
 def _parsed(line: bytes, number: int, path: Path) -> StudyRecord:
     try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise _damaged(path, number, f"is no JSON: {error}") from error
-    if not isinstance(value, dict) or value.keys() != _KINDS.keys():
-        raise _damaged(path, number, f"does not hold just {', '.join(_KINDS)}")
-    wrong = [name for name, kind in _KINDS.items() if not isinstance(value[name], kind)]
-    if wrong:
-        raise _damaged(path, number, f"holds a {wrong[0]} that is none: {value[wrong[0]]!r:.80}")
-    return StudyRecord(**value)
-
-
-def _damaged(path: Path, number: int, what: str) -> FormatError:
-    return FormatError(
-        f"{path}: line {number} {what}, so it is no run of a study. Name another folder, or move the file away.",
-        subject=path,
-    )
+        return structured(StudyRecord, json.loads(line), f"{path}: line {number}")
+    except (ValueError, FormatError) as error:
+        raise FormatError(
+            f"{path}: line {number} is no run of a study: {error} Name another folder, or move the file away.",
+            subject=path,
+        ) from error

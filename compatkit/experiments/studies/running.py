@@ -1,4 +1,4 @@
-"""The runs of a study: made one after the other, kept as they are done, and told together at the end."""
+"""Run a study: make the runs that are missing, record each when it is done, and write the results."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def choose(asked: str, workers: int | None) -> str:
         workers: Runs at a time, or None.
 
     Raises:
-        UsageError: There is none of that name, or ``workers`` is no use to it.
+        UsageError: The name is unknown, or the back end takes no ``workers``.
         MissingDependency: Its library is not installed.
     """
     if asked not in BACKENDS:

@@ -23,7 +23,7 @@ VARIABLES = (
     "COMPATKIT_DISABLE_PLUGINS",
     "TORCH_HOME",
 )
-"""What workers are told of this process's environment, where it is set."""
+"""Environment variables that are handed to workers."""
 
 
 def check_installed() -> None:
@@ -77,7 +77,7 @@ def _collect(
     ray: Any, jobs: Sequence[Job], workers: int | None, threads: int, each: Callable[[RunRecord], None]
 ) -> None:
     told = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    # A run that fails is told of, not tried again behind the back of whoever asked.
+    # A run that fails is reported, not retried silently.
     task = ray.remote(num_cpus=threads, max_retries=0)(_work)
     waiting, running = list(reversed(jobs)), dict[Any, Job]()
     try:

@@ -125,7 +125,7 @@ def carry_out(job: Job, cache: DataCache) -> RunRecord:
             frozen_statistics=plan.frozen_statistics,
         )
         record = concluded(job, record, plan, fit, registry)
-    except Exception as error:  # told at the end of the sweep: the other runs go on
+    except Exception as error:  # reported at the end of the sweep: the other runs go on
         record = record.failed(error)
     return kept(job, record, began)
 

@@ -24,7 +24,7 @@ from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.registry.os_errors import environment
 
 TOLD = 600
-"""Characters of what a process printed last that are told when it dies."""
+"""Characters of a dead process's last output that are quoted."""
 THREADS = ("OMP", "MKL", "OPENBLAS")
 Each = Callable[[RunRecord], None]
 

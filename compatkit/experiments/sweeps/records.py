@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from compatkit.components.workspace import Registry
 from compatkit.contracts.codec import dumps
 from compatkit.errors import CompatkitError, FormatError, NotFound, UsageError
-from compatkit.experiments.folders import holds, read_json
+from compatkit.experiments.folders import holds, read_json, structured
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
 from compatkit.reports.document import SCHEMA as MATRIX
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 NOTE = "sweep.json"
 """Says of a folder that a sweep is kept in it, and what was chosen for it."""
-State = Literal["begun", "done", "failed"]
+RunState = Literal["begun", "done", "failed"]
 
 
 @attrs.frozen(kw_only=True)
@@ -49,7 +49,7 @@ class RunRecord:
     run: str
     values: Mapping[str, Any]
     plan: str
-    state: State
+    state: RunState
     backend: str = ""
     code: str = ""
     reason: str = ""
@@ -85,23 +85,7 @@ class RunRecord:
         Raises:
             FormatError: It is something else.
         """
-        names = {field.name: field for field in attrs.fields(cls)}
-        if not isinstance(value, dict) or value.keys() != {"schema", "kind", *names}:
-            raise FormatError(
-                f"{what} is no record of a run: expected the fields schema, kind, {', '.join(names)}."
-            )
-        if value["schema"] != SCHEMA or value["kind"] != "sweep-run":
-            raise FormatError(
-                f"{what}: this version reads records of schema {SCHEMA}, got {value['schema']!r:.40}."
-            )
-        kept = {name: value[name] for name in names}
-        texts = ("run", "plan", "state", "backend", "code", "reason", "fit")
-        tables = ("values", "parts", "losses")
-        if not all(isinstance(kept[name], str) for name in texts) or kept["state"] not in get_args(State):
-            raise FormatError(f"{what} is no record of a run: a text is missing, or its state is none.")
-        if not all(isinstance(kept[name], dict) for name in tables):
-            raise FormatError(f"{what} is no record of a run: {', '.join(tables)} must be objects.")
-        record = cls(**kept)
+        record = structured(cls, value, what, {"schema": SCHEMA, "kind": "sweep-run"})
         if record.state == "done" and (record.matrix is None or record.matrix.get("schema") != MATRIX):
             raise FormatError(f"{what} says that its run is done, and holds no matrix of schema {MATRIX}.")
         return record
@@ -187,7 +171,7 @@ def write_note(
 
 
 def sort(jobs: Sequence[Job], folder: Path, registry: Registry | None) -> Resumed:
-    """Tell the runs that are done from those to make; what belongs to another plan is done again.
+    """Separate the runs that are done from those to make; runs of another plan are made again.
 
     Args:
         jobs: All runs with their plans.

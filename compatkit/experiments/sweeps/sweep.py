@@ -210,7 +210,7 @@ def _check(run: PlannedRun, file: Path) -> None:
 
 
 def _silent(*words: object) -> None:
-    """Tell nobody."""
+    """Ignore all news."""
 
 
 def planned_jobs(
