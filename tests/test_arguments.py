@@ -70,7 +70,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "batchsize",
         "did you mean 'batch_size'?",
     ),
-    "no fit": (lambda registry: registry.publish(NO_FIT, prefix="x"), None, "Trainer.fit"),
+    "no fit": (lambda registry: registry.publish(None, prefix="x"), None, "Trainer.fit"),
     "a title that is misspelt": (lambda registry: ck.About(titel="x"), "titel", "did you mean 'title'?"),
     "a folder in place of a store": (lambda registry: ck.Registry("parts"), "parts", "Registry.open(FOLDER)"),
     "a number without its name": (

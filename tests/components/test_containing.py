@@ -86,7 +86,7 @@ def test_versions_aliases_and_withdrawals(registry: ck.Registry) -> None:
     assert registry.store.aliases(HEAD) == {} and f"{HEAD}:prod" not in registry
     for wrong in (
         lambda: registry.alias(HEAD, "prod", "3.0.0"),
-        lambda: registry.store.aliases("nets/b.head"),
+        lambda: registry.alias("nets/b.head", "prod", "1.0.0"),
     ):
         with pytest.raises(NotFound):
             wrong()

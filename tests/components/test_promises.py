@@ -441,5 +441,5 @@ def test_an_outcome_as_text_and_as_json(registry: ck.Registry) -> None:
     assert lines[3].split()[:2] == [f"{EXTRACTOR}@candidate", f"{HEAD}@1.0.0"] and lines[3].endswith("fails")
     told = json.loads(json.dumps(outcome.to_json()))
     assert told["passed"] is False and told["offered"] == "2.0.0" and told["previous"] == f"{EXTRACTOR}@1.0.0"
-    assert told["policy"] == registry.policy(EXTRACTOR).to_json()  # type: ignore[union-attr]
+    assert told["policy"] == registry.policies.of(EXTRACTOR).to_json()  # type: ignore[union-attr]
     assert ck.Matrix.from_json(json.dumps(told["matrix"])) == outcome.matrix

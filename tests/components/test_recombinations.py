@@ -19,6 +19,7 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.adapters.cutting.signals import signal
 from compatkit.components import promises
+from compatkit.components.recombinations import load_recombination
 from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest, Parent, edges, function_digest, to_bytes
@@ -196,8 +197,10 @@ def test_parts_of_another_registry_are_missing_here(registry: ck.Registry, tmp_p
 
 def test_a_recombination_is_loaded_as_one_and_nothing_else_is(registry: ck.Registry) -> None:
     registry.publish(recombined(registry), "pairs/ab")
-    with pytest.raises(UsageError, match="is of kind extractor, where a recombination is expected"):
-        registry.load(LEFT)
+    assert not isinstance(registry.load(LEFT), ck.Recombination)
+    with pytest.raises(UsageError) as caught:
+        load_recombination(registry.store, LEFT)
+    assert caught.value.subject == f"{LEFT}@1.0.0"
     with pytest.raises(NotFound):
         registry.load("pairs/ba")
     with pytest.raises(UsageError, match=r"must be of kind extractor .* is of kind recombination"):

@@ -43,7 +43,7 @@ def _check(one: Bridge, normalisation: str) -> None:
         what = "changes the head's weights" if made.refitted else "keeps the head's stored statistics"
         raise UsageError(
             f"The bridge of {one.extractor} and {one.head} by {one.chosen} {what}; a cell of a matrix has the parts as "
-            "they are, under the statistics of its policy. Publish the bridge, and measure what load_recombination "
+            "they are, under the statistics of its policy. Publish the bridge, and measure what Registry.load "
             "gives.",
             subject=one.chosen,
         )

@@ -15,7 +15,6 @@ from compatkit.registry.names import Reference
 if TYPE_CHECKING:
     from torch import nn
 
-    from compatkit.components.workspace.building import Building
     from compatkit.contracts.contract import Label
 
 
@@ -29,7 +28,7 @@ class Component(Shown):
         manifest: What it states: blueprint, contract, training, parents.
     """
 
-    registry: Building = attrs.field(eq=False)
+    registry: Any = attrs.field(eq=False)  # a Registry, which imports this file
     resolved: Reference
     manifest: Manifest = attrs.field(eq=False)
 

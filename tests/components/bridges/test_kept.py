@@ -378,7 +378,7 @@ def test_a_matrix_holds_bridges_that_leave_the_parts_as_they_are(
         registry.matrix(*pair, data, bridges=[found])  # type: ignore[arg-type]
     convs = "zoo/convs.extractor", "zoo/again.head"
     refitted = registry.bridge(*convs, images, rungs=["absorbed"], until=None)
-    with pytest.raises(UsageError, match=r"by absorbed changes the head's weights.*load_recombination"):
+    with pytest.raises(UsageError, match=r"by absorbed changes the head's weights.*Registry.load"):
         registry.matrix(*convs, data, bridges={(refitted.extractor, refitted.head): refitted})
     stored = registry.bridge(*pair, images, rungs=["direct"], until=None)
     with pytest.raises(UsageError, match=r"by direct keeps the head's stored statistics"):
