@@ -42,7 +42,7 @@ PUBLIC_MODULES = {
     "compatkit.training.testing",
 }
 """What plugins, and examples of the documentation, may import from besides ``compatkit`` itself."""
-ROUND = ("compatkit.registry.", "compatkit.experiments.")
+ROUND = ("compatkit.registry.",)
 """Where files still name one another in a circle, in functions or annotations."""
 LIGHT = (
     "compatkit",

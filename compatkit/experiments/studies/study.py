@@ -13,7 +13,6 @@ import attrs
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from compatkit.experiments.studies.results import Results
     from compatkit.experiments.studies.runs import Run
 
 CPU, PAPER = "cpu", "paper"
@@ -125,7 +124,7 @@ class Study:
     scale: Mapping[str, str]
     paper: tuple[Reported, ...]
     run: Callable[[Run], Outcome]
-    draw: Callable[[Results], Mapping[str, bytes]] | None = None
+    draw: Callable[[Any], Mapping[str, bytes]] | None = None  # takes Results, which are made of studies
     data: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:

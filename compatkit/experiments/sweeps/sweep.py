@@ -22,6 +22,7 @@ from compatkit.experiments.sweeps.backends import choose, dispatch
 from compatkit.experiments.sweeps.jobs import DataCache, Job
 from compatkit.experiments.sweeps.records import SCHEMA, RunRecord
 from compatkit.experiments.sweeps.results import SweepResult
+from compatkit.experiments.sweeps.resume import sort
 from compatkit.plugins import RunPlugins
 from compatkit.registry.disk import read as read_file
 from compatkit.registry.layout import MARKER
@@ -155,7 +156,7 @@ class Sweep:
         records.check_folder(folder, resume)
         cache = DataCache()
         jobs = planned_jobs(self._jobs(root, folder), cache, held, report)
-        before = records.sort(jobs, folder, held)
+        before = sort(jobs, folder, held)
         Registry.init(root, exist_ok=True)  # not before: a sweep that is refused leaves nothing behind
         for line in before.notes:
             tell(line)
