@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import attrs
-
-from compatkit.contracts.channels import channel_statistics
 from compatkit.contracts.evidence import Cell
-from compatkit.contracts.manifest import Manifest, function_digest, to_bytes, trained_with
+from compatkit.contracts.manifest import Manifest, function_digest, trained_with
 from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityError, UsageError
 from compatkit.evaluation.records import record
 from compatkit.registry.blobs import Verify
@@ -125,47 +122,6 @@ def check_version(store: Store, reference: Reference, verify: Verify) -> None:
         from compatkit.registry.steps import check_number
 
         check_number(store, reference.name, reference.version, str(reference.digest))
-
-
-def registered(
-    store: Store,
-    name: str,
-    manifest: Manifest,
-    state: Mapping[str, Tensor],
-    publish: Callable[[Manifest, nn.Module], Reference],
-) -> Reference:
-    """Publish a component whose contract its module keeps; see ``Registry.publish``.
-
-    Args:
-        store: Where the weights are put.
-        name: For messages.
-        manifest: As it was stated.
-        state: The weights.
-        publish: Publishes the final manifest with its module.
-    """
-    from compatkit.components.proofs import probe_of, remember_proof
-    from compatkit.components.verification import verify
-
-    to_bytes(manifest)  # values that no contract can hold are refused before anything is built
-    module = rebuilt(manifest.blueprint, state, name)
-    parameters = sum(one.numel() for one in module.parameters())
-    payload = attrs.evolve(manifest.payload, count=len(state), parameters=parameters)
-    contract = manifest.contract
-    if contract.statistical.probe is None:
-        made = probe_of(module, contract.structural, manifest.blueprint)
-        contract = attrs.evolve(contract, statistical=attrs.evolve(contract.statistical, probe=made))
-    manifest = attrs.evolve(manifest, payload=payload, contract=contract)
-    trained = [store.manifest(one) for one in trained_with(manifest)]
-    verify(
-        manifest, module, thorough=True, state=state, whose=name, trained_with=trained[0] if trained else None
-    )
-    for one in contract.statistical.features or ():
-        if one.per_channel is not None:
-            channel_statistics(store.read_blob(one.per_channel["blob"]))
-    kept = attrs.evolve(manifest, payload=store.put_state(state, parameters=parameters))
-    reference = publish(kept, module)
-    remember_proof(store, kept, reference)
-    return reference
 
 
 def rebuilt(

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.components.loading import described, keep, load, part_of
+from compatkit.components.loading import described, keep, load, part_of, rebuilt
 from compatkit.components.outcomes import Answer, Outcome, refusal
+from compatkit.contracts.channels import channel_statistics
 from compatkit.contracts.check import check
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION, Cell
-from compatkit.contracts.manifest import Manifest, trained_with
+from compatkit.contracts.manifest import Manifest, to_bytes, trained_with
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import (
     CompatkitError,
@@ -34,7 +35,7 @@ from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 Progress = Callable[[int, int, str], None]
 Given = Sequence["Split | DataSet | Callable[[str], Split | DataSet]"]
@@ -327,11 +328,58 @@ def publish(
         VersionTooSmall: The change demands a larger step.
     """
     from compatkit.contracts.codec import digest
-    from compatkit.contracts.manifest import to_bytes
 
     candidate = candidate_of(store, name, digest(to_bytes(manifest)), manifest, module)
     decider = Decider(store, candidate, data, version=version, progress=progress)
     return store.publish(name, manifest, version=version, major=major, decide=decider)
+
+
+def register(
+    store: Store,
+    name: str,
+    manifest: Manifest,
+    state: Mapping[str, Tensor],
+    *,
+    version: str | None = None,
+    major: bool = False,
+    data: Given = (),
+    progress: Progress | None = None,
+) -> Reference:
+    """Publish a component whose contract its module keeps; see ``Registry.publish``.
+
+    Args:
+        store: Where.
+        name: One to three segments.
+        manifest: As it was stated.
+        state: The weights.
+        version: As for ``publish``, like what follows.
+        major: As for ``publish``.
+        data: As for ``publish``.
+        progress: As for ``publish``.
+    """
+    from compatkit.components.proofs import probe_of, remember_proof
+    from compatkit.components.verification import verify
+
+    to_bytes(manifest)  # values that no contract can hold are refused before anything is built
+    module = rebuilt(manifest.blueprint, state, name)
+    parameters = sum(one.numel() for one in module.parameters())
+    payload = attrs.evolve(manifest.payload, count=len(state), parameters=parameters)
+    contract = manifest.contract
+    if contract.statistical.probe is None:
+        made = probe_of(module, contract.structural, manifest.blueprint)
+        contract = attrs.evolve(contract, statistical=attrs.evolve(contract.statistical, probe=made))
+    manifest = attrs.evolve(manifest, payload=payload, contract=contract)
+    trained = [store.manifest(one) for one in trained_with(manifest)]
+    verify(
+        manifest, module, thorough=True, state=state, whose=name, trained_with=trained[0] if trained else None
+    )
+    for one in contract.statistical.features or ():
+        if one.per_channel is not None:
+            channel_statistics(store.read_blob(one.per_channel["blob"]))
+    kept = attrs.evolve(manifest, payload=store.put_state(state, parameters=parameters))
+    reference = publish(store, name, kept, module, version=version, major=major, data=data, progress=progress)
+    remember_proof(store, kept, reference)
+    return reference
 
 
 def test(

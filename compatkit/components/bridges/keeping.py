@@ -12,7 +12,7 @@ from compatkit.components.bridges.climbing import residual_of
 from compatkit.components.bridges.ground import Ground
 from compatkit.components.bridges.recorded import HEAD as BRIDGED
 from compatkit.components.bridges.results import Bridge, Step
-from compatkit.components.loading import load, pinned, registered
+from compatkit.components.loading import load, pinned
 from compatkit.components.recombinations import publish_recombination
 from compatkit.components.seams import load_adapter, publish_adapter
 from compatkit.contracts.check import check
@@ -180,9 +180,7 @@ def _publish_head(store: Store, name: str, manifest: Manifest, made: Candidate) 
     from compatkit.components import promises
 
     state = {key: value.detach().clone() for key, value in made.head.state_dict().items()}
-    return registered(
-        store, name, manifest, state, lambda kept, module: promises.publish(store, name, kept, module)
-    )
+    return promises.register(store, name, manifest, state)
 
 
 def _entering(base: Ground) -> Port:

@@ -166,18 +166,15 @@ class Policies(Mapping[str, Policy]):
         found = self.store.resolve(reference)
         part = (load if self.store.manifest(found).kind in ASKED else unloaded)(self.store, found)
         partners = None if against is None else self.store.select(against)
-        if name is None or name == found.name:
-            return promises.test(
-                self.store,
-                part,
-                found.name,
-                version=str(found.version),
-                against=partners,
-                data=data,
-                progress=progress,
-            )
+        own = name is None or name == found.name
         return promises.test(
-            self.store, part, check_name(name), against=partners, data=data, progress=progress
+            self.store,
+            part,
+            found.name if name is None else check_name(name),
+            version=str(found.version) if own else None,
+            against=partners,
+            data=data,
+            progress=progress,
         )
 
     def _set(self) -> dict[str, Policy]:

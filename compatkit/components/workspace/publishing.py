@@ -13,7 +13,7 @@ from compatkit.components.bridges.keeping import publish as publish_bridge
 from compatkit.components.bridges.keeping import references
 from compatkit.components.bridges.results import Bridge
 from compatkit.components.domains import Adapted
-from compatkit.components.loading import pinned, registered
+from compatkit.components.loading import pinned
 from compatkit.components.recombinations import publish_recombination
 from compatkit.components.releasing import Release
 from compatkit.components.seams import publish_adapter
@@ -21,12 +21,12 @@ from compatkit.contracts.manifest import About, Manifest
 from compatkit.errors import UsageError
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.recombination import Recombination
-from compatkit.registry.names import Reference, check_name
+from compatkit.registry.names import check_name
 from compatkit.registry.store import Store
 from compatkit.training.fit import Fit
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from compatkit.components.outcomes import Outcome
     from compatkit.components.promises import Given, Progress
@@ -153,10 +153,15 @@ class Publish:
     ) -> str:
         """Publish a component that was not trained here, once its contract is proved by its module."""
         check_name(name)
-
-        def decided(kept: Manifest, module: nn.Module) -> Reference:
-            return promises.publish(
-                self.store, name, kept, module, version=version, major=major, data=data, progress=progress
+        return pinned(
+            promises.register(
+                self.store,
+                name,
+                manifest,
+                state,
+                version=version,
+                major=major,
+                data=data,
+                progress=progress,
             )
-
-        return pinned(registered(self.store, name, manifest, state, decided))
+        )
