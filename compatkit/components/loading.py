@@ -13,7 +13,6 @@ from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityE
 from compatkit.evaluation.records import record
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference
-from compatkit.registry.releases import function_of_parent
 from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store, named
 
@@ -84,7 +83,7 @@ def part_of(store: Store, reference: str, digest: str, manifest: Manifest, modul
         manifest=manifest,
         module=module,
         trained_with=trained,
-        trained_function=function_of_parent(store, trained) if trained else None,
+        trained_function=store.function_of(trained) if trained else None,
     )
 
 
@@ -119,9 +118,7 @@ def check_version(store: Store, reference: Reference, verify: Verify) -> None:
         VersionUntrue: It does.
     """
     if reference.version is not None and verify != "never":
-        from compatkit.registry.steps import check_number
-
-        check_number(store, reference.name, reference.version, str(reference.digest))
+        store.check_number(reference.name, reference.version, str(reference.digest))
 
 
 def rebuilt(

@@ -17,7 +17,6 @@ from compatkit.contracts.manifest import Manifest, function_digest, trained_with
 from compatkit.errors import FormatError, NotFound
 from compatkit.evaluation.records import Cells, Damaged
 from compatkit.registry.names import Reference
-from compatkit.registry.releases import function_of_parent
 from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
 from compatkit.reports.verdicts import Verdicts, check_all
@@ -121,7 +120,7 @@ def _own(store: Store, extractors: Components, heads: Components) -> set[tuple[s
         return set()
     lefts, found = _functions(extractors), set[tuple[str, str]]()
     for one, own in made_with.items():
-        found.update(product(lefts.get(function_of_parent(store, one) or "", ()), own))
+        found.update(product(lefts.get(store.function_of(one) or "", ()), own))
     return found
 
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.contracts.manifest import TRAINED, Manifest, function_digest, trained_with
-from compatkit.errors import IntegrityError, NotFound
+from compatkit.contracts.manifest import TRAINED, Manifest, trained_with
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.refs import References
-
-if TYPE_CHECKING:
-    from compatkit.registry.store import Store
 
 
 @attrs.frozen(eq=False)
@@ -97,11 +92,3 @@ class Arriving(Releases):
         gone = {(name, version) for name in self._by_name for version in self.references.withdrawn(name)}
         coming = (one for one in self._heads.get(extractor, ()) if (one.name, one.version) not in gone)
         yield from {str(one): one for one in (*here, *coming)}.values()
-
-
-def function_of_parent(store: Store, digest: str) -> str | None:
-    """Return the function digest of a parent, None where it is not in this registry or damaged."""
-    try:
-        return function_digest(store.manifest(digest))
-    except (IntegrityError, NotFound):
-        return None

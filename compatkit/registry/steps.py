@@ -7,16 +7,11 @@ PATCH. A number that is too small even so lies: whoever asked for ``^1`` gets wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from compatkit.contracts.manifest import Manifest
-from compatkit.errors import IntegrityError, VersionTooSmall, VersionUntrue
+from compatkit.errors import VersionTooSmall
 from compatkit.registry.names import Version
 from compatkit.registry.versions.demands import MEASURED
 from compatkit.registry.versions.differences import Difference, diff
-
-if TYPE_CHECKING:
-    from compatkit.registry.store import Store
 
 SHOWN = 8
 """Reasons that a message lists; a head may lose thousands of labels at once."""
@@ -61,40 +56,6 @@ def untrue(
     return (
         f"the step from {before[0]} to {after[0]} is smaller than the change between them, which needs at least "
         f"{least}: {_reasons(before[0], after[0], change).replace(MEASURED, ', measured or not')}"
-    )
-
-
-def check_number(store: Store, name: str, version: Version, digest: str) -> None:
-    """Refuse a released version whose number lies about the step from the version below it; found out once.
-
-    Args:
-        store: The registry.
-        name: Of the component.
-        version: Its number.
-        digest: Of its manifest.
-
-    Raises:
-        VersionUntrue: It does.
-    """
-    below, _ = store.references.neighbours(name, version)
-    if below is None:
-        return
-    try:
-        before = store.references.digest(name, below)
-        fact = f"step {below} {before} {version} {digest}"
-        if before in (None, digest) or store.memory.is_proved(fact):
-            return
-        why = untrue((below, store.manifest(str(before))), (version, store.manifest(digest)))
-    except IntegrityError:
-        return  # the version below is damaged: whoever needs that one is told
-    if not why:
-        store.memory.prove(fact)
-        return
-    raise VersionUntrue(
-        f"{name}@{version}: its number is untrue: {why}. Whoever asks for ^{version.major} would get it unawares. "
-        f"Withdraw it (`compatkit withdraw {name}@{version} --reason TEXT`) and publish it again without a "
-        f"version, or load it by its digest, {name}@{digest}.",
-        subject=f"{name}@{version}",
     )
 
 

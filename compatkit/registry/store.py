@@ -12,8 +12,8 @@ import attrs
 
 from compatkit.contracts.codec import MAX_BYTES, is_digest
 from compatkit.contracts.codec import digest as digest_of
-from compatkit.contracts.manifest import Edge, Manifest, Payload, from_bytes, to_bytes
-from compatkit.errors import IntegrityError, NotFound, UsageError
+from compatkit.contracts.manifest import Edge, Manifest, Payload, from_bytes, function_digest, to_bytes
+from compatkit.errors import IntegrityError, NotFound, UsageError, VersionUntrue
 from compatkit.registry import cache, resolving
 from compatkit.registry.aliases import ANY, Aliases, Anything, Move
 from compatkit.registry.blobs import Objects, Verify
@@ -329,6 +329,47 @@ class Store:
             raise NotFound(f"{reference} is not resolved to a digest.", subject=reference)
         with named(str(reference)):
             return from_bytes(self.objects.read(digest, most=MAX_BYTES), what="manifest")
+
+    def function_of(self, digest: str) -> str | None:
+        """Return the function digest of a manifest; None where it is not in this registry, or damaged."""
+        try:
+            return function_digest(self.manifest(digest))
+        except (IntegrityError, NotFound):
+            return None
+
+    def check_number(self, name: str, version: Version, digest: str) -> None:
+        """Refuse a released version whose number lies about the step from the version below it; found out once.
+
+        Args:
+            name: Of the component.
+            version: Its number.
+            digest: Of its manifest.
+
+        Raises:
+            VersionUntrue: It does.
+        """
+        from compatkit.registry.steps import untrue
+
+        below, _ = self.references.neighbours(name, version)
+        if below is None:
+            return
+        try:
+            before = self.references.digest(name, below)
+            fact = f"step {below} {before} {version} {digest}"
+            if before in (None, digest) or self.memory.is_proved(fact):
+                return
+            why = untrue((below, self.manifest(str(before))), (version, self.manifest(digest)))
+        except IntegrityError:
+            return  # the version below is damaged: whoever needs that one is told
+        if not why:
+            self.memory.prove(fact)
+            return
+        raise VersionUntrue(
+            f"{name}@{version}: its number is untrue: {why}. Whoever asks for ^{version.major} would get it unawares. "
+            f"Withdraw it (`compatkit withdraw {name}@{version} --reason TEXT`) and publish it again without a "
+            f"version, or load it by its digest, {name}@{digest}.",
+            subject=f"{name}@{version}",
+        )
 
     def names(self, pattern: str | None = None) -> list[str]:
         """Return all names, sorted; with a pattern those it matches (``*`` also matches ``/``)."""

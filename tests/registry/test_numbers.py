@@ -17,7 +17,6 @@ from compatkit.registry.maintenance.smallfiles import Published, check_numbers
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
 from compatkit.registry.scan import VersionFile
-from compatkit.registry.steps import check_number
 from compatkit.registry.store import Store
 
 NAME = "digits/eye"
@@ -44,7 +43,7 @@ def steps(store: Store, *patterns: str) -> dict[str, str]:
 
 
 def load(store: Store, number: str) -> None:
-    check_number(store, NAME, Version.parse(number), str(store.resolve(f"{NAME}@{number}").digest))
+    store.check_number(NAME, Version.parse(number), str(store.resolve(f"{NAME}@{number}").digest))
 
 
 def test_new_weights_as_a_patch_lie(store: Store, lines: Any) -> None:

@@ -15,7 +15,6 @@ from compatkit.contracts.rules import protocol_of
 from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry.index.search import Found
 from compatkit.registry.names import Reference, Version
-from compatkit.registry.releases import function_of_parent
 from compatkit.registry.resolving import is_pattern
 from compatkit.registry.store import Store
 
@@ -159,7 +158,7 @@ class Sides:
 
     def _function(self, digest: str | None) -> str | None:
         if digest is not None and digest not in self._functions:
-            self._functions[digest] = function_of_parent(self.store, digest)
+            self._functions[digest] = self.store.function_of(digest)
         return self._functions[digest] if digest is not None else None
 
     def _fitting(self, found: Mapping[str, Component], kind: str, where: Where) -> list[Component]:
