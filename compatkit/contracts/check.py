@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.arguments import named
 from compatkit.contracts import rules
+from compatkit.contracts.arguments import named
 from compatkit.contracts.channels import Blobs
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Data
 from compatkit.contracts.evidence import Cell

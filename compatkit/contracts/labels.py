@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.contracts.contract import Label
 from compatkit.contracts.report import Finding
 from compatkit.errors import DataError

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.contracts.codec import Place, decode, digest, dumps, is_digest, loads, told, unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Data, Kind
 from compatkit.contracts.contract_rules import check_contract

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from numpy.typing import NDArray
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.data.split import Channels, Split
 from compatkit.errors import DataError
 

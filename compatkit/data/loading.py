@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.data.dataset import DataSet, Source
 from compatkit.data.packs import read_pack, stem
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, PluginError, UnknownName

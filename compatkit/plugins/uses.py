@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import attrs
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.errors import PluginError, UsageError
 from compatkit.hooks import Phase
 from compatkit.plugins.owners import suggestion

@@ -277,7 +277,6 @@ def undecided(question: Question) -> str:
     """Return why a version is refused that nobody measured, and what to do."""
     return (
         f"{question.name}: the policy {question.policy} asks how the new {question.kind} works with "
-        f"{question.told()}, and nobody measured it. Publish by Registry.publish "
-        "or compatkit.components.promises.publish, which measure first; or ask for the next MAJOR version, which "
-        "breaks with them for all to see."
+        f"{question.told()}, and nobody measured it. Publish by Registry.publish, "
+        "which measures first; or ask for the next MAJOR version, which breaks with them for all to see."
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import attrs
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.contracts.evidence import Cell, Grade, Part, Rung, State
 from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UnknownName, UsageError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.contracts.check import compare
 from compatkit.contracts.report import Outlines
 from compatkit.reports.writing import kept

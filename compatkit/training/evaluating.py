@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.data.split import Split
 from compatkit.errors import TrainingError
 from compatkit.evaluation.normalisation import evaluation_mode

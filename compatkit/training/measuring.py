@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.contracts.contract import Data
 from compatkit.contracts.display import Shown, aligned
 from compatkit.data.dataset import DataSet, Split

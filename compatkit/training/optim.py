@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.errors import UsageError
 from compatkit.training.limits import number, one_of
 

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.contracts.contract import HEADS
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.errors import UsageError
 from compatkit.plugins import Use
 from compatkit.training.fit import Fit

@@ -143,19 +143,25 @@ def test_a_frozen_pattern_that_matches_nothing_or_no_auxiliary_head(
 def test_the_data_sets_of_plugins_are_found_and_only_the_one_asked_for_is_imported(
     run: Any, recipe: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    from compatkit import plugins
+    from compatkit.plugins import discovery
 
     class Offer:
         def make(self, given: dict[str, Any]) -> Any:
             assert given == {"root": str(tmp_path), "download": False}
             return data_set("striped")
 
-    def find(kind: str, name: str) -> Offer:
-        assert (kind, name) == ("data_sets", "striped")
+    names, others = discovery.names, discovery.find
+
+    def find(kind: str, name: str) -> Any:
+        if kind != "data_sets":
+            return others(kind, name)
+        assert name == "striped"
         return Offer()
 
-    monkeypatch.setattr(plugins, "names", lambda kind: ["striped", "broken"])
-    monkeypatch.setattr(plugins, "find", find)
+    monkeypatch.setattr(
+        discovery, "names", lambda kind: ["striped", "broken"] if kind == "data_sets" else names(kind)
+    )
+    monkeypatch.setattr(discovery, "find", find)
     said = run(
         "train",
         recipe(('"left.npz"', '"striped"')),

@@ -19,8 +19,8 @@ def test_the_old_name_is_taken_with_a_warning() -> None:
 def test_a_policy_under_the_old_name_is_kept_like_any_other(tmp_path: object) -> None:
     held = ck.Registry.init(f"{tmp_path}/registry")
     with pytest.warns(DeprecationWarning):
-        old = held.set_policy("a/", "none", normalisation="running")
-    assert old == held.set_policy("a/", "none", bn_policy="running")
+        old = held.policies.set("a/", "none", normalisation="running")
+    assert old == held.policies.set("a/", "none", bn_policy="running")
 
 
 @pytest.mark.parametrize("name", ["bf16", "bfloat16"])

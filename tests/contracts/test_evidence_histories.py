@@ -196,7 +196,6 @@ class World:
             data = path.read_bytes()
             path.unlink()
             path.write_bytes(data.replace(b'"grade"', b'"krade"'))
-            self.registry.store.index.rebuild()  # what was read while it was sound stays known until then
         elif how == "pointer":
             pointer.chmod(0o644)
             pointer.write_bytes(b"sha256:" + b"0" * 64 + b"\n")
@@ -212,6 +211,7 @@ class World:
             pointer.unlink()
         self.settle(pointer)
         self.log = [one for one in self.log if one[1] != pointer]
+        self.registry.store.index.rebuild()  # what was read while it was sound stays known until then
 
     def settle(self, *paths: Path) -> None:
         """Give what changed times of its own, so that no clock is too coarse to show it."""

@@ -215,7 +215,7 @@ def refuse(question: Question) -> None:
 def test_a_plain_publish_is_refused_and_told_what_to_call(family: Parts, more: dict[str, Any]) -> None:
     family.bind("backward")
     with pytest.raises(
-        PolicyUndecided, match=rf"how the new extractor works with {H}@1\.1\.0, and nobody.*register"
+        PolicyUndecided, match=rf"how the new extractor works with {H}@1\.1\.0, and nobody.*Registry\.publish"
     ) as refused:
         family.store.publish(E, family.extractor(2), **more)
     assert refused.value.subject == family.store.asks(E, family.extractor(2))

@@ -18,9 +18,9 @@ from compatkit.registry.index import looks as files
 from compatkit.registry.index.looks import pulse
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.index.sync import Sync
-from compatkit.registry.repair.plans import plan
+from compatkit.registry.maintenance.check import examine
+from compatkit.registry.maintenance.repair import plan
 from compatkit.registry.store import Store
-from compatkit.registry.verify.soundness import examine
 
 
 def index_of(root: Path) -> Index:

@@ -143,10 +143,10 @@ class Asks(nn.Linear):
     ("layer", "said"),
     [
         (CondConv2d(3, 4, 3), "it is a CondConv2d, which has no transpose here"),
-        (nn.Embedding(3, 4), "it is a Embedding, which has no transpose here"),
+        (nn.Embedding(3, 4), "it is an Embedding, which has no transpose here"),
         (Squares(3, 4, 3), "a Squares is not affine in its input"),
         (Shifts(3, 4), "what a Shifts gives for zeros is not its bias"),
-        (Asks(3, 4), "a Asks does not take a tensor alone"),
+        (Asks(3, 4), "an Asks does not take a tensor alone"),
     ],
 )
 def test_what_has_no_transpose_is_refused_by_name(layer: nn.Module, said: str) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.arguments import named
 from compatkit.components.checkpoints.formats import HEAD, WORDS, Format, format_of
 from compatkit.components.checkpoints.process import unpickled
 from compatkit.components.checkpoints.unwrapping import unwrapped
+from compatkit.contracts.arguments import named
 from compatkit.errors import FormatError, UsageError
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.header import opened

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from torch import nn
 
-from compatkit.arguments import named
 from compatkit.components.exports.document import Description, description_of
 from compatkit.components.loading import rebuilt
 from compatkit.components.verification import verify
+from compatkit.contracts.arguments import named
 from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import About, Edge, Manifest, Payload
 from compatkit.errors import FormatError, IntegrityError, UnknownName, UsageError

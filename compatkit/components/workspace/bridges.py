@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.arguments import named
+from compatkit.contracts.arguments import named
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:

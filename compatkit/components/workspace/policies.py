@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.arguments import named
 from compatkit.components.loading import load, unloaded
+from compatkit.contracts.arguments import named
 from compatkit.contracts.batchnorm import DEFAULT, under_old_name
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION
 from compatkit.errors import UsageError

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.arguments import named
 from compatkit.components import promises
 from compatkit.components.bridges.keeping import publish as publish_bridge
 from compatkit.components.bridges.keeping import references
@@ -17,6 +16,7 @@ from compatkit.components.loading import pinned
 from compatkit.components.recombinations import publish_recombination
 from compatkit.components.releasing import Release
 from compatkit.components.seams import publish_adapter
+from compatkit.contracts.arguments import named
 from compatkit.contracts.manifest import About, Manifest
 from compatkit.errors import UsageError
 from compatkit.evaluation.adapter import Adapter

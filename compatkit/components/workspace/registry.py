@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.arguments import named
 from compatkit.components.workspace.bridges import Bridges
 from compatkit.components.workspace.policies import Policies
 from compatkit.components.workspace.training import Training
+from compatkit.contracts.arguments import named
 from compatkit.errors import UsageError
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.names import Reference

@@ -55,7 +55,7 @@ def adjoint(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
     if isinstance(layer, LINEAR):
         return _by_jacobian(layer, like, y)
     raise UsageError(
-        f"{type_of(layer)} has no transpose here; dense layers and convolutions have one. Name others in "
+        f"A {type(layer).__name__} has no transpose here; dense layers and convolutions have one. Name others in "
         "`layers`."
     )
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from compatkit.errors import UsageError, type_of
+from compatkit.errors import UsageError
 
 from .adjoint import adjoint, without_bias
 from .local import wide
@@ -85,7 +85,7 @@ def _normalised(norm: nn.Module, back: Tensor, forward: Tensor | None, statistic
     if statistics == "running":
         if norm.running_mean is None or norm.running_var is None:
             raise UsageError(
-                f'{type_of(norm)} keeps no running statistics, which bn_reverse="running" asks for. Use '
+                f'A {type(norm).__name__} keeps no running statistics, which bn_reverse="running" asks for. Use '
                 '"batch" or "forward_batch".'
             )
         return F.batch_norm(back, norm.running_mean, norm.running_var, weight, bias, False, 0.0, eps)
