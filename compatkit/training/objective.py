@@ -22,7 +22,6 @@ from compatkit.training.views import ExtraViews
 LEAST_NORM = 1e-12
 """Of a gradient; what is smaller counts as this in a ratio, and is balanced by a factor of 0."""
 NOTHING = ExtraViews()
-Criterion = Callable[[Tensor, Tensor], Tensor]
 Outcome = tuple[Tensor, dict[str, Tensor], Tensor | None]
 """The loss, a float32 scalar with its graph; its terms by name, detached; the head's answers, where it ran."""
 
@@ -37,7 +36,6 @@ class Objective(nn.Module):
         owners: The modules of the run by owner, with ``/`` in the place of the dots.
         losses: Regularizers that add to the loss, in order.
         further: Views that they want besides the batch itself.
-        criterion: Mean cross-entropy of logits and classes, in one of the ways to compute it.
         recording: Layers of the task that regularizers want to see, or None.
         gradients: See ``SetUp.gradients``.
     """
@@ -48,7 +46,6 @@ class Objective(nn.Module):
         losses: tuple[Bound, ...],
         precision: Precision,
         further: ExtraViews = NOTHING,
-        criterion: Criterion = F.cross_entropy,
         recording: Recording | None = None,
         gradients: Mapping[str, bool] | None = None,
     ) -> None:
@@ -56,9 +53,9 @@ class Objective(nn.Module):
         super().__init__()
         self.owners = nn.ModuleDict({owner.replace(".", "/"): one for owner, one in owners.items()})
         self._named, self.losses, self.precision, self.further = owners, losses, precision, further
-        self.criterion, self.recording, self.gradients = criterion, recording, gradients or {}
+        self.recording, self.gradients = recording, gradients or {}
 
-    def unchecked(self, criterion: Criterion = F.cross_entropy) -> Objective:
+    def unchecked(self) -> Objective:
         """Return the same without checks of what plugins give back, for what does not run it as it stands."""
         losses = tuple(attrs.evolve(one, call=one.function) for one in self.losses)
         return Objective(
@@ -66,7 +63,6 @@ class Objective(nn.Module):
             losses,
             self.precision,
             self.further.unchecked(),
-            criterion,
             self.recording,
             self.gradients,
         )
@@ -90,7 +86,7 @@ class Objective(nn.Module):
             total = step.features.new_zeros((), dtype=torch.float32)  # type: ignore[union-attr]
         else:
             wide = logits if logits.dtype is torch.float32 else logits.float()
-            total = self.criterion(wide, step.batch.labels)
+            total = F.cross_entropy(wide, step.batch.labels)
             terms["task"], answers = total.detach(), logits.detach().argmax(1)
         if self.losses:
             total = self._regularized(step, total, terms, seen, calls, seeds)

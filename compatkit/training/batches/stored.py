@@ -122,10 +122,6 @@ class Resident:
             None if mirrored is None else sent(mirrored, self._precision),
         )
 
-    def share(self, other: Resident) -> None:
-        """Take the images of another source that has the same, so that they are held once."""
-        self._pixels, self._images, self._labels = other._pixels, other._images, other._labels
-
     def labels_at(self, index: Tensor) -> Tensor:
         """Return the classes of images, by their positions."""
         return self._labels.index_select(0, index)
