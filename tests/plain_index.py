@@ -13,8 +13,8 @@ from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.registry import resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects
-from compatkit.registry.index.facts import Profile, profile
-from compatkit.registry.index.lookup import Listed
+from compatkit.registry.index.facts import ManifestFacts, facts_of
+from compatkit.registry.index.lookup import ListedName
 from compatkit.registry.index.search import Found, Query, searched, spelled
 from compatkit.registry.names import Version
 from compatkit.registry.reach import names
@@ -42,7 +42,7 @@ class Plain:
     def count(self, query: Query) -> int:
         return len(list(self._fitting(query)))
 
-    def listing(self) -> list[Listed]:
+    def listing(self) -> list[ListedName]:
         lines = (self._listed(name) for name in self.names())
         return [line for line in lines if line is not None]
 
@@ -71,9 +71,9 @@ class Plain:
         except CompatkitError:
             return None
 
-    def profile(self, digest: str | None) -> Profile | None:
+    def facts_of(self, digest: str | None) -> ManifestFacts | None:
         try:
-            return profile(Objects(self.root).read(str(digest), aside=False), "it") if digest else None
+            return facts_of(Objects(self.root).read(str(digest), aside=False), "it") if digest else None
         except CompatkitError:
             return None
 
@@ -84,34 +84,34 @@ class Plain:
             live = [version for version in every if version not in gone]
             for version in live[-1:] if query.latest else every if query.withdrawn else live:
                 digest = self.digest(name, version)
-                about = self.profile(digest)
+                about = self.facts_of(digest)
                 if about is not None and fits(query, name, about, str(digest)):
                     yield found(name, version, str(digest), about, version in gone)
 
     def _named(self, digest: str) -> list[tuple[str, Any]]:
         try:
             data = Objects(self.root).read(digest, aside=False)
-            return list(names(data, digest, component=self.profile(digest) is not None))
+            return list(names(data, digest, component=self.facts_of(digest) is not None))
         except CompatkitError:
             return []
 
-    def _listed(self, name: str) -> Listed | None:
+    def _listed(self, name: str) -> ListedName | None:
         live = resolving.live(self.references, name)
         if not live:
             return None
         versions = tuple(map(str, live))
-        about = self.profile(self.digest(name, live[-1]))
+        about = self.facts_of(self.digest(name, live[-1]))
         try:
             aliases = Aliases(self.references.folder(name), self.root).all()
         except IntegrityError:
             about, aliases = None, {}
         if about is None:
-            return Listed(name, versions[-1], versions, error="damaged")
+            return ListedName(name, versions[-1], versions, error="damaged")
         facts = (about.kind, about.parameters, about.model, about.split)
-        return Listed(name, versions[-1], versions, *facts, aliases)
+        return ListedName(name, versions[-1], versions, *facts, aliases)
 
 
-def fits(query: Query, name: str, about: Profile, digest: str) -> bool:
+def fits(query: Query, name: str, about: ManifestFacts, digest: str) -> bool:
     """Tell whether a version with these facts is one, whatever its number."""
     tests = (
         query.pattern is None or fnmatchcase(name, query.pattern),
@@ -129,7 +129,7 @@ def fits(query: Query, name: str, about: Profile, digest: str) -> bool:
     return all(tests)
 
 
-def found(name: str, version: Version, digest: str, about: Profile, withdrawn: bool) -> Found:
+def found(name: str, version: Version, digest: str, about: ManifestFacts, withdrawn: bool) -> Found:
     facts = (about.kind, about.builder, about.model, about.split, about.parameters, about.bytes, about.title)
     more = (
         about.licence,

@@ -13,7 +13,7 @@ from compatkit.cli.roots import store
 from compatkit.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from compatkit.registry.index.lookup import Listed
+    from compatkit.registry.index.lookup import ListedName
 
 HEADER = ("name", "version", "kind", "parameters", "network", "aliases")
 PAGE = 1000
@@ -47,7 +47,7 @@ def ls_command(context: click.Context, pattern: str | None, machine: bool) -> No
     context.exit(IntegrityError.exit_code if damaged else 0)
 
 
-def _table(page: Sequence[Listed], sizes: Sequence[int]) -> list[int]:
+def _table(page: Sequence[ListedName], sizes: Sequence[int]) -> list[int]:
     """Print lines below those that were printed already; columns without any text so far are left out.
 
     Args:
@@ -82,7 +82,7 @@ def _aligned(texts: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(parts).rstrip()
 
 
-def _cells(line: Listed) -> tuple[str, ...]:
+def _cells(line: ListedName) -> tuple[str, ...]:
     if line.error:
         return line.name, line.version, "damaged", "", "", ""
     return (

@@ -25,7 +25,7 @@ from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.publish import Decide
 from compatkit.registry.questions import Question
-from compatkit.registry.results import Result
+from compatkit.registry.results import StoredResult
 from compatkit.registry.store import Store
 
 SHOWN = 4
@@ -152,7 +152,7 @@ class Recalling(Decider):
             self._cells[extractor.function, head.function] = ordered[-1 if highest else 0]
 
     def _answers(
-        self, result: Result, extractor: LoadedPart, head: LoadedPart, policy: Policy, digest: str
+        self, result: StoredResult, extractor: LoadedPart, head: LoadedPart, policy: Policy, digest: str
     ) -> bool:
         settings = self._cells_of.settings(result)
         images = ImageFacts(settings["data"], digest, settings["images"])

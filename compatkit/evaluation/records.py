@@ -14,7 +14,7 @@ import attrs
 from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import FormatError
 from compatkit.evaluation.conditions import BOUND, key_of
-from compatkit.registry.results import Result
+from compatkit.registry.results import StoredResult
 
 TOLD = 3
 """Damaged results that are named one by one."""
@@ -67,7 +67,7 @@ class Cells:
 
     _known: dict[tuple[int, int], tuple[Any, ...]] = attrs.field(init=False, factory=dict)
 
-    def settings(self, result: Result) -> Mapping[str, Any]:
+    def settings(self, result: StoredResult) -> Mapping[str, Any]:
         """Return how a result was measured, once it is sure that the settings are whole and those of its key.
 
         Raises:
@@ -76,7 +76,7 @@ class Cells:
         return self._shared(result)[0]
 
     def of(
-        self, result: Result, extractor: str, head: str, *, promise: str = "none", own: bool = False
+        self, result: StoredResult, extractor: str, head: str, *, promise: str = "none", own: bool = False
     ) -> Cell:
         """Return the cell that a result was made from, for the parts as they are called now.
 
@@ -94,7 +94,7 @@ class Cells:
         figures = read_figures(result.figures)
         return Cell(extractor, head, shared[2], promise, *figures, shared[3], shared[own])
 
-    def _shared(self, result: Result) -> tuple[Any, ...]:
+    def _shared(self, result: StoredResult) -> tuple[Any, ...]:
         """Return the settings, those of the extractor's own head, the wiring and the common classes."""
         if result.error:
             raise FormatError(result.error)

@@ -1,16 +1,12 @@
 """Aliases: names for versions that may move, by compare-and-swap that needs no working lock.
 
-``@log/<alias>/<n>`` is the n-th move, created once by link(2): who creates it has moved the alias, and
-whoever saw an older state fails and looks again. ``@aliases/<alias>`` holds the version and n, replaced
-atomically; a reader follows the log from there, so that a crash between the two, or a slow writer, loses no
-move.
+``@log/<alias>/<n>`` is the n-th move, and the last one says where the alias points. ``@aliases/<alias>`` repeats its
+version and number for programs that read the pointer first; it counts only where there is no log at all, such as for a
+pointer that was written by hand.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import time
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -20,11 +16,10 @@ import attrs
 from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import AliasMoved, FormatError, InvalidName
 from compatkit.registry import disk as durable
+from compatkit.registry.log import NUMBER, Log, names_in
 from compatkit.registry.names import Version, check_alias
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import LIMIT, PATIENCE, now
-
-_NUMBER = re.compile("[1-9][0-9]{0,8}")
+from compatkit.registry.refs import LIMIT, now
 
 
 class Anything(Enum):
@@ -38,8 +33,8 @@ ANY = Anything.ANY
 
 
 @attrs.frozen
-class Move:
-    """One entry of an alias's log.
+class AliasEntry:
+    """One move of an alias.
 
     Attributes:
         number: Counted from 1.
@@ -68,25 +63,31 @@ class Aliases:
 
     def all(self) -> dict[str, str]:
         """Return the version of each alias, by alias, sorted."""
-        names = {*_listed(self.folder / "@aliases"), *_listed(self.folder / "@log")}
-        found = ((alias, self.get(alias)) for alias in sorted(names) if _valid(alias))
+        names = {name for kind in ("@aliases", "@log") for name in names_in(self.folder / kind, self.root)}
+        found = ((alias, self.get(alias)) for alias in sorted(names) if _is_alias(alias))
         return {alias: version for alias, version in found if version is not None}
 
     def get(self, alias: str) -> str | None:
-        """Return the version an alias points at, None if it does not exist."""
-        return self._state(check_alias(alias))[1]
+        """Return the version an alias points at, None if it does not exist.
 
-    def log(self, alias: str) -> list[Move]:
-        """Return all moves of an alias, oldest first."""
-        last = self._state(check_alias(alias))[0]
-        numbers = (number for number in sorted(self._numbers(alias)) if number <= last)
-        found = (self._move(alias, number) for number in numbers)
-        return [
-            move for move in found if move is not None and move.time
-        ]  # without a time: cut off, nothing moved
+        Raises:
+            FormatError: Its last move is damaged; or there is no move, and the pointer is damaged.
+        """
+        log = self._log(alias)
+        return self._current(alias, log, log.numbers())
+
+    def log(self, alias: str) -> list[AliasEntry]:
+        """Return all moves of an alias, oldest first.
+
+        Raises:
+            FormatError: One is damaged.
+        """
+        log = self._log(alias)
+        found = (_read(log, number) for number in log.numbers())
+        return [move for move in found if move is not None]
 
     def set(self, alias: str, version: str | None, *, expected: str | Anything | None = ANY) -> None:
-        """Move an alias, or remove it; where it is there already, a pointer that is behind the log is brought up to it.
+        """Move an alias, or remove it. Where it is there already, only a pointer that differs is written anew.
 
         Args:
             alias: One segment.
@@ -97,96 +98,86 @@ class Aliases:
             AliasMoved: It points elsewhere.
             EnvironmentFailure: Disk full, no right to write, ...
         """
-        check_alias(alias)
-        while True:
-            number, current = self._state(alias)
+        log, last = self._log(alias), 0
+
+        def move(numbers: list[int]) -> bytes | None:
+            nonlocal last
+            last, current = max(numbers, default=0), self._current(alias, log, numbers)
             if expected is not ANY and current != expected:
                 raise AliasMoved(
                     f"alias {alias!r} should point at {expected or 'nothing'}, but points at "
                     f"{current or 'nothing'}: somebody moved it. Look again, and state what you expect now.",
                     subject=alias,
                 )
-            if current == version:
-                told, shown = self._pointer(alias)
-                if told < number and (shown, version) != (None, None):
-                    self._show(alias, number, version)
-                return
-            if self._record(alias, number + 1, current, version):
-                self._show(alias, number + 1, version)
-                return
+            return None if current == version else dumps({"from": current, "to": version, "time": now()})
 
-    def _state(self, alias: str) -> tuple[int, str | None]:
-        number, version = self._pointer(alias)
-        if number == 0:  # none, or one written by hand: the log decides
-            number = max(self._numbers(alias), default=1) - 1
-        while (move := self._move(alias, number + 1, version)) is not None:
-            number, version = move.number, move.after
-        return number, version
+        made = log.append(move)
+        if made or (last and self._says(alias) != _line(version, last)):
+            self._point(alias, version, made or last)
 
-    def _numbers(self, alias: str) -> list[int]:
-        folder = self.folder / "@log" / alias
-        durable.check_folders(folder, self.root)
-        return [int(name) for name in _listed(folder) if _NUMBER.fullmatch(name)]
+    def _log(self, alias: str) -> Log:
+        return Log(self.root, self.folder / "@log" / check_alias(alias))
 
-    def _pointer(self, alias: str) -> tuple[int, str | None]:
-        path = self.folder / "@aliases" / alias
-        found = durable.read(path, self.root, limit=LIMIT)
+    def _current(self, alias: str, log: Log, numbers: list[int]) -> str | None:
+        for number in reversed(numbers):
+            move = _read(log, number)
+            if move is not None:
+                return move.after
+        return self._pointed(alias)
+
+    def _pointed(self, alias: str) -> str | None:
+        """Return what the pointer of an alias without moves says."""
+        found = self._says(alias)
         if found is None:
-            return 0, None
-        words = found[0].decode("utf-8", "replace").split()
+            return None
+        words = found.decode("utf-8", "replace").split()
         try:
             version = str(Version.parse(words[0]))
-            if len(words) > 1 and not _NUMBER.fullmatch(words[1]):
+            if len(words) > 1 and not NUMBER.fullmatch(words[1]):
                 raise ValueError(words[1])
-            return int(words[1]) if len(words) > 1 else 0, version
+            return version
         except (IndexError, ValueError, InvalidName):
+            path = self._pointer(alias)
             raise FormatError(
-                f"{path}: expected a version and the number of its move, such as '1.2.0 3', got "
-                f"{found[0][:80]!r}. Remove the file: the moves in {self.folder / '@log' / alias} restore "
-                "it.",
+                f"{path}: expected a version and the number of its move, such as '1.2.0 3', got {found[:80]!r}; "
+                f"{self.folder / '@log' / alias} holds no moves. Remove the file, and set the alias again.",
                 subject=path,
             ) from None
 
-    def _move(self, alias: str, number: int, current: str | None = None) -> Move | None:
-        """Return a move, None if there was none yet.
+    def _pointer(self, alias: str) -> Path:
+        return self.folder / "@aliases" / alias
 
-        An empty file is one that another process writes at this moment, where there are no hard links, or that was cut
-        off: then the alias stays at ``current``, and the number is used up.
-        """
-        path = self.folder / "@log" / alias / str(number)
-        found = durable.read(path, self.root, limit=LIMIT)
-        for _ in range(PATIENCE):
-            if found is None:
-                return None
-            if found[0] or time.time() - found[1].st_mtime > 1:
-                break
-            time.sleep(0.01)
-            found = durable.read(path, self.root, limit=LIMIT)
-        if found is None:
-            return None
-        if not found[0]:
-            return Move(number, current, current, "")
-        value: Any = loads(found[0], what=str(path))
-        if not isinstance(value, dict) or not _is_move(value):
-            raise FormatError(
-                f"{path}: expected an object with from and to (versions or null) and time, got {value!r:.100}.",
-                subject=path,
-            )
-        return Move(number, value["from"], value["to"], value["time"])
+    def _says(self, alias: str) -> bytes | None:
+        found = durable.read(self._pointer(alias), self.root, limit=LIMIT)
+        return None if found is None else found[0]
 
-    def _record(self, alias: str, number: int, before: str | None, after: str | None) -> bool:
-        path = self.folder / "@log" / alias / str(number)
-        with environment("create", path):
-            return durable.create_once(path, dumps({"from": before, "to": after, "time": now()}), self.root)
-
-    def _show(self, alias: str, number: int, version: str | None) -> None:
-        path = self.folder / "@aliases" / alias
-        if version is None:
+    def _point(self, alias: str, version: str | None, number: int) -> None:
+        path, line = self._pointer(alias), _line(version, number)
+        if line is None:
             durable.discard(path)
             return
         with environment("create", path.parent):
             durable.make_folder(path.parent, self.root)
-        durable.replace_file(path, f"{version} {number}\n".encode(), root=self.root)
+        durable.replace_file(path, line, root=self.root)
+
+
+def _line(version: str | None, number: int) -> bytes | None:
+    return None if version is None else f"{version} {number}\n".encode()
+
+
+def _read(log: Log, number: int) -> AliasEntry | None:
+    """Return a move; None if it is gone, or was cut off: then nothing moved, and the number is used up."""
+    data, path = log.read(number), log.path(number)
+    if not data:
+        return None
+    value: Any = loads(data, what=str(path))
+    if not isinstance(value, dict) or not _is_move(value):
+        raise FormatError(
+            f"{path}: expected an object with from and to (versions or null) and time, got {value!r:.100}. "
+            "`compatkit verify --repair` mends it where the moves beside it, or the pointer, tell what it was.",
+            subject=path,
+        )
+    return AliasEntry(number, value["from"], value["to"], value["time"])
 
 
 def _is_move(value: dict[str, Any]) -> bool:
@@ -198,16 +189,8 @@ def _is_move(value: dict[str, Any]) -> bool:
         return False
 
 
-def _listed(folder: Path) -> list[str]:
-    with environment("read", folder):
-        try:
-            return os.listdir(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-
-def _valid(alias: str) -> bool:
+def _is_alias(name: str) -> bool:
     try:
-        return bool(check_alias(alias))
+        return bool(check_alias(name))
     except InvalidName:
         return False

@@ -22,7 +22,7 @@ from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.os_errors import environment
-from compatkit.registry.results import FOLDER, FUNCTION, Result, to_bytes
+from compatkit.registry.results import FOLDER, FUNCTION, StoredResult, to_bytes
 
 if TYPE_CHECKING:
     from compatkit.registry.index.lookup import Index
@@ -70,7 +70,7 @@ class Evidence:
         document = to_bytes(extractor, head, conditions, settings, figures, measured_as=measured_as)
         return self.record(extractor, head, conditions, document)
 
-    def kept(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Result]:
+    def kept(self, extractors: Sequence[str], heads: Sequence[str]) -> list[StoredResult]:
         """Return the results of every extractor with every head, oldest first; damaged ones say so.
 
         The one door through which checks and matrices read: a pair without results costs nothing.

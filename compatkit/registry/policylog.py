@@ -1,27 +1,23 @@
-"""Policies on disk: each change of a scope's policy is a numbered file, created once.
+"""Policies on disk: each change of a scope's policy is an entry of its log, ``policies/<scope>@<n>``.
 
-``policies/<scope>@<n>`` is the n-th change, created by link(2): who creates it has changed the policy, and whoever saw
-an older state fails and looks again. The highest number counts. A version that came in unmeasured is an entry too,
-with the policy as it was. There is no pointer that could be behind. Where there are no hard links, a crash may leave an
-empty file: nothing in its scope is published until the policy is set again.
+The last entry holds. A version that came in unmeasured is an entry too, with the policy as it was. A damaged last entry
+lets nothing in its scope be published until the policy is set again.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
 from compatkit.errors import FormatError, InvalidName, PolicyMoved
-from compatkit.registry import disk as durable
 from compatkit.registry.aliases import ANY, Anything
+from compatkit.registry.log import Log, names_in
 from compatkit.registry.names import Reference
-from compatkit.registry.os_errors import environment
 from compatkit.registry.policies import Policy, by_specificity, check_scope, from_bytes, matches, to_bytes
-from compatkit.registry.refs import LIMIT, PATIENCE, now
+from compatkit.registry.refs import LIMIT, now
 
 FOLDER = "policies"
 _FILE = re.compile(r"([^@]+)@([1-9][0-9]{0,8})")
@@ -47,7 +43,7 @@ class Revision:
 
 
 @attrs.frozen(eq=False)
-class Policies:
+class PolicyLog:
     """The policies of one registry.
 
     Attributes:
@@ -62,8 +58,8 @@ class Policies:
         Raises:
             FormatError: A policy is damaged.
         """
-        numbers = self._numbers()
-        found = (self._latest(scope, numbers[scope]) for scope in by_specificity(numbers))
+        scopes = self._scopes()
+        found = (self._last(scope, scopes[scope]) for scope in by_specificity(scopes))
         return [one for one in found if one is not None and one.policy is not None]
 
     def of(self, name: str) -> Revision | None:
@@ -72,9 +68,9 @@ class Policies:
         Raises:
             FormatError: It is damaged; publishing must not go on as if there were none.
         """
-        numbers = self._numbers()
-        for scope in by_specificity(one for one in numbers if matches(one, name)):
-            found = self._latest(scope, numbers[scope])
+        scopes = self._scopes()
+        for scope in by_specificity(one for one in scopes if matches(one, name)):
+            found = self._last(scope, scopes[scope])
             if found is not None and found.policy is not None:
                 return found
         return None
@@ -87,7 +83,7 @@ class Policies:
             FormatError: It is damaged.
         """
         scope = check_scope(scope)
-        return self._latest(scope, self._numbers().get(scope, []))
+        return self._last(scope, self._log(scope).numbers())
 
     def history(self, scope: str) -> list[Revision]:
         """Return every change of a scope's policy, oldest first.
@@ -97,7 +93,7 @@ class Policies:
             FormatError: One is damaged.
         """
         scope = check_scope(scope)
-        found = (self._revision(scope, number) for number in self._numbers().get(scope, []))
+        found = (self._read(scope, number) for number in self._log(scope).numbers())
         return [one for one in found if one is not None]
 
     def set(
@@ -121,18 +117,23 @@ class Policies:
         scope = check_scope(scope)
         if policy is not None and policy.scope != scope:
             raise InvalidName(f"the policy is for {policy.scope!r}, not for {scope!r}.", subject=scope)
-        while True:
-            number, current, damaged = self._state(scope)
+        held: Revision | None = None
+        when = now()
+
+        def change(numbers: Sequence[int]) -> bytes | None:
+            nonlocal held
+            damaged = False
+            try:
+                held = self._last(scope, numbers)
+            except FormatError:
+                held, damaged = None, True
             if expected is not ANY:
-                self._compare(scope, current, expected)
-            held = current.policy if current is not None else None
-            if held == policy and not damaged:
-                return current
-            made = Revision(scope, number + 1, policy, now())
-            path = self._path(scope, made.number)
-            with environment("create", path):
-                if durable.create_once(path, to_bytes(policy, made.time), self.root):
-                    return made
+                _compare(scope, held, expected)
+            same = not damaged and (held.policy if held is not None else None) == policy
+            return None if same else to_bytes(policy, when)
+
+        number = self._log(scope).append(change)
+        return held if number is None else Revision(scope, number, policy, when)
 
     def admit(self, scope: str, one: Reference) -> Revision:
         """Write down that a version comes in without the measurement that the policy of a scope asks for.
@@ -141,72 +142,43 @@ class Policies:
             FormatError: The policy is damaged.
             EnvironmentFailure: Disk full, no right to write, ...; nothing is written.
         """
-        scope, admitted = check_scope(scope), f"{one.name}@{one.version}"
-        while True:
-            numbers = self._numbers().get(scope, [])
-            current = self._latest(scope, numbers)
-            held = current.policy if current is not None else None
-            made = Revision(scope, max(numbers, default=0) + 1, held, now(), admitted)
-            path = self._path(scope, made.number)
-            with environment("create", path):
-                if durable.create_once(path, to_bytes(held, made.time, admitted), self.root):
-                    return made
+        scope, admitted, when = check_scope(scope), f"{one.name}@{one.version}", now()
+        policy: Policy | None = None
 
-    def _compare(
-        self, scope: str, current: Revision | None, expected: int | Policy | Anything | None
-    ) -> None:
-        number = current.number if current is not None else 0
-        held = current.policy if current is not None else None
-        fits = number == expected if type(expected) is int else held == expected
-        if not fits:
-            wanted = f"revision {expected}" if type(expected) is int else (expected or "no policy")
-            came = f"revision {number}, {held}" if held is not None else "no policy"
-            raise PolicyMoved(
-                f"the policy of {scope!r} should be {wanted}, but is {came}: somebody changed it. Look again with "
-                f"`compatkit policy show {scope}`, and state what you expect now.",
-                subject=scope,
-            )
+        def change(numbers: Sequence[int]) -> bytes:
+            nonlocal policy
+            held = self._last(scope, numbers)
+            policy = held.policy if held is not None else None
+            return to_bytes(policy, when, admitted)
 
-    def _state(self, scope: str) -> tuple[int, Revision | None, bool]:
-        """Return the highest number, what holds, and whether the last change is damaged."""
-        numbers = self._numbers().get(scope, [])
-        number = max(numbers, default=0)
-        try:
-            return number, self._latest(scope, numbers), False
-        except FormatError:
-            return number, None, True
+        number = self._log(scope).append(change)
+        return Revision(scope, number or 0, policy, when, admitted)
 
-    def _numbers(self) -> dict[str, list[int]]:
+    def _log(self, scope: str) -> Log:
+        return Log(self.root, self.root / FOLDER, file_name(scope, ""))
+
+    def _scopes(self) -> dict[str, list[int]]:
         """Return the numbers of all changes, rising, by scope; foreign files are ignored."""
-        folder = self.root / FOLDER
-        durable.check_folders(folder, self.root)
         found: dict[str, list[int]] = {}
-        for name in _listed(folder):
+        for name in names_in(self.root / FOLDER, self.root):
             if (parsed := parse_file(name)) is not None:
                 found.setdefault(parsed[0], []).append(parsed[1])
         return {scope: sorted(numbers) for scope, numbers in found.items()}
 
-    def _path(self, scope: str, number: int) -> Path:
-        return self.root / FOLDER / file_name(scope, number)
-
-    def _latest(self, scope: str, numbers: list[int]) -> Revision | None:
-        found = (self._revision(scope, number) for number in reversed(numbers))
+    def _last(self, scope: str, numbers: Sequence[int]) -> Revision | None:
+        found = (self._read(scope, number) for number in reversed(numbers))
         return next((one for one in found if one is not None), None)
 
-    def _revision(self, scope: str, number: int) -> Revision | None:
+    def _read(self, scope: str, number: int) -> Revision | None:
         """Return one change; None where its file is gone at this moment."""
-        path = self._path(scope, number)
-        found = durable.read(path, self.root, limit=LIMIT + 1)
-        for _ in range(PATIENCE):
-            if found is None or found[0] or time.time() - found[1].st_mtime > 1:
-                break
-            time.sleep(0.01)  # without hard links, another process may be writing it at this moment
-            found = durable.read(path, self.root, limit=LIMIT + 1)
-        if found is None:
+        log = self._log(scope)
+        data = log.read(number)
+        if data is None:
             return None
         try:
-            return understood(found[0], scope, number)
+            return understood(data, scope, number)
         except FormatError as error:
+            path = log.path(number)
             raise FormatError(
                 f"{path} holds no policy of {scope!r}: {error} Nothing in this scope is published until the policy is "
                 f"set again (`compatkit policy set {scope}`), or the file is restored from a copy of the registry "
@@ -215,7 +187,20 @@ class Policies:
             ) from error
 
 
-def file_name(scope: str, number: int) -> str:
+def _compare(scope: str, current: Revision | None, expected: int | Policy | Anything | None) -> None:
+    number = current.number if current is not None else 0
+    held = current.policy if current is not None else None
+    if (number if type(expected) is int else held) != expected:
+        wanted = f"revision {expected}" if type(expected) is int else (expected or "no policy")
+        came = f"revision {number}, {held}" if held is not None else "no policy"
+        raise PolicyMoved(
+            f"the policy of {scope!r} should be {wanted}, but is {came}: somebody changed it. Look again with "
+            f"`compatkit policy show {scope}`, and state what you expect now.",
+            subject=scope,
+        )
+
+
+def file_name(scope: str, number: int | str) -> str:
     """Return the name of the file of a change."""
     return f"{_encoded(scope)}@{number}"
 
@@ -259,11 +244,3 @@ def _decoded(text: str) -> str | None:
     except InvalidName:
         return None
     return scope if _encoded(scope) == text else None
-
-
-def _listed(folder: Path) -> list[str]:
-    with environment("read", folder):
-        try:
-            return os.listdir(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return []

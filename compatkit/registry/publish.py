@@ -47,7 +47,7 @@ class Basis:
     question: Question
 
 
-class _Moved(Exception):
+class _Overtaken(Exception):
     """Somebody linked a version, or changed a policy, that the number rests on."""
 
 
@@ -189,12 +189,12 @@ class Publisher:
         def ready() -> None:
             self.holding.hold(data)
             if self._basis(basis.target, digest) != basis:
-                raise _Moved
+                raise _Overtaken
 
         try:
             if not self.references.create(self.name, basis.target, digest, ready):
                 return False
-        except _Moved:
+        except _Overtaken:
             return False
         self._look_back(basis, digest, passed)
         return True

@@ -24,7 +24,7 @@ from compatkit.contracts.manifest import Manifest, function_digest, trained_with
 from compatkit.errors import IntegrityError
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.policies import Policy
-from compatkit.registry.policylog import Policies, Revision
+from compatkit.registry.policylog import PolicyLog, Revision
 from compatkit.registry.releases import Releases
 
 SHOWN = 8
@@ -98,7 +98,7 @@ class Asker:
 
     manifest: Callable[[str], Manifest]
     releases: Releases
-    policies: Policies
+    policies: PolicyLog
 
     def ask(
         self,

@@ -24,7 +24,7 @@ Values = Mapping[str, Any]
 
 
 @attrs.frozen(eq=False)
-class Result:
+class StoredResult:
     """One result of a pair, as it is kept.
 
     Attributes:

@@ -15,7 +15,7 @@ from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Edge, Manifest, Payload, from_bytes, function_digest, to_bytes
 from compatkit.errors import IntegrityError, NotFound, UsageError, VersionUntrue
 from compatkit.registry import cache, resolving
-from compatkit.registry.aliases import ANY, Aliases, Anything, Move
+from compatkit.registry.aliases import ANY, AliasEntry, Aliases, Anything
 from compatkit.registry.blobs import Objects, Verify
 from compatkit.registry.layout import Layout, initialise, inspect, locate
 from compatkit.registry.memory import Memory
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from compatkit.registry.holding import Facts
     from compatkit.registry.index.lookup import Index
     from compatkit.registry.policies import Policy
-    from compatkit.registry.policylog import Policies, Revision
+    from compatkit.registry.policylog import PolicyLog, Revision
     from compatkit.registry.publish import Decide, Publisher
     from compatkit.registry.questions import Asker, Question
     from compatkit.registry.signing.trust import Trusted
@@ -273,16 +273,16 @@ class Store:
         return self._publisher(check_name(name), manifest, measured, major, None).least(measured=measured)
 
     @property
-    def policies(self) -> Policies:
+    def policies(self) -> PolicyLog:
         """What new versions must keep working with."""
-        from compatkit.registry.policylog import Policies
+        from compatkit.registry.policylog import PolicyLog
 
-        return Policies(self.root)
+        return PolicyLog(self.root)
 
     def set_policy(
         self, scope: str, policy: Policy | None, *, expected: int | Policy | Anything | None = ANY
     ) -> Revision | None:
-        """Change the policy of a scope, or clear it with None; see ``Policies.set``.
+        """Change the policy of a scope, or clear it with None; see ``PolicyLog.set``.
 
         Raises:
             PolicyMoved: Something else holds than expected.
@@ -437,7 +437,7 @@ class Store:
         """Return the version of each alias of a name."""
         return Aliases(self.references.folder(name), self.root).all()
 
-    def alias_log(self, name: str, alias: str) -> list[Move]:
+    def alias_log(self, name: str, alias: str) -> list[AliasEntry]:
         """Return every move of an alias, oldest first."""
         return Aliases(self.references.folder(name), self.root).log(alias)
 

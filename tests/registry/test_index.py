@@ -466,8 +466,9 @@ def test_lists_tell_versions_and_aliases(hand: Hand) -> None:
     assert line.aliases == {"prod": "1.10.0"} and index.names() == ["a", "b"]
     store.set_alias("a", "prod", "2.0.0")
     assert index.listing()[0].aliases == {"prod": "2.0.0"}
-    (hand.folder("a") / "@aliases" / "prod").write_bytes(b"nonsense")
-    assert "number of its move" in index_of(hand.root).listing()[0].error
+    (hand.folder("a") / "@log" / "prod" / "2").chmod(0o644)
+    (hand.folder("a") / "@log" / "prod" / "2").write_bytes(b"{}")
+    assert "from and to" in index_of(hand.root).listing()[0].error
 
 
 @pytest.mark.usefixtures("exact")

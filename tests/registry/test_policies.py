@@ -28,7 +28,7 @@ from compatkit.registry.policies import (
     matches,
     to_bytes,
 )
-from compatkit.registry.policylog import Policies
+from compatkit.registry.policylog import PolicyLog
 from compatkit.registry.store import Store
 
 DATA = Images("mnist/test", "data:sha256:" + "a" * 64)
@@ -268,7 +268,7 @@ def test_no_change_of_many_is_lost(store: Store) -> None:
     """Eight threads count up, each only from what it saw."""
 
     def count_up() -> None:
-        policies = Policies(store.root)
+        policies = PolicyLog(store.root)
         for _ in range(5):
             while True:
                 seen = policies.current("a/b")

@@ -19,8 +19,8 @@ from compatkit.errors import IntegrityError
 from compatkit.registry.index import looks
 from compatkit.registry.index import results as index_results
 from compatkit.registry.index import tables as index_tables
-from compatkit.registry.index.results import Results
-from compatkit.registry.results import Result, key_of
+from compatkit.registry.index.results import ResultTable
+from compatkit.registry.results import StoredResult, key_of
 from compatkit.registry.store import Store
 
 LEFTS = [f"value:sha256:{digit * 64}" for digit in "ab"]
@@ -56,7 +56,7 @@ def settle(*paths: Path) -> None:
                 os.utime(one, (moment := next(ticks), moment))
 
 
-def told(results: list[Result]) -> list[Any]:
+def told(results: list[StoredResult]) -> list[Any]:
     """Return results as plain values, errors as whether there is one."""
     found = [
         (
@@ -103,7 +103,7 @@ def test_few_heads_and_many_are_found_alike(store: Store, monkeypatch: pytest.Mo
 def test_a_second_question_reads_no_document(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(store)
     store.evidence.kept(LEFTS, RIGHTS)
-    monkeypatch.setattr(Results, "_document", lambda *given: pytest.fail("a document was read"))
+    monkeypatch.setattr(ResultTable, "_document", lambda *given: pytest.fail("a document was read"))
     assert len(store.evidence.kept(LEFTS, RIGHTS)) == 1
     assert len(Store.open(store.root).evidence.kept(LEFTS, RIGHTS)) == 1  # nor does another process
 
@@ -114,8 +114,8 @@ def test_folders_are_listed_again_only_if_a_writer_came_by(
     keep(store)
     store.evidence.kept(LEFTS, RIGHTS)
     listed: list[str] = []
-    places = Results._places
-    monkeypatch.setattr(Results, "_places", lambda self, one: listed.append(one) or places(self, one))
+    places = ResultTable._places
+    monkeypatch.setattr(ResultTable, "_places", lambda self, one: listed.append(one) or places(self, one))
     store.evidence.kept(LEFTS[:1], RIGHTS)
     assert len(Store.open(store.root).evidence.kept(LEFTS[:1], RIGHTS)) == 1 and not listed
     keep(store, seed=1)

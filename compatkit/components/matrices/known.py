@@ -24,7 +24,7 @@ from compatkit.evaluation.conditions import (
 )
 from compatkit.evaluation.planning import is_normalised, promise
 from compatkit.evaluation.records import Cells, Damaged
-from compatkit.registry.results import Result
+from compatkit.registry.results import StoredResult
 from compatkit.registry.store import Store
 
 Pair = tuple[str, str]
@@ -88,7 +88,7 @@ def look(
         DataError: Without ``images``, an extractor was measured on several data sets and trained on none of them.
         IntegrityError: A folder of the registry is a symbolic link.
     """
-    rows: dict[str, dict[str, list[Result]]] = {}
+    rows: dict[str, dict[str, list[StoredResult]]] = {}
     for result in store.evidence.kept([one.function for one in extractors], [one.function for one in heads]):
         rows.setdefault(result.extractor, {}).setdefault(result.head, []).append(result)
     known, made, damaged = Known(), Cells(), Damaged()
@@ -122,7 +122,7 @@ def _row(
     known: Known,
     extractor: Component,
     heads: Sequence[Component],
-    row: Mapping[str, Sequence[Result]],
+    row: Mapping[str, Sequence[StoredResult]],
     images: ImageFacts,
     conditions: Conditions,
     bound: str,
@@ -162,7 +162,7 @@ class _Search:
     _said: dict[tuple[int, int], str | None] = attrs.field(init=False, factory=dict)
 
     def newest(
-        self, results: Sequence[Result], extractor: Component, head: Component, damaged: Damaged
+        self, results: Sequence[StoredResult], extractor: Component, head: Component, damaged: Damaged
     ) -> Cell | None:
         """Return the newest result of exactly these conditions, else the newest of the same question, else None.
 
@@ -172,8 +172,8 @@ class _Search:
             head: The same.
             damaged: Is told of results that cannot be read.
         """
-        stale: tuple[Result, str] | None = None
-        fresh: list[Result] = []
+        stale: tuple[StoredResult, str] | None = None
+        fresh: list[StoredResult] = []
         for result in reversed(results):
             try:
                 said = self._say(result)
@@ -194,7 +194,9 @@ class _Search:
         cell = self._cell(stale[0], extractor, head, damaged)
         return None if cell is None else attrs.evolve(cell, grade="stale", reason=stale[1])
 
-    def _cell(self, result: Result, extractor: Component, head: Component, damaged: Damaged) -> Cell | None:
+    def _cell(
+        self, result: StoredResult, extractor: Component, head: Component, damaged: Damaged
+    ) -> Cell | None:
         own = head.is_own(extractor)
         try:
             return self.made.of(
@@ -208,7 +210,7 @@ class _Search:
             damaged.add(extractor.reference, head.reference, str(error))
             return None
 
-    def _say(self, result: Result) -> str | None:
+    def _say(self, result: StoredResult) -> str | None:
         """Return ``""`` for a result of these conditions, why one of this question is stale, None for any other."""
         place = id(result.settings), id(result.conditions)
         if place not in self._said or result.error:
@@ -222,7 +224,7 @@ class _Search:
         return self._said[place]
 
 
-def differing(results: Sequence[Result]) -> str:
+def differing(results: Sequence[StoredResult]) -> str:
     """Return in words how results under one key differ, newest first; empty where they do not.
 
     Figures under one key differ by what is left to the machine, such as another device or version of torch.
@@ -236,7 +238,7 @@ def differing(results: Sequence[Result]) -> str:
     )
 
 
-def _last_seen(extractor: Component, results: Sequence[Result], made: Cells) -> ImageFacts:
+def _last_seen(extractor: Component, results: Sequence[StoredResult], made: Cells) -> ImageFacts:
     """Return the images that an extractor was last measured on: of its own data set, or of the only one.
 
     Raises:
@@ -260,7 +262,7 @@ def _last_seen(extractor: Component, results: Sequence[Result], made: Cells) -> 
     return mine[0] if mine else ImageFacts(family or UNKNOWN, "", 1)
 
 
-def _sound(results: Sequence[Result], made: Cells) -> Iterator[Mapping[str, Any]]:
+def _sound(results: Sequence[StoredResult], made: Cells) -> Iterator[Mapping[str, Any]]:
     for result in results:
         try:
             yield made.settings(result)

@@ -26,7 +26,7 @@ _FEATURES_SECOND = ("NCHW", "NC")
 
 
 @attrs.frozen
-class Profile:
+class ManifestFacts:
     """The searchable facts of one manifest.
 
     Attributes:
@@ -62,7 +62,7 @@ class Profile:
         return searched("\n".join((self.title, self.description, self.model, *tags)))
 
 
-def profile(data: bytes, what: str) -> Profile:
+def facts_of(data: bytes, what: str) -> ManifestFacts:
     """Return the facts of a manifest.
 
     Args:
@@ -77,7 +77,7 @@ def profile(data: bytes, what: str) -> Profile:
     extractor, recombination = blueprint.side == "extractor", blueprint.side == "recombination"
     ports = contract.structural.outputs if extractor else contract.structural.inputs
     widths = (port.channels for port in ports if not recombination)
-    return Profile(
+    return ManifestFacts(
         manifest.kind,
         blueprint.builder,
         blueprint.model,
@@ -152,7 +152,7 @@ class Manifests:
 
     def _manifest(self, number: int, digest: str) -> Mapping[str, How]:
         try:
-            about = self._profile(digest)
+            about = self._facts(digest)
         except CompatkitError as error:
             known = mark([f"{self.objects.root}/blobs/sha256/{digest[7:9]}/{digest[7:]}"], self.now)
             self.rows.add("manifests", (number, digest, known, str(error), *(None,) * 11))
@@ -197,7 +197,7 @@ class Manifests:
     def _edges(self, number: int, edges: Mapping[str, How]) -> None:
         self.rows.add("edges", *((number, edge, how != "payload") for edge, how in edges.items()))
 
-    def _profile(self, digest: str) -> Profile:
+    def _facts(self, digest: str) -> ManifestFacts:
         what = f"manifest {digest}"
         try:
             known, data = self._blob(digest, MAX_BYTES + 1)
@@ -208,7 +208,7 @@ class Manifests:
         if known is None or f"sha256:{sha256(data).hexdigest()}" != digest:
             # takes it back, or says what is wrong
             data = self.objects.read(digest, verify="always", aside=False)
-        return profile(data, what)
+        return facts_of(data, what)
 
     def _blob(self, digest: str, limit: int) -> tuple[os.stat_result, bytes]:
         """Read the beginning of a blob.

@@ -22,14 +22,14 @@ from compatkit.registry import cache, resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects
 from compatkit.registry.index import search
-from compatkit.registry.index.results import Results
+from compatkit.registry.index.results import ResultTable
 from compatkit.registry.index.search import Found, Query
 from compatkit.registry.index.sync import Progress, Sync
 from compatkit.registry.index.tables import FAILURES, FILE, Kept, Tables, inode_of, is_broken, remove
 from compatkit.registry.names import Reference
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import References
-from compatkit.registry.results import Result
+from compatkit.registry.results import StoredResult
 
 _ODD = (TypeError, ValueError, LookupError, AttributeError)
 """What comes of content that is damaged and still a database: texts where numbers were, bytes that are no text."""
@@ -62,7 +62,7 @@ _forked: list[object] = []
 
 
 @attrs.frozen
-class Listed:
+class ListedName:
     """A name with versions that are not withdrawn; the facts are those of the latest.
 
     Attributes:
@@ -126,7 +126,7 @@ class Opened:
 
     tables: Tables
     sync: Sync
-    results: Results
+    results: ResultTable
 
 
 @attrs.define(eq=False)
@@ -202,7 +202,7 @@ class Index:
         ready = self._ready(query, filters)
         return self._ask(lambda opened: search.count(opened.tables.connection, ready))
 
-    def listing(self, pattern: str | None = None) -> list[Listed]:
+    def listing(self, pattern: str | None = None) -> list[ListedName]:
         """Return every name that has versions which are not withdrawn, with its latest; damaged ones say so.
 
         Aliases move, and are read from their files.
@@ -227,7 +227,7 @@ class Index:
         """Return the digests of all that any version keeps: its manifest, and along edges what those keep."""
         return {digest for (digest,) in self._rows(_REFERENCED)}
 
-    def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Result]:
+    def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[StoredResult]:
         """Return what was measured of every extractor with every head, in no order; damaged results say so.
 
         Args:
@@ -291,7 +291,7 @@ class Index:
         parent = resolving.resolve(self.references, Reference.parse(ready.parent)).digest
         return attrs.evolve(ready, parent=parent)
 
-    def _listed(self, row: tuple[Any, ...]) -> Listed:
+    def _listed(self, row: tuple[Any, ...]) -> ListedName:
         name, live, aliased, error, kind, parameters, model, split = row
         versions, aliases = tuple(live.split(" ")), {}
         if aliased and not error:
@@ -300,8 +300,8 @@ class Index:
             except IntegrityError as problem:
                 error = str(problem)
         if error:
-            return Listed(name, versions[-1], versions, error=error)
-        return Listed(name, versions[-1], versions, kind, parameters, model, split, aliases)
+            return ListedName(name, versions[-1], versions, error=error)
+        return ListedName(name, versions[-1], versions, kind, parameters, model, split, aliases)
 
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         return self._ask(lambda opened: opened.tables.connection.execute(sql, values).fetchall())
@@ -336,7 +336,7 @@ class Index:
                 tables = Tables.in_memory(self.path, self.identity, copy=self._copy)
             connection, root = tables.connection, self.references.root
             sync = Sync(connection, self.references, self.objects)
-            self._opened = Opened(tables, sync, Results(connection, root))
+            self._opened = Opened(tables, sync, ResultTable(connection, root))
         return self._opened
 
     def _sync(self, opened: Opened, everything: bool, progress: Progress | None) -> int:

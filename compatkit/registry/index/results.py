@@ -22,7 +22,7 @@ import attrs
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.registry import disk as durable
 from compatkit.registry.index.looks import mark, pulse, read_plain
-from compatkit.registry.results import FOLDER, FUNCTION, MAX_BYTES, Result, from_bytes
+from compatkit.registry.results import FOLDER, FUNCTION, MAX_BYTES, StoredResult, from_bytes
 
 FEW = 16
 """Heads of an extractor that are asked for one by one; above, all its rows are read."""
@@ -37,7 +37,7 @@ _INSERT = "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 @attrs.define(eq=False)
-class Results:
+class ResultTable:
     """The tables of results, brought up to what the files say when they are asked.
 
     Attributes:
@@ -50,7 +50,7 @@ class Results:
     _texts: dict[str, Any] = attrs.field(init=False, factory=dict)
     _begun: float = attrs.field(init=False, default=0.0)
 
-    def find(self, extractors: Sequence[str], heads: Sequence[str]) -> list[Result]:
+    def find(self, extractors: Sequence[str], heads: Sequence[str]) -> list[StoredResult]:
         """Return the results of every extractor with every head, by function digest.
 
         Raises:
@@ -60,7 +60,7 @@ class Results:
         """
         wanted = list(dict.fromkeys(one.removeprefix(FUNCTION) for one in heads))
         now, before = pulse(self.root), self._data_version()
-        found: list[Result] = []
+        found: list[StoredResult] = []
         looked: list[tuple[int | None, int]] = []
         try:
             for extractor in dict.fromkeys(one.removeprefix(FUNCTION) for one in extractors):
@@ -183,7 +183,7 @@ class Results:
             raise FormatError(f"its document sha256:{digest} holds other bytes than its name promises.")
         return data
 
-    def _told(self, number: int, extractor: str, heads: Sequence[str]) -> Iterator[Result]:
+    def _told(self, number: int, extractor: str, heads: Sequence[str]) -> Iterator[StoredResult]:
         first, wanted = FUNCTION + extractor, set(heads)
         execute, decode, value = self.connection.execute, json.JSONDecoder().raw_decode, self._value
         if len(heads) > FEW:
@@ -194,7 +194,7 @@ class Results:
             ]
         for head, digest, written, conditions, settings, figures, error in rows:
             texts = value(conditions), value(settings), decode(figures)[0]
-            yield Result(first, FUNCTION + head, f"sha256:{digest}", written, *texts, error)
+            yield StoredResult(first, FUNCTION + head, f"sha256:{digest}", written, *texts, error)
 
     def _text(self, text: str) -> str:
         """Keep a text once, however many results have it; return its key."""

@@ -20,7 +20,7 @@ import attrs
 from compatkit.contracts.codec import dumps
 from compatkit.errors import CompatkitError, FormatError, UsageError
 from compatkit.registry import disk as durable
-from compatkit.registry.aliases import Move
+from compatkit.registry.aliases import AliasEntry
 from compatkit.registry.layout import LAYOUT, MARKER, Layout
 from compatkit.registry.maintenance.check import Soundness
 from compatkit.registry.maintenance.faults import CODES, Fault
@@ -340,7 +340,7 @@ class _Log:
     fault: Fault
     name: str
     alias: str
-    moves: dict[int, Move] = attrs.field(factory=dict)
+    moves: dict[int, AliasEntry] = attrs.field(factory=dict)
     numbers: list[int] = attrs.field(factory=list)
     pointer: tuple[str, int] | None = None
 

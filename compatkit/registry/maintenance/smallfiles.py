@@ -21,7 +21,7 @@ from compatkit.contracts.codec import loads
 from compatkit.contracts.manifest import Manifest, from_bytes
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError, InvalidName, SignatureError
 from compatkit.registry import disk as durable
-from compatkit.registry.aliases import Move
+from compatkit.registry.aliases import AliasEntry
 from compatkit.registry.maintenance.faults import answer, shown
 from compatkit.registry.maintenance.survey import Name, Survey, odd_kind
 from compatkit.registry.names import Version
@@ -79,14 +79,14 @@ def is_result_pointer(content: bytes, result: str) -> bool:
     return content.strip() == f"sha256:{result}".encode()
 
 
-def read_move(content: bytes, number: int) -> Move | None:
+def read_move(content: bytes, number: int) -> AliasEntry | None:
     """Return what an entry of an alias's log says; None if it is damaged."""
     value = read_json(content)
     if not isinstance(value, dict) or not {"from", "to", "time"} <= value.keys():
         return None
     if not all(value[key] is None or _is_version(value[key]) for key in ("from", "to")):
         return None
-    return Move(number, value["from"], value["to"], str(value["time"]))
+    return AliasEntry(number, value["from"], value["to"], str(value["time"]))
 
 
 def read_pointer(content: bytes) -> tuple[str, int] | None:
@@ -278,8 +278,8 @@ def _check_alias(survey: Survey, held: Name, place: AliasPointer, whose: tuple[s
         add("alias-log-gap", log, f"the pointer names move {number}, the log ends with {last}", whose)
     elif whole and number < last and (version or moves[last].after):
         add("alias-behind", place, f"the pointer is of move {number}, the log ends with {last}", whose)
-    if whole and 0 < last >= number:
-        version = moves[last].after
+    if moves:
+        version = moves[max(moves)].after  # whatever the pointer says
     if version is not None and whole and not survey.is_hidden(f"refs/{name}/@versions"):
         target = Version.parse(version)
         if target not in held.versions and not survey.is_there(f"refs/{name}/@versions/{version}"):
@@ -288,7 +288,9 @@ def _check_alias(survey: Survey, held: Name, place: AliasPointer, whose: tuple[s
             add("alias-withdrawn", place, f"it points at {version}, which was withdrawn", whose)
 
 
-def _moves(survey: Survey, files: dict[int, AliasMove], whose: tuple[str]) -> Iterator[tuple[int, Move]]:
+def _moves(
+    survey: Survey, files: dict[int, AliasMove], whose: tuple[str]
+) -> Iterator[tuple[int, AliasEntry]]:
     """Yield the moves that can be read, by number; report the others."""
     for number, place in sorted(files.items()):
         content = small_file(survey, place, whose)
