@@ -83,6 +83,7 @@ class Parts:
             "top": f"refs/{HEAD}/@versions/1.0.0",
             "next": f"refs/{HEAD}/@versions/2.0.0",
             "tombstone": f"refs/{EXTRACTOR}/@tombstones/1.0.0",
+            "withdrawal": f"withdrawals/{EXTRACTOR.replace('/', '%2f')}@1.0.0",
             "alias": f"refs/{HEAD}/@aliases/prod",
             "log": f"refs/{HEAD}/@log/prod",
         }.get(what, what)
@@ -276,6 +277,7 @@ USERS = {
     "top": TOP,
     "next": f"{HEAD}@2.0.0",
     "tombstone": OLD,
+    "withdrawal": OLD,
     "alias": ALIAS,
     "log": ALIAS,
     "pointer": RESULTS,
@@ -402,7 +404,7 @@ def _odd() -> Iterator[tuple[str, Damage]]:
 
 
 def _references() -> Iterator[tuple[str, Damage]]:
-    for name, size in {"empty": 0, "torn": 10, "without its end": 71}.items():
+    for name, size in {"empty": 0, "torn": 10, "without its name": 71, "without its end": 90}.items():
         do = changed(lambda data, size=size: data[:size])
         yield f"version: {name}", Damage(VERSIONS, do, "version-torn", "copy", "as it is in")
     for name, content in {
@@ -414,7 +416,7 @@ def _references() -> Iterator[tuple[str, Damage]]:
         yield f"version: {name}", Damage(VERSIONS, do, "version-content", "copy", "as it is in")
         yield (
             f"tombstone: {name}",
-            Damage(("tombstone",), do, "tombstone-damaged", "alone", "stays withdrawn"),
+            Damage(("tombstone", "withdrawal"), do, "tombstone-damaged", "alone", "stays withdrawn"),
         )
         yield f"alias: {name}", Damage(("alias",), do, "alias-damaged", "alone", "as move 3 of its log says")
         yield (
@@ -466,6 +468,15 @@ def _references() -> Iterator[tuple[str, Damage]]:
     yield (
         "version: removed, an alias left",
         Damage(("top",), Path.unlink, "alias-dangling", "copy", "as it is in", "alias", ALIAS),
+    )
+    yield (
+        "tombstone: removed",
+        Damage(("tombstone",), Path.unlink, "tombstone-missing", "alone", "stays withdrawn"),
+    )
+    other = lambda path: overwrite(path, path.with_name("1.0.0").read_bytes())  # noqa: E731
+    yield (
+        "version: a copy of another",
+        Damage(("new", "next"), other, "version-exchanged", "copy", "as it is in"),
     )
     renamed = lambda path: path.with_name("1.0").write_bytes(b"x")  # noqa: E731
     yield (

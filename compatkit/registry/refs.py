@@ -25,8 +25,11 @@ PATIENCE = 20
 """How often a version file that is shorter than a digest is read again, 10 ms apart."""
 SETTLED = 2
 """Seconds after which a folder's modification time tells its states apart."""
-_LINE = re.compile(rb"sha256:[0-9a-f]{64}\n")
-_LINE_BYTES = 72
+LINE_LIMIT = 320
+"""Bytes; no sound version file is longer."""
+WITHDRAWALS = "withdrawals"
+"""Folder of what remembers each withdrawal, so that a tombstone that is lost is missed."""
+_LINE = re.compile(rb"(sha256:[0-9a-f]{64})(?: ([a-z0-9._/-]+@[0-9.]+))?\n")
 
 
 @attrs.frozen
@@ -123,19 +126,25 @@ class References:
             found = durable.read(path, self.root, limit=LIMIT)
             if found is None:
                 return None
-            if len(found[0]) >= _LINE_BYTES or _age(found[1]) > 1:
+            if found[0].endswith(b"\n") or _age(found[1]) > 1:
                 break
             time.sleep(0.01)  # without hard links, another process may be writing it at this moment
         else:
             found = durable.read(path, self.root, limit=LIMIT) or (b"", None)
-        if not _LINE.fullmatch(found[0]):
-            raise IntegrityError(
-                f"{name}@{version} is damaged: {path} should hold one line 'sha256:' and 64 hex digits, got "
-                f"{found[0][:80]!r}: a publish was cut off where there are no hard links, or the file was edited. "
-                "`compatkit verify --repair` mends it if possible; or restore it from another copy of the registry.",
-                subject=path,
+        if (digest := pointed(found[0], f"{name}@{version}")) is not None:
+            return digest
+        if (line := read_line(found[0])) is None:
+            what = (
+                f"should hold one line, 'sha256:' with 64 hex digits and '{name}@{version}', got {found[0][:80]!r}: a "
+                "publish was cut off where there are no hard links, or the file was edited"
             )
-        return found[0].decode().strip()
+        else:
+            what = f"is the file of {line[1]}: files of versions were exchanged, copied or renamed"
+        raise IntegrityError(
+            f"{name}@{version} is damaged: {path} {what}. "
+            "`compatkit verify --repair` mends it if possible; or restore it from another copy of the registry.",
+            subject=path,
+        )
 
     def create(
         self, name: str, version: Version, digest: str, ready: Callable[[], object] | None = None
@@ -151,7 +160,9 @@ class References:
         Raises:
             EnvironmentFailure: Disk full, no right to write, ...; the version does not exist.
         """
-        return self._create(self.folder(name) / f"@versions/{version}", f"{digest}\n".encode(), ready)
+        return self._create(
+            self.folder(name) / f"@versions/{version}", version_line(f"{name}@{version}", digest), ready
+        )
 
     def tombstone(self, name: str, version: Version) -> Tombstone | None:
         """Return why a version was withdrawn, None if it was not."""
@@ -171,9 +182,12 @@ class References:
         return {Version(*number) for number in self._listed(name, "@tombstones").numbers}
 
     def withdraw(self, name: str, version: Version, reason: str) -> bool:
-        """Write a tombstone; False if there is one, which stays as it is."""
-        note = dumps({"reason": reason, "time": now()})
-        return self._create(self.folder(name) / f"@tombstones/{version}", note)
+        """Write a tombstone, and what remembers it; False if there is a tombstone, which stays as it is."""
+        path, note = self.folder(name) / f"@tombstones/{version}", dumps({"reason": reason, "time": now()})
+        made = self._create(path, note)
+        there = None if made else durable.read(path, self.root, limit=LIMIT)
+        self._create(self.root / withdrawal_path(f"{name}@{version}"), note if there is None else there[0])
+        return made
 
     def _create(self, path: Path, data: bytes, ready: Callable[[], object] | None = None) -> bool:
         with environment("create", path):
@@ -222,6 +236,33 @@ class _Listing:
         found = [number for number in self.numbers if self.is_finished(number)]
         self.all_finished = len(found) == len(self.numbers)  # no file that has content loses it
         return found
+
+
+def version_line(one: str, digest: str) -> bytes:
+    """Return the content of the file of a version: the digest of its manifest, and ``one``, its ``name@version``."""
+    return f"{digest} {one}\n".encode()
+
+
+def pointed(data: bytes, one: str) -> str | None:
+    """Return the digest in the file of ``one``, a ``name@version``; None if it is damaged, or of another version."""
+    line = read_line(data)
+    return line[0] if line is not None and line[1] in ("", one) else None
+
+
+def read_line(data: bytes) -> tuple[str, str] | None:
+    """Read the file of a version.
+
+    Returns:
+        The digest, and ``name@version`` as the file states it, empty in one from before that was stated; None if the
+        file is damaged.
+    """
+    match = _LINE.fullmatch(data)
+    return None if match is None else (match[1].decode(), (match[2] or b"").decode())
+
+
+def withdrawal_path(one: str) -> str:
+    """Return where the withdrawal of ``one``, a ``name@version``, is remembered, relative to the root."""
+    return f"{WITHDRAWALS}/{one.replace('/', '%2f')}"
 
 
 def now() -> str:

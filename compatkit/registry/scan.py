@@ -19,8 +19,9 @@ import attrs
 
 from compatkit.errors import InvalidName
 from compatkit.registry.layout import MARKER
-from compatkit.registry.names import VERSION, Version, check_alias, check_segment
+from compatkit.registry.names import VERSION, Version, check_alias, check_name, check_segment
 from compatkit.registry.policylog import parse_file as parse_policy_file
+from compatkit.registry.refs import WITHDRAWALS
 from compatkit.registry.signing.signatures import FILE as SIGNATURE
 
 ASIDE = ("tmp", "trash", "quarantine")
@@ -30,6 +31,7 @@ TOP = (
     "refs",
     "evidence",
     "policies",
+    WITHDRAWALS,
     "signatures",
     "blobs",
     "trash",
@@ -62,6 +64,15 @@ class VersionFile(NamedTuple):
 
 class TombstoneFile(NamedTuple):
     """The file that says that a version was withdrawn."""
+
+    path: str
+    name: str
+    version: Version
+    entry: Entry = None
+
+
+class WithdrawalFile(NamedTuple):
+    """The file that remembers that a version was withdrawn, should its tombstone be lost."""
 
     path: str
     name: str
@@ -183,6 +194,7 @@ class EmptyFolder(NamedTuple):
 Place: TypeAlias = (
     VersionFile
     | TombstoneFile
+    | WithdrawalFile
     | AliasPointer
     | AliasMove
     | PolicyFile
@@ -280,6 +292,7 @@ class _Scan:
             "refs": partial(self._names, folder, tuple(segments)),
             "evidence": self._evidence,
             "policies": self._policies,
+            WITHDRAWALS: self._withdrawals,
             "signatures": self._signatures,
             "blobs": self._blobs,
         }
@@ -347,6 +360,16 @@ class _Scan:
                 yield Unknown(path, "no change of a policy (SCOPE@NUMBER)", entry)
             else:
                 yield PolicyFile(path, *parsed, entry)
+
+    def _withdrawals(self) -> Iterator[Place]:
+        for entry in self.list(WITHDRAWALS):
+            path = f"{WITHDRAWALS}/{entry.name}"
+            name, _, number = entry.name.replace("%2f", "/").partition("@")
+            if _is(check_name, name) and _is(Version.parse, number):
+                if self.names(name):
+                    yield WithdrawalFile(path, name, Version.parse(number), entry)
+            else:
+                yield Unknown(path, "no withdrawn version (NAME@VERSION)", entry)
 
     def _evidence(self) -> Iterator[Place]:
         return self._results("evidence", ())
@@ -432,7 +455,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
     return entry.is_file(follow_symlinks=False)
 
 
-def _is(check: Callable[[str], str], name: str) -> bool:
+def _is(check: Callable[[str], object], name: str) -> bool:
     try:
         return bool(check(name))
     except InvalidName:

@@ -89,9 +89,9 @@ def count_up(store: Store, publish: Publish, rounds: int, *lacking: str) -> None
     """Let processes count up by an alias; no step is lost and none is made twice."""
     moves = rounds * PROCESSES
     publish(store, "a/b")
-    digest = (store.root / "refs/a/b/@versions/1.0.0").read_bytes()
+    digest = str(store.resolve("a/b").digest)
     for number in range(2, moves + 2):
-        (store.root / f"refs/a/b/@versions/{number}.0.0").write_bytes(digest)
+        (store.root / f"refs/a/b/@versions/{number}.0.0").write_text(f"{digest}\n")
     store.set_alias("a/b", "count", "1.0.0")
     assert race(store.root, "count", *lacking, rounds=rounds) == [rounds] * PROCESSES
     assert store.aliases("a/b") == {"count": f"{moves + 1}.0.0"}

@@ -49,7 +49,6 @@ def codes(store: Store) -> set[str]:
     return {one.code for one in examine(store).faults}
 
 
-@pytest.mark.case("B6")
 def test_no_flipped_bit_in_the_pointer_moves_an_alias_and_verify_names_each(moved: Store):
     whole = pointer(moved).read_bytes()
     assert whole == b"2.0.0 3\n"

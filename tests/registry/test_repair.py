@@ -229,6 +229,7 @@ def test_a_repair_needs_no_hard_links(parts: Parts, copy: Store, monkeypatch: py
 def test_a_withdrawn_version_never_comes_back_to_life(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     path = parts.root / parts.path("tombstone")
     overwrite(path, b"garbage")
+    (parts.root / parts.path("withdrawal")).unlink()
     seen: list[bool] = []
     monkeypatch.setattr(durable, "step", lambda operation, place: seen.append(path.exists()))
     planned(parts).apply()
@@ -292,7 +293,7 @@ def test_a_copy_with_the_same_identity_decides_where_a_version_points(parts: Par
     stranger.references.create(HEAD, Version(1, 0, 0), parts.blobs["manifest"])
     assert not planned(parts, stranger).actions
     planned(parts, copy).apply()
-    assert path.read_bytes().decode().strip() == parts.blobs["manifest"]
+    assert path.read_bytes().decode() == f"{parts.blobs['manifest']} {HEAD}@1.0.0\n"
     assert serious(examine(parts.store)) == []
 
 

@@ -50,7 +50,7 @@ def test_files_lie_where_the_layout_says(store: Store, publish: Publish):
     hexadecimal = str(reference.digest).removeprefix("sha256:")
     blob = store.root / "blobs" / "sha256" / hexadecimal[:2] / hexadecimal
     assert blob.read_bytes() == to_bytes(store.manifest(reference))
-    assert (store.root / "refs/a/b/@versions/1.0.0").read_text() == f"{reference.digest}\n"
+    assert (store.root / "refs/a/b/@versions/1.0.0").read_text() == f"{reference.digest} a/b@1.0.0\n"
     assert (store.root / "refs/a/b/@aliases/prod").read_text().split()[0] == "1.0.0"
     assert list((store.root / "tmp").iterdir()) == []
 

@@ -25,7 +25,7 @@ from compatkit.registry.copy.places import Note, Source, Target
 from compatkit.registry.copy.report import SHOWN, Moved, Refusal, SignatureWarning, Withdrawal
 from compatkit.registry.copy.vouchers import Vouchers
 from compatkit.registry.names import Reference
-from compatkit.registry.refs import Tombstone
+from compatkit.registry.refs import Tombstone, version_line, withdrawal_path
 from compatkit.registry.store import Store
 
 
@@ -294,7 +294,7 @@ class Move:
 
         # what is asked takes longer than what is unused is safe for: it is seen to that all is there before and after
         both = ready if further is None else lambda: (ready(), further(), ready())
-        return Note(_path(one), f"{one.digest}\n".encode(), both)
+        return Note(_path(one), version_line(str(one), str(one.digest)), both)
 
     def _link(self, one: Reference, admission: Admission, *, asked: bool) -> bool:
         """Name a version in a folder; False where its number is taken. One that may not come in after all is told."""
@@ -332,7 +332,8 @@ class Move:
                 there = self.target.references.tombstone(one.name, one.version)
             if here is not None and there is None:
                 path = f"refs/{one.name}/@tombstones/{one.version}"
-                self.target.create([Note(path, dumps(attrs.asdict(here)))])
+                note = dumps(attrs.asdict(here))
+                self.target.create([Note(path, note), Note(withdrawal_path(str(one)), note)])
             if (here is None) != (there is None):
                 self.done.withdrawn.append(Withdrawal(one, (here or there).reason))  # type: ignore[union-attr]
 

@@ -8,7 +8,6 @@ compared. Files are never rewritten: one that was read once is not opened again,
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 import stat
 import time
@@ -27,7 +26,7 @@ from compatkit.registry.index.looks import mark, pulse, read_plain, settled, sta
 from compatkit.registry.index.tables import FAILURES, Rows, told
 from compatkit.registry.names import Version, check_segment
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import References
+from compatkit.registry.refs import LINE_LIMIT, References, pointed
 
 Progress = Callable[[int, int, str], None]
 """Called with done, total and what is being done."""
@@ -37,8 +36,6 @@ CUT_OFF = "is empty: a publish was cut off, or is under way on a file system wit
 REPORTED = 50
 """How often progress is reported, in names."""
 DEPTH = 3
-LINE_BYTES = 72
-_LINE = re.compile(rb"sha256:[0-9a-f]{64}\n")
 
 
 @attrs.define(eq=False)
@@ -274,12 +271,13 @@ class Folders:
 
     def _line(self, name: str, number: Number, path: str) -> Line:
         try:
-            known, data = read_plain(path, LINE_BYTES + 1)
+            known, data = read_plain(path, LINE_LIMIT)
         except OSError:
             known, data = os.lstat(path), b""
         sure = stamp(known) if settled(known, self.manifests.now) else 0
-        if _LINE.fullmatch(data):
-            return Line(self.manifests.read(data[:-1].decode()), sure, LIVE, None)
+        digest = pointed(data, f"{name}@{number[0]}.{number[1]}.{number[2]}")
+        if digest is not None:
+            return Line(self.manifests.read(digest), sure, LIVE, None)
         if known.st_size == 0:
             return Line(None, sure, UNFINISHED, f"{path} {CUT_OFF}")
         try:

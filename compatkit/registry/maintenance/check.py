@@ -32,7 +32,7 @@ from compatkit.registry.maintenance.smallfiles import (
 )
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
-from compatkit.registry.refs import LIMIT
+from compatkit.registry.refs import LIMIT, WITHDRAWALS
 from compatkit.registry.scan import ASIDE
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def examine(
     _check_marker(survey.findings, store.root)
     survey.look(*ASIDE)
     survey.look(
-        "refs", names=wanted.name
+        "refs", WITHDRAWALS, names=wanted.name
     )  # before blobs, for whoever publishes makes them in the other order
     wanted.check(survey)
     if not wanted.patterns:

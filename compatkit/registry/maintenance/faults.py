@@ -82,6 +82,11 @@ CODES: Mapping[str, Kind] = {
     "version-content": Kind(
         "error", "a version file that holds no digest", "--from ROOT takes it from another copy"
     ),
+    "version-exchanged": Kind(
+        "error",
+        "a version file that states another name or number",
+        "--repair takes what was exchanged back to its place, --from ROOT the rest from another copy",
+    ),
     "version-target": Kind("error", "a version that points at something else than a manifest", _AGAIN),
     "version-step": Kind(
         "error",
@@ -89,6 +94,9 @@ CODES: Mapping[str, Kind] = {
         "`compatkit withdraw` it and publish it again without a version",
     ),
     "tombstone-damaged": Kind("error", "a tombstone that cannot be read", "--repair writes it anew"),
+    "tombstone-missing": Kind(
+        "error", "a version that was withdrawn and can be found again", "--repair writes its tombstone"
+    ),
     "tombstone-orphan": Kind(
         "warning", "a tombstone of a version that is not there", "--from ROOT restores it"
     ),

@@ -28,7 +28,7 @@ from compatkit.registry import disk as durable
 from compatkit.registry.names import Version
 from compatkit.registry.os_errors import environment
 from compatkit.registry.reach import Found, How, names, walk
-from compatkit.registry.refs import References
+from compatkit.registry.refs import LINE_LIMIT, References, pointed, read_line
 from compatkit.registry.scan import (
     AliasMove,
     AliasPointer,
@@ -45,6 +45,7 @@ from compatkit.registry.scan import (
     TombstoneFile,
     Unknown,
     VersionFile,
+    WithdrawalFile,
     listed,
     scan,
 )
@@ -55,11 +56,8 @@ LOOKS = 4
 PAUSE = 0.05
 """Seconds between two looks: without hard links a version can be seen before its publisher has looked back, who then
 puts what was collected meanwhile again, or takes the version away."""
-LINE_BYTES = 72
-"""Size of a reference: ``sha256:``, 64 digits, a newline."""
 SMALL = 2**16
 """Bytes; larger files in ``quarantine`` are damaged weights, which name nothing."""
-_LINE = re.compile(rb"(sha256:[0-9a-f]{64})\n")
 _LOOSE = re.compile(rb"(?<![0-9a-fA-F])[0-9a-fA-F]{64}(?![0-9a-fA-F])")
 """What may be the digits of a digest, wherever they stand."""
 _PEEK = 2**16
@@ -162,15 +160,15 @@ class _Roots:
                 )  # refuses it, for it may hide references
             case Unknown() | Misplaced() | Reserved() | PolicyFile():
                 self._mentions(one.path)
-            case AliasPointer() | AliasMove() | SignatureFile() | Aside():
+            case AliasPointer() | AliasMove() | SignatureFile() | WithdrawalFile() | Aside():
                 pass
 
     def _pointed(self, one: VersionFile) -> str | None:
         data = _head(f"{self.root}/{one.path}")
         if not data:
             return None  # cut off without hard links: it says nothing, and never did
-        if match := _LINE.fullmatch(data):
-            return match[1].decode()
+        if digest := pointed(data, f"{one.name}@{one.version}"):
+            return digest
         return References(self.root).digest(one.name, one.version)  # waits, and says what is wrong
 
     def _result(self, one: ResultPointer) -> None:
@@ -192,10 +190,10 @@ class _Roots:
             state = os.lstat(path)
         except FileNotFoundError:
             return
-        if stat.S_ISREG(state.st_mode) and state.st_size == LINE_BYTES and self.intent(one.file, state):
-            match = _LINE.fullmatch(_head(str(path)) or b"")
-            if match is not None:
-                self.others.append(_Step(match[1].decode(), "component", f"the draft {path}", False))
+        if stat.S_ISREG(state.st_mode) and state.st_size <= LINE_LIMIT and self.intent(one.file, state):
+            line = read_line(_head(str(path)) or b"")
+            if line is not None:
+                self.others.append(_Step(line[0], "component", f"the draft {path}", False))
 
     def _mentions(self, path: str, *, name: bool = True) -> None:
         """Keep what a file or folder of unknown meaning names."""
@@ -427,7 +425,7 @@ def _head(path: str) -> bytes | None:
     if file is None:
         return None
     with file:
-        return file.read(4 * LINE_BYTES)
+        return file.read(LINE_LIMIT)
 
 
 def _digits(path: str) -> Iterator[bytes]:
@@ -439,4 +437,4 @@ def _digits(path: str) -> Iterator[bytes]:
         kept = b""
         while piece := file.read(_CHUNK):
             yield from _LOOSE.findall(kept + piece)
-            kept = (kept + piece)[-2 * LINE_BYTES :]
+            kept = (kept + piece)[-LINE_LIMIT:]

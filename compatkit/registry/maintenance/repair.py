@@ -27,7 +27,6 @@ from compatkit.registry.maintenance.faults import CODES, Fault
 from compatkit.registry.maintenance.plan import ASIDE, REFER, Planned, RepairPlan
 from compatkit.registry.maintenance.restore import BlobRepair
 from compatkit.registry.maintenance.smallfiles import (
-    LINE,
     age,
     is_cut_off,
     is_result_pointer,
@@ -40,7 +39,7 @@ from compatkit.registry.maintenance.smallfiles import (
 )
 from compatkit.registry.names import Version
 from compatkit.registry.policylog import understood
-from compatkit.registry.refs import LIMIT, now
+from compatkit.registry.refs import LIMIT, now, pointed, version_line, withdrawal_path
 from compatkit.registry.scan import (
     AliasMove,
     AliasPointer,
@@ -50,6 +49,7 @@ from compatkit.registry.scan import (
     SignatureFile,
     TombstoneFile,
     VersionFile,
+    WithdrawalFile,
 )
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class _Repair:
         if content is not None and is_cut_off(content) and age(self.planned.root / place.path) < SETTLED:
             wait = "another process may be writing it at this moment: verify again in a minute"
             return self.planned.leave(fault, wait)
-        if self._bring_version(fault, name, version, content):
+        if self._take_back(fault, place, content) or self._bring_version(fault, name, version, content):
             return True
         if fault.code == "version-target":
             return False
@@ -155,11 +155,24 @@ class _Repair:
             )
         lost = (
             "is lost, what it pointed at is not known"
-            if fault.code == "version-content"
+            if fault.code in ("version-content", "version-exchanged")
             else "is no version, and its number is free again"
         )
         words = f"move {place.path} to quarantine/: {name}@{version} {lost}"
-        return self._set_aside(fault, REFER, words, lambda content: LINE.fullmatch(content) is None)
+        return self._set_aside(
+            fault, REFER, words, lambda content: pointed(content, f"{name}@{version}") is None
+        )
+
+    def _take_back(self, fault: Fault, place: VersionFile, content: bytes | None) -> bool:
+        """Plan to write a version from the file that states it and lies in the place of another; False without one."""
+        one = f"{place.name}@{place.version}"
+        for other in self.planned.soundness.faults:
+            line = (self.planned.content(other.path) or b"") if other.code == "version-exchanged" else b""
+            if pointed(line, one) is not None:
+                unchanged = lambda path: self.planned.content(path) == content  # noqa: E731 - read better beside its use
+                work = partial(self.planned.mender.rewrite, place.path, line, unchanged)
+                return self.planned.act(fault, REFER, f"write {place.path} as {other.path} states it", work)
+        return False
 
     def _bring_version(self, fault: Fault, name: str, version: Version, content: bytes | None = None) -> bool:
         """Plan to take a version from the other registry, with all that it keeps; False if that has none."""
@@ -172,7 +185,7 @@ class _Repair:
             return False
         if digest is None:
             return False
-        line = f"{digest}\n".encode()
+        line = version_line(f"{name}@{version}", digest)
         if content is not None and is_cut_off(content) and not line.startswith(content):
             return False  # the beginning shows that it was another component
         if fault.code == "version-target" and not self.planned.is_copy():
@@ -200,13 +213,21 @@ class _Repair:
                     found.setdefault(AliasMove, one.path)
         return found.get(AliasPointer) or found.get(AliasMove)
 
-    def tombstone(self, fault: Fault, place: TombstoneFile) -> bool:
+    def tombstone(self, fault: Fault, place: TombstoneFile | WithdrawalFile) -> bool:
         if fault.code == "folder-for-file":
             return False
-        when = os.lstat(self.planned.root / place.path).st_mtime
-        time = datetime.fromtimestamp(max(0.0, when), UTC).isoformat(timespec="seconds")
-        data = dumps({"reason": REASON, "time": time})
-        stays = f"({place.name}@{place.version} stays withdrawn)"
+        one = f"{place.name}@{place.version}"
+        both = {f"refs/{place.name}/@tombstones/{place.version}", withdrawal_path(one)}
+        (twin,) = both - {place.path}
+        data, stays = self.planned.content(twin), f"({one} stays withdrawn)"
+        if data is None or not is_tombstone(data):
+            there = next(path for path in (place.path, twin) if os.path.lexists(self.planned.root / path))
+            when = os.lstat(self.planned.root / there).st_mtime
+            time = datetime.fromtimestamp(max(0.0, when), UTC).isoformat(timespec="seconds")
+            data = dumps({"reason": REASON, "time": time})
+        if fault.code == "tombstone-missing":
+            work = partial(self.planned.mender.create, place.path, data)
+            return self.planned.act(fault, REFER, f"write {place.path} {stays}", work)
         words = f"write {place.path} anew {stays}; a copy goes to quarantine/"
         doubt = self._doubt(lambda content: not is_tombstone(content))
         return self.planned.act(
@@ -297,8 +318,13 @@ _REPAIRS: Mapping[str, Callable[[_Repair, Fault, Any], bool]] = {
     "narrow-rights": _Repair.rights,
     "marker-missing": _Repair.marker,
     "marker-damaged": _Repair.marker,
-    **dict.fromkeys(("version-torn", "version-content", "version-target", "VersionFile"), _Repair.version),
-    **dict.fromkeys(("tombstone-damaged", "TombstoneFile"), _Repair.tombstone),
+    **dict.fromkeys(
+        ("version-torn", "version-content", "version-exchanged", "version-target", "VersionFile"),
+        _Repair.version,
+    ),
+    **dict.fromkeys(
+        ("tombstone-damaged", "tombstone-missing", "TombstoneFile", "WithdrawalFile"), _Repair.tombstone
+    ),
     "tombstone-orphan": _Repair.orphan,
     **dict.fromkeys(
         ("alias-damaged", "alias-behind", "alias-log-damaged", "alias-log-gap", "AliasPointer", "AliasMove"),

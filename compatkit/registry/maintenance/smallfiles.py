@@ -26,17 +26,18 @@ from compatkit.registry.maintenance.faults import answer, shown
 from compatkit.registry.maintenance.survey import Name, Survey, odd_kind
 from compatkit.registry.names import Version
 from compatkit.registry.policylog import FOLDER, file_name, understood
-from compatkit.registry.refs import LIMIT
-from compatkit.registry.scan import AliasMove, AliasPointer, Place, PolicyFile
+from compatkit.registry.refs import LIMIT, pointed, read_line
+from compatkit.registry.scan import AliasMove, AliasPointer, Place, PolicyFile, TombstoneFile, VersionFile
 from compatkit.registry.signing.envelope import LIMIT as SIGNATURE_LIMIT
 from compatkit.registry.signing.signatures import file_name as signature_name
 from compatkit.registry.steps import untrue
 
 PATIENCE = 1.0
 """Seconds; a shorter version file that is younger may be one that another process is writing at this moment."""
-LINE = re.compile(rb"sha256:[0-9a-f]{64}\n")
-_CUT_OFF = re.compile(rb"|s|sh|sha|sha2|sha25|sha256|sha256:[0-9a-f]{0,64}")
-"""What is left of such a line when its writing was cut off."""
+_CUT_OFF = re.compile(
+    rb"|s|sh|sha|sha2|sha25|sha256|sha256:[0-9a-f]{0,64}|sha256:[0-9a-f]{64} [a-z0-9._/@-]*"
+)
+"""What is left of the line of a version when its writing was cut off."""
 _NUMBER = re.compile("[0-9]{1,18}")
 
 
@@ -167,10 +168,12 @@ def _digest(survey: Survey, name: str, version: Version) -> str | None:
         content = small_file(survey, place, whose)
     if content is None:
         return None
-    if LINE.fullmatch(content):
-        return content.decode().strip()
-    expected = "expected 'sha256:' and 64 hex digits, got"
-    if is_cut_off(content):
+    if (digest := pointed(content, whose[0])) is not None:
+        return digest
+    expected = f"expected 'sha256:', 64 hex digits and {whose[0]}, got"
+    if (line := read_line(content)) is not None:
+        survey.findings.add("version-exchanged", place, f"it is the file of {line[1]}", whose)
+    elif is_cut_off(content):
         what = f"{expected} the first {len(content)} bytes: a publish was cut off"
         survey.findings.add("version-torn", place, what, whose)
     else:
@@ -204,13 +207,13 @@ def check_numbers(survey: Survey, versions: Sequence[Published], read: Callable[
                 survey.findings.add("version-step", held.versions[version], why, (f"{name}@{version}",))
 
 
-def _pointed(survey: Survey, place: Place) -> str:
+def _pointed(survey: Survey, place: VersionFile) -> str:
     """Return the digest of a version that is not itself looked at; empty where its file does not tell."""
     try:
         found = durable.read(survey.root / place.path, survey.root, limit=LIMIT)
     except (EnvironmentFailure, IntegrityError):
         return ""
-    return found[0].decode().strip() if found is not None and LINE.fullmatch(found[0]) else ""
+    return (pointed(found[0], f"{place.name}@{place.version}") if found is not None else None) or ""
 
 
 def _manifest(digest: str, read: Callable[[str], bytes | None]) -> Manifest | None:
@@ -235,6 +238,19 @@ def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> 
             if version not in held.versions and not survey.is_hidden(f"refs/{name}/@versions"):
                 what = f"{name} has no version {version}; one that is published under this number is withdrawn at once"
                 survey.findings.add("tombstone-orphan", place, what, whose)
+    for (name, version), place in sorted(survey.withdrawals.items()):
+        whose = (f"{name}@{version}",)
+        if not wanted(name, version) or name not in survey.names:
+            continue
+        held, tombstone = survey.names[name], f"refs/{name}/@tombstones/{version}"
+        content = small_file(survey, place, whose)
+        if content is not None and not is_tombstone(content):
+            what = f"expected an object with reason and time, got {shown(content)}"
+            survey.findings.add("tombstone-damaged", place, what, whose)
+        is_lost = version in held.versions and version not in held.tombstones
+        if is_lost and not survey.is_hidden(os.path.dirname(tombstone)) and not survey.is_there(tombstone):
+            what = f"{place.path} remembers that {name}@{version} was withdrawn"
+            survey.findings.add("tombstone-missing", TombstoneFile(tombstone, name, version), what, whose)
 
 
 def check_aliases(survey: Survey, wanted: Callable[[str], bool]) -> None:

@@ -34,6 +34,7 @@ from compatkit.registry.scan import (
     TombstoneFile,
     Unknown,
     VersionFile,
+    WithdrawalFile,
     scan,
 )
 
@@ -68,6 +69,7 @@ class Survey:
         policies: Numbered changes of each scope.
         results: Pointers to measured results.
         signatures: In the order of their names.
+        withdrawals: What remembers the withdrawal of each version.
         aside: Names in ``tmp``, ``trash`` and ``quarantine``, with their states.
         blocked: Folders that could not be looked into, and what their fault says.
     """
@@ -81,6 +83,7 @@ class Survey:
     policies: dict[str, dict[int, PolicyFile]] = attrs.field(factory=lambda: defaultdict(dict))
     results: list[ResultPointer] = attrs.field(factory=list)
     signatures: list[SignatureFile] = attrs.field(factory=list)
+    withdrawals: dict[tuple[str, Version], WithdrawalFile] = attrs.field(factory=dict)
     aside: dict[str, dict[str, os.stat_result]] = attrs.field(factory=lambda: {one: {} for one in ASIDE})
     blocked: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     _narrow: list[str] = attrs.field(factory=list)
@@ -105,6 +108,8 @@ class Survey:
                 self.names[one.name].aliases[one.alias] = one
             case AliasMove():
                 self.names[one.name].moves[one.alias][one.number] = one
+            case WithdrawalFile():
+                self.withdrawals[one.name, one.version] = one
             case PolicyFile():
                 self.policies[one.scope][one.number] = one
             case ResultPointer():

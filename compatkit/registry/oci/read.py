@@ -31,7 +31,7 @@ from compatkit.registry.oci.descriptors import (
     parse,
 )
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import LIMIT, References
+from compatkit.registry.refs import LIMIT, References, version_line
 from compatkit.registry.remotes.mirror import mirrored, scratch
 from compatkit.registry.remotes.pushpull import asked
 from compatkit.registry.store import Store
@@ -166,7 +166,7 @@ class ImageLayout(Source):
                 subject=reference,
             )
         path = f"refs/{found.name}/@versions/{found.version}"
-        mirrored(self.mirror, path, f"{found.component}\n".encode())
+        mirrored(self.mirror, path, version_line(reference, found.component))
         for one in found.layers:
             notes = one.notes
             if one.kind == SIGNATURE and is_digest(notes.get(SIGNS)) and "/" not in notes.get(TITLE, "/"):
