@@ -20,7 +20,7 @@ from compatkit.registry.signing.statement import Statement
 from compatkit.registry.store import Store
 
 HEAD, EXTRACTOR = "digits/mnist.head", "digits/mnist.extractor"
-FOLDERS = ("blobs", "refs", "evidence", "signatures")
+FOLDERS = ("blobs", "refs", "evidence", "signatures", "withdrawals")
 
 
 def fill(store: Store, publish: Callable[..., Any]) -> Store:

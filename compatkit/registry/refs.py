@@ -182,12 +182,12 @@ class References:
         return {Version(*number) for number in self._listed(name, "@tombstones").numbers}
 
     def withdraw(self, name: str, version: Version, reason: str) -> bool:
-        """Write a tombstone, and what remembers it; False if there is a tombstone, which stays as it is."""
-        path, note = self.folder(name) / f"@tombstones/{version}", dumps({"reason": reason, "time": now()})
-        made = self._create(path, note)
-        there = None if made else durable.read(path, self.root, limit=LIMIT)
-        self._create(self.root / withdrawal_path(f"{name}@{version}"), note if there is None else there[0])
-        return made
+        """Write a tombstone, and before it what remembers it; False if there is a tombstone, which stays as it is."""
+        path = self.folder(name) / f"@tombstones/{version}"
+        there = durable.read(path, self.root, limit=LIMIT)
+        note = dumps({"reason": reason, "time": now()}) if there is None else there[0]
+        self._create(self.root / withdrawal_path(f"{name}@{version}"), note)
+        return self._create(path, note)
 
     def _create(self, path: Path, data: bytes, ready: Callable[[], object] | None = None) -> bool:
         with environment("create", path):

@@ -481,7 +481,7 @@ def overwrite(path: Path, data: bytes) -> None:
 
 
 def manifest_file(store: Store) -> Path:
-    return store.objects.path(version_file(store).read_text().strip())
+    return store.objects.path(version_file(store).read_text().split()[0])
 
 
 def damaged_version(store: Store) -> str:
@@ -946,7 +946,7 @@ def test_what_is_missing_for_a_moment_only_is_waited_for(
 ) -> None:
     """As where there are no hard links: the version is there, and its publisher puts the manifest again."""
     publish(store, "a/b")
-    digest = (store.root / "refs/a/b/@versions/1.0.0").read_text().strip().removeprefix("sha256:")
+    digest = (store.root / "refs/a/b/@versions/1.0.0").read_text().split()[0].removeprefix("sha256:")
     blob = store.root / f"blobs/sha256/{digest[:2]}/{digest}"
     data, waited = blob.read_bytes(), []
     blob.unlink()

@@ -382,7 +382,7 @@ def test_who_accepts_is_asked_before_anything_of_a_component_comes(store: Store,
 def reachable(system: Any, root: str) -> set[str]:
     """Return the digests that the versions in a remote reach, and fail where one is not there."""
     names = [path for path in system.find(root) if "/@versions/" in path]
-    ahead, seen = [system.cat_file(path).decode().strip() for path in names], set[str]()
+    ahead, seen = [system.cat_file(path).decode().split()[0] for path in names], set[str]()
     while ahead:
         digest = ahead.pop()
         if digest not in seen:

@@ -333,7 +333,7 @@ class Move:
             if here is not None and there is None:
                 path = f"refs/{one.name}/@tombstones/{one.version}"
                 note = dumps(attrs.asdict(here))
-                self.target.create([Note(path, note), Note(withdrawal_path(str(one)), note)])
+                self.target.create([Note(withdrawal_path(str(one)), note), Note(path, note)])
             if (here is None) != (there is None):
                 self.done.withdrawn.append(Withdrawal(one, (here or there).reason))  # type: ignore[union-attr]
 
