@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import attrs
 
 from compatkit.errors import PluginError, UnknownName
+from compatkit.plugins.isolation import suggestion
 from compatkit.plugins.loading import Offer
-from compatkit.plugins.owners import suggestion
 
 if TYPE_CHECKING:
     import numpy as np

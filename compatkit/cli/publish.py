@@ -243,9 +243,9 @@ def _check_trained(run: Path, started: Started) -> None:
         UsageError: There is nothing to publish; the message says how to go on.
         FormatError: Its state is damaged.
     """
-    from compatkit.training.checkpoints import kept
+    from compatkit.training.checkpoints import status
 
-    state = kept(run / STATE)
+    state = status(run / STATE)
     if state is None and started.published:
         raise UsageError(
             f"The run in {run} is published, as {', '.join(started.published.values())}, and its state is not kept.",

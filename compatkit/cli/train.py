@@ -144,10 +144,10 @@ def train_command(
 
 def _fit(plan: Recipe, frozen: Frozen, again: str) -> Fit:
     """Train, from the state that is kept if there is one, and say how to go on after an end before the end."""
-    from compatkit.training.checkpoints import kept
+    from compatkit.training.checkpoints import status
 
     state = Path(plan.trainer.checkpoint or "")
-    if speaks() and (known := kept(state)) is not None:
+    if speaks() and (known := status(state)) is not None:
         where = (
             "is trained" if known.ended else f"goes on after step {known.step:,} of {plan.trainer.steps:,}"
         )
@@ -159,7 +159,7 @@ def _fit(plan: Recipe, frozen: Frozen, again: str) -> Fit:
             plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics
         )
     except (KeyboardInterrupt, SystemExit, EnvironmentFailure):
-        if speaks() and (known := kept(state)) is not None:
+        if speaks() and (known := status(state)) is not None:
             news(f"{known.step:,} of {plan.trainer.steps:,} steps are kept. To go on: {again}")
         raise
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.errors import DataError, UnknownName
-from compatkit.plugins.owners import suggestion
+from compatkit.plugins.isolation import suggestion
 
 SHOWN = 30
 """Layers that a message names at most."""

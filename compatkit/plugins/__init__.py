@@ -5,9 +5,8 @@ from __future__ import annotations
 from compatkit.plugins.calls import Bound, check_batch, check_losses
 from compatkit.plugins.discovery import Listed, Status, find, listing, names
 from compatkit.plugins.implementations import Implementation
-from compatkit.plugins.importing import PluginWarning
+from compatkit.plugins.isolation import Owner, PluginWarning
 from compatkit.plugins.loading import KINDS, Offer
-from compatkit.plugins.owners import Owner
 from compatkit.plugins.plan import EVENTS, Member, RunPlugins
 from compatkit.plugins.settings import Setting
 from compatkit.plugins.uses import Use, as_use, use

@@ -1,20 +1,21 @@
-"""Builders of networks that plugins offer: what they know, what is recorded, and the networks that they give."""
+"""Builders of networks that plugins offer: build a network, check it, and check that a factory can rebuild a part."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from compatkit.errors import CompatkitError, UsageError, type_of
-from compatkit.plugins.importing import state_kept
-from compatkit.plugins.loading import Offer, tell
-from compatkit.plugins.owners import Owner, raised
-from compatkit.plugins.settings import check_settings, fits
+from compatkit.errors import PluginError, type_of
+from compatkit.plugins.isolation import Owner, PluginWarning
+from compatkit.plugins.loading import Offer, shown
+from compatkit.plugins.settings import fits, takes_one
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]{0,63}")
 
@@ -56,21 +57,13 @@ def build_network(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> nn.Mod
     """
     from torch import nn
 
-    owner = offer.owner
-    check_settings(kwargs, offer.settings, owner)
-    given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items()) or "no arguments"
-    try:
-        with state_kept(drawing=True) as changed:
-            network = offer.factory(model, **kwargs)
-    except (Exception, SystemExit) as error:
-        if isinstance(error, CompatkitError) and not isinstance(error, UsageError):
-            error.add_note(f"Raised by {owner}, building {model!r}.")
-            raise
-        raise owner.error(f"building {model!r} with {given} failed: {raised(error)}") from error
-    tell(changed, owner, f"building {model!r}", "Draw weights with torch alone, and set nothing global.")
+    owner, given = offer.owner, shown(kwargs) or "no arguments"
+    what, remedy = f"building {model!r}", "Draw weights with torch alone, and set nothing global."
+    with offer.called(kwargs, what, f"{what} with {given} failed", remedy, drawing=True):
+        network = offer.factory(model, **kwargs)
     if not isinstance(network, nn.Module):
-        what = f"the class {network.__name__!r}" if inspect.isclass(network) else f"{type_of(network)}"
-        raise owner.error(f"building {model!r} with {given} gave {what}, not a network (torch.nn.Module).")
+        came = f"the class {network.__name__!r}" if inspect.isclass(network) else type_of(network)
+        raise owner.error(f"{what} with {given} gave {came}, not a network (torch.nn.Module).")
     _check_configuration(network, model, owner)
     return network
 
@@ -105,3 +98,113 @@ _CONFIGURATION: Mapping[str, tuple[str, Any]] = {
     "crop_mode": ("a text such as 'center'", str),
     "classifier": ("the path of the class layer, or a list of paths", str | tuple[str, ...]),
 }
+
+
+def check_builder(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:
+    """Build a model several times and refuse what would only show when a component is loaded.
+
+    Raises:
+        PluginError: What does not hold, and the remedy.
+    """
+    if not takes_one(offer.factory):
+        raise _wrong(offer, "takes no model name. Write it as factory(model, **kwargs).")
+    known = models_of(offer)
+    library_of(offer)
+    if known is not None and model not in known:
+        raise _wrong(offer, f"does not list {model!r} among its names: {', '.join(known)}.")
+    try:
+        plain = json.loads(json.dumps(kwargs, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise _wrong(offer, f"is given keyword arguments that no manifest can hold: {error}.") from None
+    network, moved = _built(offer, model, plain, seed=0)
+    _check_same(offer, network, _built(offer, model, plain, seed=0)[0])
+    if moved == _built(offer, model, plain, seed=1)[1]:
+        raise _wrong(offer, "seeds torch's random state. Draw from it as it is; the run's seed decides.")
+    _check_forward(offer, network, plain)
+    if "num_classes" in plain or any(one.name == "num_classes" for one in offer.settings):
+        _check_classes(offer, model, plain)
+
+
+def _wrong(offer: Offer, what: str) -> PluginError:
+    return PluginError(f"The builder's factory {offer.factory!r} {what}", plugin=offer.name)
+
+
+def _built(offer: Offer, model: str, kwargs: Mapping[str, Any], *, seed: int) -> tuple[nn.Module, bytes]:
+    """Return a network, and torch's random state after its weights were drawn from ``seed``."""
+    import torch
+
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("error", PluginWarning)
+        torch.default_generator.manual_seed(seed)
+        try:
+            network = build_network(offer, model, kwargs)
+        except PluginWarning as warning:
+            raise PluginError(str(warning), plugin=offer.name) from warning
+        return network, torch.get_rng_state().numpy().tobytes()
+
+
+def _shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in network.state_dict().items()}
+
+
+def _check_same(offer: Offer, one: nn.Module, other: nn.Module) -> None:
+    import torch
+
+    if one is other or {id(weight) for weight in one.parameters()} & {
+        id(weight) for weight in other.parameters()
+    }:
+        raise _wrong(offer, "gives the same weights twice. Build a new network in each call.")
+    differing = sorted(dict(_shapes(one).items() ^ _shapes(other).items()))
+    if differing:
+        raise _wrong(offer, f"gives another network in the second call: {differing[:3]} differ.")
+    right = other.state_dict()
+    values = [name for name, value in one.state_dict().items() if not torch.equal(value, right[name])]
+    if values:
+        raise _wrong(
+            offer, f"draws other weights from the same seed: {values[:3]} differ. Draw them with torch."
+        )
+
+
+def _check_forward(offer: Offer, network: nn.Module, kwargs: Mapping[str, Any]) -> None:
+    import torch
+
+    config = getattr(network, "pretrained_cfg", None) or {}
+    shape = tuple(config.get("input_size") or (kwargs.get("in_chans", 3), 224, 224))
+    images = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        logits = [_logits(offer, network.train(training), images) for training in (True, False, False)]
+    if not torch.equal(logits[1], logits[2]):
+        raise _wrong(offer, "gives a network with other logits for the same images in eval mode.")
+
+
+def _logits(offer: Offer, network: nn.Module, images: Tensor) -> Tensor:
+    import torch
+
+    mode = "train" if network.training else "eval"
+    try:
+        logits = network(images)
+    except Exception as error:
+        raise _wrong(
+            offer,
+            f"gives a network that fails on {' x '.join(map(str, images.shape))} images in {mode} mode: "
+            f"{type(error).__name__}: {error}. State other images in pretrained_cfg['input_size'].",
+        ) from error
+    if isinstance(logits, torch.Tensor) and logits.ndim == 2 and len(logits) == len(images):
+        return logits
+    came = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    raise _wrong(offer, f"gives a network with {came} in {mode} mode, where logits (2, classes) are due.")
+
+
+def _check_classes(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:
+    three, four = (_built(offer, model, {**kwargs, "num_classes": count}, seed=0)[0] for count in (3, 4))
+    stated = (getattr(three, "pretrained_cfg", None) or {}).get("classifier") or ()
+    layers = tuple(f"{path}." for path in ((stated,) if isinstance(stated, str) else stated))
+    differing = sorted(dict(_shapes(three).items() ^ _shapes(four).items()))
+    rest = [name for name in differing if not name.startswith(layers)]
+    if not differing:
+        raise _wrong(offer, "takes num_classes, and builds the same network for 3 and 4 classes.")
+    if rest:
+        raise _wrong(
+            offer,
+            f"does not state its class layer: {rest} follow num_classes. Name it in pretrained_cfg['classifier'].",
+        )

@@ -1,4 +1,4 @@
-"""One resolved hook of one plugin, with the checks of what it returns; nothing here waits for a device."""
+"""Resolved hooks of plugins, with the checks of what they return; nothing here waits for a device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import attrs
 
 from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
 from compatkit.hooks import Batch, Effect, Phase
-from compatkit.plugins.owners import raised
+from compatkit.plugins.isolation import raised
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+Call = Callable[..., Any]
+LOSSES, VIEWS, FURTHER = "compatkit_losses", "compatkit_views", "compatkit_further_views"
 
 
 @attrs.frozen(eq=False)
@@ -27,32 +30,30 @@ class Bound:
         phase: Steps in which the trainer calls it; set-up, pretraining and finish are called in any case.
         effect: ``pure``, ``device`` or ``host``.
         call: Takes the hook's full arguments in their order, or by name; names the plugin in errors, and
-            checks what comes back.
-        function: The same without the naming and the checks, for a compiled step.
+            checks the result.
+        function: The same without naming and checks, for a compiled step.
     """
 
     instance: str
     weight: float
     phase: Phase
     effect: Effect
-    call: Callable[..., Any]
-    function: Callable[..., Any]
+    call: Call
+    function: Call
 
 
-def bind(
-    instance: str, weight: float, phase: Phase, effect: Effect, hook: str, function: Callable[..., Any]
-) -> Bound:
+def bind(instance: str, weight: float, phase: Phase, effect: Effect, hook: str, function: Call) -> Bound:
     """Return a Bound whose ``call`` guards ``function``, which takes the hook's full arguments."""
-    guards = {
-        "compatkit_losses": _losses,
-        "compatkit_views": _views,
-        "compatkit_further_views": _further,
-    }
-    guard = guards.get(hook, _plain)
-    return Bound(instance, weight, phase, effect, guard(instance, hook, function), function)
+    if hook == VIEWS:
+        call: Call = _views_guard([(instance, function)])
+    else:
+        call = _attributing(instance, hook, function)
+        checks = {LOSSES: _checking_losses, FURTHER: _checking_views}
+        call = checks[hook](instance, call) if hook in checks else call
+    return Bound(instance, weight, phase, effect, call, function)
 
 
-def adapt(function: Callable[..., Any], full: tuple[str, ...], taken: tuple[str, ...]) -> Callable[..., Any]:
+def adapt(function: Call, full: tuple[str, ...], taken: tuple[str, ...]) -> Call:
     """Return ``function`` as one that takes all of ``full``, in that order or by name."""
     if taken == full:
         return function
@@ -69,58 +70,67 @@ def adapt(function: Callable[..., Any], full: tuple[str, ...], taken: tuple[str,
     return call
 
 
-def attributed(error: BaseException, instance: str, hook: str) -> CompatkitError:
-    """Return what to raise for an error of a hook: it names the plugin; an error of ours stays of its kind."""
-    if isinstance(error, CompatkitError):
-        return _passed_on(error, instance, hook)
-    return _failed(instance, hook, error)
+def after_chain(bounds: Sequence[Bound], hook: str) -> tuple[Callable[[Any], None], ...]:
+    """Return one call for several hooks that take the step alone, in their order; nothing where there are none.
+
+    One guard for all of them: what idle plugins cost a step is mostly guards of their own. An error names the plugin
+    that raised it, as ``Bound.call`` does.
+    """
+    if not bounds:
+        return ()
+
+    def call(step: Any) -> None:
+        for one in bounds:
+            try:
+                one.function(step)
+            except (Exception, SystemExit) as error:
+                raise _attributed(error, one.instance, hook) from error
+
+    return (call,)
 
 
-def _wrote(given: Sequence[tuple[str, Callable[..., Any]]]) -> PluginError:
-    """Return the error for a batch that was written into by one of those who were given it."""
-    who = [instance for instance, _ in given]
-    return PluginError(
-        f"Plugin {' or '.join(map(repr, who))}: compatkit_views wrote into the batch that it was given. Return a new "
-        "one: attrs.evolve(batch, images=...), without in-place operations.",
-        plugin=who[0] if len(who) == 1 else None,
-        hook="compatkit_views",
-    )
+def views_chain(bounds: Sequence[Bound]) -> Call:
+    """Return one call for ``compatkit_views`` of several plugins, each of which sees the batch of the one before.
+
+    Each batch is checked once for all plugins that received it: where it was written into, all of them are named.
+    """
+    return _views_guard([(one.instance, one.function) for one in bounds])
 
 
-def _failed(instance: str, hook: str, error: BaseException) -> PluginError:
+def _attributed(error: BaseException, instance: str, hook: str) -> CompatkitError:
+    """Return the error to raise for an error of a hook: it names the plugin; other errors of ours keep their kind."""
+    if isinstance(error, PluginError) or (
+        isinstance(error, CompatkitError) and not isinstance(error, UsageError)
+    ):
+        error.add_note(f"Raised in {hook} of plugin {instance!r}.")
+        return error
     return PluginError(f"Plugin {instance!r} failed in {hook}: {raised(error)}", plugin=instance, hook=hook)
 
 
-def _plain(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _attributing(instance: str, hook: str, function: Call) -> Call:
     def call(*arguments: Any, **named: Any) -> Any:
         try:
             return function(*arguments, **named)
         except (Exception, SystemExit) as error:
-            raise attributed(error, instance, hook) from error
+            raise _attributed(error, instance, hook) from error
 
     return call
 
 
-def _passed_on(error: CompatkitError, instance: str, hook: str) -> CompatkitError:
-    """Name the plugin in a usage error; keep other errors (integrity, environment) what they are."""
-    if isinstance(error, UsageError) and not isinstance(error, PluginError):
-        return _failed(instance, hook, error)
-    error.add_note(f"Raised in {hook} of plugin {instance!r}.")
-    return error
+def _wrong(instance: str, hook: str, what: str, remedy: str) -> PluginError:
+    return PluginError(f"Plugin {instance!r}: {hook} {what}. {remedy}", plugin=instance, hook=hook)
 
 
-def _losses(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    guarded = _plain(instance, hook, function)
-
+def _checking_losses(instance: str, function: Call) -> Call:
     def call(step: Any) -> Mapping[str, Tensor]:
         features, before = getattr(step, "features", None), _writes(step)
-        losses = guarded(step)
+        losses = function(step)
         if written := [name for name, count in _writes(step).items() if count != before.get(name, count)]:
-            raise PluginError(
-                f"Plugin {instance!r}: {hook} wrote into step.{written[0]}, which the task and other plugins use too. "
+            raise _wrong(
+                instance,
+                LOSSES,
+                f"wrote into step.{written[0]}, which the task and other plugins use too",
                 "Compute a new tensor, without in-place operations.",
-                plugin=instance,
-                hook=hook,
             )
         if features is None:
             return check_losses(instance, losses)
@@ -130,69 +140,55 @@ def _losses(instance: str, hook: str, function: Callable[..., Any]) -> Callable[
 
 
 def _writes(step: Any) -> dict[str, int]:
-    """Return how often the tensors that a step hands to losses were written to in place, by name; see ``_written``."""
-    given = {name: getattr(step, name, None) for name in ("features", "logits")}
+    """Return by name how often the tensors that losses see were written to in place, as autograd counts it."""
     batch = getattr(step, "batch", None)
+    given = {name: getattr(step, name, None) for name in ("features", "logits")}
     given |= {f"batch.{name}": getattr(batch, name, None) for name in ("images", "labels", "index")}
     return {name: one._version for name, one in given.items() if one is not None and not one.is_inference()}
 
 
-def _views(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    return views_guard([(instance, function)])
+def _checking_views(instance: str, function: Call) -> Call:
+    def call(images: Tensor) -> Sequence[Tensor]:
+        views = function(images)
+        if not isinstance(views, Sequence):
+            came = _described(views)
+        elif any(getattr(one, "shape", None) != images.shape for one in views):
+            came = f"shapes {[tuple(getattr(one, 'shape', ())) for one in views]}"
+        else:
+            return views
+        raise _wrong(
+            instance,
+            FURTHER,
+            f"returned {came} for images of shape {tuple(images.shape)}",
+            "Return a list of views of that shape, or an empty one.",
+        )
+
+    return call
 
 
-def views_guard(functions: Sequence[tuple[str, Callable[..., Any]]]) -> Callable[[Any, Batch], Batch]:
-    """Return one call of ``compatkit_views`` of plugins by instance, each of which sees what the one before it gave.
-
-    A batch is looked at once for all who were given it: where it was written into, they are named together.
-
-    The call raises PluginError: a hook failed, gave no batch, or one of them wrote into the batch that it was given.
-    """
-
+def _views_guard(functions: Sequence[tuple[str, Call]]) -> Callable[[Any, Batch], Batch]:
     def call(step: Any, batch: Batch) -> Batch:
         first, before = 0, _written(batch)
         for place, (instance, function) in enumerate(functions):
             try:
                 after = function(step, batch)
             except (Exception, SystemExit) as error:
-                raise attributed(error, instance, "compatkit_views") from error
+                raise _attributed(error, instance, VIEWS) from error
             if after is batch:
                 continue
             if _written(batch) != before:
-                raise _wrote(functions[first : place + 1])
+                raise _wrote([name for name, _ in functions[first : place + 1]])
             batch, first = check_batch(instance, after), place + 1
             before = _written(batch)
         if _written(batch) != before:
-            raise _wrote(functions[first:])
+            raise _wrote([name for name, _ in functions[first:]])
         return batch
 
     return call
 
 
-def _further(instance: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    guarded = _plain(instance, hook, function)
-
-    def call(images: Tensor) -> Sequence[Tensor]:
-        views = guarded(images)
-        if not isinstance(views, Sequence) or any(
-            getattr(one, "shape", None) != images.shape for one in views
-        ):
-            came = (
-                [tuple(getattr(one, "shape", ())) for one in views] if isinstance(views, Sequence) else None
-            )
-            raise PluginError(
-                f"Plugin {instance!r}: {hook} returned {_described(views) if came is None else f'shapes {came}'} for "
-                f"images of shape {tuple(images.shape)}. Return a list of views of that shape, or an empty one.",
-                plugin=instance,
-                hook=hook,
-            )
-        return views
-
-    return call
-
-
 def _written(batch: Batch) -> int:
-    """Return how often the batch's tensors were written to in place, as autograd counts it; counts only ever rise."""
+    """Return how often the batch's tensors were written to in place, as autograd counts it."""
     try:
         return batch.images._version + batch.labels._version + batch.index._version
     except RuntimeError:  # tensors of inference mode count nothing
@@ -200,33 +196,38 @@ def _written(batch: Batch) -> int:
         return sum(one._version for one in each if not one.is_inference())
 
 
+def _wrote(instances: Sequence[str]) -> PluginError:
+    return PluginError(
+        f"Plugin {' or '.join(map(repr, instances))}: {VIEWS} wrote into the batch that it was given. Return a new "
+        "one: attrs.evolve(batch, images=...), without in-place operations.",
+        plugin=instances[0] if len(instances) == 1 else None,
+        hook=VIEWS,
+    )
+
+
 def check_batch(instance: str, batch: object) -> Batch:
-    """Return what ``compatkit_views`` gave, if it is a batch of as many labels as images.
+    """Return the result of ``compatkit_views``, if it is a batch of as many labels as images.
 
     Raises:
         PluginError: It is something else.
     """
     if not isinstance(batch, Batch):
-        raise PluginError(
-            f"Plugin {instance!r}: compatkit_views returned {_described(batch)}, not a Batch. "
+        raise _wrong(
+            instance,
+            VIEWS,
+            f"returned {_described(batch)}, not a Batch",
             "Return attrs.evolve(batch, ...), or batch itself where nothing changes.",
-            plugin=instance,
-            hook="compatkit_views",
         )
     if len(batch.images) != len(batch.labels):
-        raise PluginError(
-            f"Plugin {instance!r}: compatkit_views returned {len(batch.images)} images with "
-            f"{len(batch.labels)} labels. Give one label to each image.",
-            plugin=instance,
-            hook="compatkit_views",
-        )
+        what = f"returned {len(batch.images)} images with {len(batch.labels)} labels"
+        raise _wrong(instance, VIEWS, what, "Give one label to each image.")
     return batch
 
 
 def check_losses(
     instance: str, losses: object, *, device: torch.device | None = None, moving: bool = True
 ) -> Mapping[str, Tensor]:
-    """Return what ``compatkit_losses`` gave, if the trainer can add it up.
+    """Return the result of ``compatkit_losses``, if the trainer can add it up.
 
     Values are not read, so nothing waits for the device; the trainer finds losses that are not finite.
 
@@ -243,11 +244,7 @@ def check_losses(
     import torch
 
     def wrong(what: str, remedy: str) -> PluginError:
-        return PluginError(
-            f"Plugin {instance!r}: compatkit_losses {what}. {remedy}",
-            plugin=instance,
-            hook="compatkit_losses",
-        )
+        return _wrong(instance, LOSSES, what, remedy)
 
     if not isinstance(losses, Mapping):
         raise wrong(
@@ -278,4 +275,4 @@ def check_losses(
 
 
 def _described(value: object) -> str:
-    return "nothing (None)" if value is None else f"{type_of(value)}"
+    return "nothing (None)" if value is None else type_of(value)

@@ -23,9 +23,8 @@ from compatkit.errors import PluginError, UnknownName
 from compatkit.hooks import PROJECT, Training
 from compatkit.plugins.builders import library_of, models_of
 from compatkit.plugins.implementations import implementations
-from compatkit.plugins.importing import PluginWarning
+from compatkit.plugins.isolation import PluginWarning, suggestion
 from compatkit.plugins.loading import KINDS, WITHOUT, Incompatible, Loaded, Offer, load, owner_of
-from compatkit.plugins.owners import suggestion
 from compatkit.plugins.settings import Setting, plain
 
 ONLY = "COMPATKIT_PLUGINS"

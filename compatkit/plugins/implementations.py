@@ -17,7 +17,7 @@ import attrs
 
 from compatkit.errors import type_of
 from compatkit.hooks import PROJECT, Effect, Registration, Training
-from compatkit.plugins.owners import Owner, suggestion
+from compatkit.plugins.isolation import Owner, suggestion
 
 PREFIX = PROJECT + "_"
 NOT_HOOKS = frozenset({"compatkit_api", "compatkit_effect"})

@@ -7,14 +7,15 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import attrs
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from compatkit.errors import PluginError, type_of
+from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
 from compatkit.hooks import HOOK_API, Register, Registration
 from compatkit.plugins.implementations import (
     PREFIX,
@@ -23,8 +24,7 @@ from compatkit.plugins.implementations import (
     implementations,
     refuse_class,
 )
-from compatkit.plugins.importing import PluginWarning, state_kept
-from compatkit.plugins.owners import Owner, raised, suggestion
+from compatkit.plugins.isolation import Owner, PluginWarning, raised, state_kept, suggestion
 from compatkit.plugins.settings import RESERVED, Setting, check_settings, settings_of, takes_one
 
 WITHOUT = "COMPATKIT_DISABLE_PLUGINS"
@@ -33,6 +33,7 @@ KINDS = tuple(name.removeprefix(PREFIX) for name in arguments_of(Registration))
 BUILT_IN_BUILDERS = ("timm", "torchvision")
 """Names of builders that no plugin can take."""
 
+MADE_IN_SET_UP = "Make modules in compatkit_set_up, and hand them to setup.own."
 _NAME = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?")
 
 
@@ -79,16 +80,39 @@ class Offer:
         Raises:
             PluginError: A setting is unknown or missing, or the factory refuses a value.
         """
+        given = shown(settings) or "no settings"
+        with self.called(settings, "its factory", f"the factory failed with {given}", MADE_IN_SET_UP):
+            return self.factory(**settings)
+
+    @contextmanager
+    def called(
+        self, settings: Mapping[str, Any], what: str, failed: str, remedy: str, *, drawing: bool = False
+    ) -> Iterator[None]:
+        """Check settings, call the factory in the body, and name the plugin in its errors and warnings.
+
+        Args:
+            settings: Keyword arguments for the factory.
+            what: Subject of the warning where the factory changes global state, which is put back.
+            failed: Begins the error where it fails.
+            remedy: Ends that warning.
+            drawing: The factory is to draw from torch's random state.
+        """
         check_settings(settings, self.settings, self.owner)
         try:
-            with state_kept() as changed:
-                made = self.factory(**settings)
+            with state_kept(drawing=drawing) as changed:
+                yield
         except (Exception, SystemExit) as error:
-            given = ", ".join(f"{name}={value!r}" for name, value in settings.items()) or "no settings"
-            raise self.owner.error(f"the factory failed with {given}: {raised(error)}") from error
-        made_in_set_up = "Make modules in compatkit_set_up, and hand them to setup.own."
-        tell(changed, self.owner, "its factory", made_in_set_up)
-        return made
+            if isinstance(error, CompatkitError) and not isinstance(error, UsageError):
+                error.add_note(f"Raised by {self.owner}, {what}.")
+                raise
+            raise self.owner.error(f"{failed}: {raised(error)}") from error
+        if changed:
+            warnings.warn(_note(changed, self.owner, what, remedy), PluginWarning, stacklevel=4)
+
+
+def shown(settings: Mapping[str, Any]) -> str:
+    """Return settings as they are written in a call."""
+    return ", ".join(f"{name}={value!r}" for name, value in settings.items())
 
 
 @attrs.frozen(eq=False)
@@ -131,7 +155,6 @@ def load(point: EntryPoint) -> Loaded:
             f"{owner.distribution or 'it'}, or block it with {WITHOUT}={point.name}."
         ) from error
     seconds = time.perf_counter() - start
-    note = _note(changed, owner, f"importing {point.value!r}", "Its author should not do this at import.")
     refuse_class(plugin, owner, place=f"the entry point {point.value!r}")
     _check_api(getattr(plugin, "compatkit_api", HOOK_API), owner)
     hooks = implementations(plugin, Registration, owner)
@@ -151,7 +174,9 @@ def load(point: EntryPoint) -> Loaded:
                 f"its factory has a setting {taken[0]!r}, a word that a run uses itself. Rename it."
             )
     summary = (inspect.getdoc(plugin) or inspect.getdoc(factory) or "").partition("\n")[0].replace("``", "")
-    return Loaded(offer, summary, hooks, (note,) if note else (), round(seconds, 4))
+    remedy = "Its author should not do this at import."
+    notes = (_note(changed, owner, f"importing {point.value!r}", remedy),) if changed else ()
+    return Loaded(offer, summary, hooks, notes, round(seconds, 4))
 
 
 def owner_of(point: EntryPoint) -> Owner:
@@ -213,13 +238,7 @@ def _collect(
 
 
 def _note(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> str:
-    return f"{owner}: {when} changed {', '.join(changed)}; it was put back. {remedy}" if changed else ""
-
-
-def tell(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> None:
-    """Warn that a plugin changed global state, if it did."""
-    if note := _note(changed, owner, when, remedy):
-        warnings.warn(note, PluginWarning, stacklevel=3)
+    return f"{owner}: {when} changed {', '.join(changed)}; it was put back. {remedy}"
 
 
 class _Collect(Register):

@@ -19,8 +19,8 @@ from compatkit.hooks import PROJECT, Training
 from compatkit.plugins.calls import Bound, adapt, bind
 from compatkit.plugins.discovery import find, require
 from compatkit.plugins.implementations import Implementation, arguments_of, implementations, refuse_class
+from compatkit.plugins.isolation import Owner, suggestion
 from compatkit.plugins.loading import Offer
-from compatkit.plugins.owners import Owner, suggestion
 from compatkit.plugins.settings import plain
 from compatkit.plugins.uses import Use, as_use, ordered, refuse_twins
 
@@ -131,10 +131,7 @@ class RunPlugins:
         manager.add_hookspecs(Training)
         for member in reversed(members):  # pluggy calls the last one registered first
             _refuse_shared(member, members)
-            try:
-                manager.register(_Hooks(member), name=member.use.as_)
-            except (ValueError, pluggy.PluginValidationError) as error:
-                raise member.owner.error(f"pluggy refuses it: {error}") from error
+            manager.register(_Hooks(member), name=member.use.as_)
         return cls(tuple(members), dropped, manager, *(_resolve(members, event) for event in EVENTS))
 
     def __len__(self) -> int:
@@ -162,13 +159,12 @@ class RunPlugins:
         """
         found = {one.use.as_: one.bound("compatkit_load_state") for one in self.members}
         keepers = {name: bound for name, bound in found.items() if bound is not None}
-        for name in states:
-            if name not in keepers:
-                raise PluginError(
-                    f"There is a state of the plugin {name!r}, which this run does not have."
-                    f"{suggestion(name, keepers)} Use the plugins that the checkpoint was written with.",
-                    plugin=name,
-                )
+        for name in states.keys() - keepers.keys():
+            raise PluginError(
+                f"There is a state of the plugin {name!r}, which this run does not have."
+                f"{suggestion(name, keepers)} Use the plugins that the checkpoint was written with.",
+                plugin=name,
+            )
         for name, bound in keepers.items():
             if name not in states:
                 owner = next(one.owner for one in self.members if one.use.as_ == name)
@@ -183,22 +179,14 @@ class RunPlugins:
         lines: list[dict[str, Any]] = []
         for member in self.members:
             asked, offer = member.use, member.offer
-            settings = {one.name: one.default for one in offer.settings if not one.many}
-            said: dict[str, Any] = {
-                "weight": asked.weight,
-                "start": asked.phase.start,
-                "stop": asked.phase.stop,
+            settings = {"weight": asked.weight, "start": asked.phase.start, "stop": asked.phase.stop}
+            settings |= {
+                word: list(getattr(asked, word)) for word in ("before", "after") if getattr(asked, word)
             }
-            said |= {word: list(getattr(asked, word)) for word in ("before", "after") if getattr(asked, word)}
-            lines.append(
-                {
-                    "name": offer.key,
-                    "as": asked.as_,
-                    "distribution": offer.distribution,
-                    "version": offer.version,
-                    "settings": said | settings | plain(asked.settings),
-                }
-            )
+            settings |= {one.name: one.default for one in offer.settings if not one.many}
+            settings |= plain(asked.settings)
+            origin = {"distribution": offer.distribution, "version": offer.version}
+            lines.append({"name": offer.key, "as": asked.as_, **origin, "settings": settings})
         return lines
 
     def explain(self) -> str:
@@ -225,13 +213,13 @@ def _member(asked: Use, local: Mapping[str, Callable[..., Any]]) -> Member:
     owner = Owner(asked.as_, offer.distribution, offer.version)
     refuse_class(instance, owner, place="what its factory returns")
     hooks = implementations(instance, Training, owner)
-    there = {one.hook for one in hooks}
-    for one, other in (
-        ("compatkit_state", "compatkit_load_state"),
-        ("compatkit_load_state", "compatkit_state"),
-    ):
-        if one in there and other not in there:
-            raise owner.error(f"it has {one} without {other}, so a run could not resume. Write both.", one)
+    pair = ("compatkit_state", "compatkit_load_state")
+    kept = [one.hook for one in hooks if one.hook in pair]
+    if len(kept) == 1:
+        other = pair[kept[0] == pair[0]]
+        raise owner.error(
+            f"it has {kept[0]} without {other}, so a run could not resume. Write both.", kept[0]
+        )
     return Member(asked, offer, instance, hooks)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 import attrs
 
 from compatkit.plugins.implementations import signature_of
-from compatkit.plugins.owners import Owner, suggestion
+from compatkit.plugins.isolation import Owner, suggestion
 
 RESERVED = ("name", "weight", "as", "as_", "start", "stop", "before", "after")
 """Words that a run says about any regularizer; none can be a setting of one."""

@@ -1,4 +1,4 @@
-"""What a run says about its regularizers: which, how strong, when, with what settings, and in what order they are."""
+"""The regularizers of a run as its caller or recipe states them: which, weights, steps, settings, order."""
 
 from __future__ import annotations
 
@@ -6,35 +6,17 @@ import graphlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import attrs
 
 from compatkit.contracts.arguments import named
 from compatkit.errors import PluginError, UsageError
 from compatkit.hooks import Phase
-from compatkit.plugins.owners import suggestion
+from compatkit.plugins.isolation import suggestion
 from compatkit.plugins.settings import plain
 
 _INSTANCE = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,62}[a-z0-9])?")
-
-
-def _weight(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise UsageError(f"A weight is a number; got {value!r}.")
-    if not math.isfinite(value) or value < 0:
-        raise UsageError(
-            f"A weight is finite and not negative; got {value!r}. Use 0 to leave the plugin out."
-        )
-    return float(value)
-
-
-def _names(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, Sequence) and all(isinstance(one, str) for one in cast("Sequence[object]", value)):
-        return tuple(cast("Sequence[str]", value))
-    raise UsageError(f"before and after name other instances: a text or a list of texts; got {value!r}.")
 
 
 @attrs.frozen
@@ -55,8 +37,8 @@ class Use:
     weight: float = 1.0
     as_: str = ""
     phase: Phase = attrs.field(factory=Phase)
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
+    before: Sequence[str] = ()
+    after: Sequence[str] = ()
     settings: Mapping[str, Any] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -65,21 +47,31 @@ class Use:
         put = object.__setattr__
         put(self, "name", self.name.removeprefix("regularizers."))
         put(self, "as_", self.as_ or self.name)
-        try:
-            if not isinstance(self.as_, str) or not _INSTANCE.fullmatch(self.as_):
-                raise UsageError(
-                    f"An instance name (as) is lower-case letters, digits and '_.-'; got {self.as_!r}."
+        if not isinstance(self.as_, str) or not _INSTANCE.fullmatch(self.as_):
+            raise self._wrong(
+                f"An instance name (as) is lower-case letters, digits and '_.-'; got {self.as_!r}."
+            )
+        if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)):
+            raise self._wrong(f"A weight is a number; got {self.weight!r}.")
+        if not 0 <= self.weight < math.inf:
+            raise self._wrong(
+                f"A weight is finite and not negative; got {self.weight!r}. Use 0 to leave the plugin out."
+            )
+        put(self, "weight", float(self.weight))
+        for word in ("before", "after"):
+            names = getattr(self, word)
+            listed = (names,) if isinstance(names, str) else names
+            if not isinstance(listed, Sequence) or not all(isinstance(one, str) for one in listed):
+                raise self._wrong(
+                    f"before and after name other instances: a text or a list of texts; got {names!r}."
                 )
-            put(self, "weight", _weight(self.weight))
-            put(self, "before", _names(self.before))
-            put(self, "after", _names(self.after))
-            if not isinstance(self.settings, Mapping) or not all(
-                isinstance(one, str) for one in self.settings
-            ):
-                raise UsageError(f"Settings are a mapping from names to values; got {self.settings!r}.")
-            put(self, "settings", dict(self.settings))
-        except UsageError as error:
-            raise PluginError(f"Plugin {self.name!r}: {error}", plugin=self.name) from error
+            put(self, word, tuple(listed))
+        if not isinstance(self.settings, Mapping) or not all(isinstance(one, str) for one in self.settings):
+            raise self._wrong(f"Settings are a mapping from names to values; got {self.settings!r}.")
+        put(self, "settings", dict(self.settings))
+
+    def _wrong(self, message: str) -> PluginError:
+        return PluginError(f"Plugin {self.name!r}: {message}", plugin=self.name)
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``as_use`` takes: plain JSON values, only what differs from the defaults."""
@@ -125,10 +117,10 @@ def use(
         PluginError: A value is not usable.
     """
     try:
-        phase, earlier, later = Phase(start, stop), _names(before), _names(after)
+        phase = Phase(start, stop)
     except UsageError as error:
         raise PluginError(f"Plugin {name!r}: {error}", plugin=name) from error
-    return Use(name, weight, as_ or "", phase, earlier, later, settings)
+    return Use(name, weight, as_ or "", phase, before, after, settings)
 
 
 def as_use(said: str | Use | Mapping[str, Any]) -> Use:

@@ -1,8 +1,8 @@
-"""Checkpoints of a run: one safetensors file, replaced atomically, that a run resumes from bit by bit.
+"""Checkpoints of a run: one safetensors file, replaced atomically, from which a run resumes bit by bit.
 
-Randomness is a function of the step, so weights, buffers, optimiser states, averages, the plugins' own state, what
-early stopping knows and the step are everything there is. The run's manifest is kept with them: a checkpoint of another
-plan is refused, and what differs is said. Weights that are not finite are never written.
+Randomness is a function of the step, so the state of a run is its weights, buffers, optimiser states, averages, the
+plugins' own state, what early stopping knows, and the step. The run's manifest is stored beside them: a checkpoint of
+another plan is refused, with what differs. Weights that are not finite are never written.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from compatkit.errors import FormatError, IntegrityError, TrainingError
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.tensorfile import deserialise, metadata, serialise, state_digest
-from compatkit.training.distributed import ALONE, World
+from compatkit.training.distributed import ALONE, World, differences
 from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
-from compatkit.training.manifest import differences
 
 NAMED = 4
-"""Differences between two plans that an error names."""
+"""How many differences between two plans an error lists."""
+_DAMAGED = (FormatError, ValueError, KeyError, TypeError)
 
 
 @attrs.frozen(eq=False)
 class State:
-    """What a checkpoint holds besides the loop.
+    """The state of a run outside its loop.
 
     Attributes:
         step: Steps of each task that are done.
         history: Rows of losses.
-        evaluations: Rows of what was measured meanwhile.
-        stopping: What early stopping knows, as JSON values; None without.
+        evaluations: Rows of figures measured during training.
+        stopping: State of early stopping, as JSON values; None without.
         best: Its best weights by name; empty without.
-        pretraining: What plugins said that trained before the first step; None where none did.
-        waiting: Losses that no row of the history holds yet, see ``Ledger.waiting``.
-        steps_of: Which steps these are of.
-        ended: Whether no step follows.
+        pretraining: What plugins reported that trained before the first step; None where none did.
+        waiting: Losses that are in no row of the history yet, see ``LossHistory.waiting``.
+        steps_of: The steps they belong to.
+        ended: Whether the run is complete.
     """
 
     step: int
     history: list[dict[str, Any]]
-    evaluations: list[dict[str, Any]] = attrs.field(factory=list)
-    stopping: Mapping[str, Any] | None = None
-    best: Mapping[str, Tensor] = attrs.field(factory=dict)
-    pretraining: Mapping[str, Any] | None = None
-    waiting: Mapping[str, Tensor] = attrs.field(factory=dict)
-    steps_of: Mapping[str, Any] = attrs.field(factory=dict)
+    evaluations: list[dict[str, Any]]
+    stopping: Mapping[str, Any] | None
+    best: Mapping[str, Tensor]
+    pretraining: Mapping[str, Any] | None
+    waiting: Mapping[str, Tensor]
+    steps_of: Mapping[str, Any]
     ended: bool = False
 
 
@@ -65,9 +65,14 @@ def save(path: Path, loop: Loop, run: Mapping[str, Any], state: State) -> None:
         EnvironmentFailure: The file cannot be written; an earlier checkpoint stays as it was.
     """
     _check_finite(loop, state.step)
-    tensors = _tensors(loop)
-    for kind, held in (("best", state.best), ("waiting", state.waiting)):
-        tensors |= {f"{kind}/{name}": value for name, value in held.items()}
+    tensors = loop.weights()
+    for owner, optimiser in loop.optimisers.items():
+        for index, moments in optimiser.state_dict()["state"].items():
+            for name, value in moments.items():
+                if value is not None:
+                    tensors[f"optimiser/{owner}/{index}/{name}"] = torch.as_tensor(value)
+    tensors |= {f"best/{name}": value for name, value in state.best.items()}
+    tensors |= {f"waiting/{name}": value for name, value in state.waiting.items()}
     values: dict[str, Any] = {}
     for instance, kept in loop.plugins.states().items():
         plain = values.setdefault(instance, {})
@@ -94,7 +99,7 @@ def save(path: Path, loop: Loop, run: Mapping[str, Any], state: State) -> None:
 
 
 def read(path: Path | None, world: World) -> bytes | None:
-    """Return what a checkpoint holds, read by the first process for all; None where there is none.
+    """Return the bytes of a checkpoint, read by the first process for all; None where there is none.
 
     Raises:
         EnvironmentFailure: The file cannot be read.
@@ -109,14 +114,14 @@ def read(path: Path | None, world: World) -> bytes | None:
 
 
 @attrs.frozen
-class Kept:
-    """How far a run has come, by its checkpoint: steps that are done, and whether none follows."""
+class CheckpointStatus:
+    """How far the run of a checkpoint has come: steps done, and whether it is complete."""
 
     step: int
     ended: bool
 
 
-def kept(path: Path) -> Kept | None:
+def status(path: Path) -> CheckpointStatus | None:
     """Return how far the run of a checkpoint has come; None where there is no file.
 
     Raises:
@@ -128,22 +133,21 @@ def kept(path: Path) -> Kept | None:
         return None
     try:
         note = json.loads(metadata(data) or "")
-        return Kept(int(note["step"]), note.get("ended") is True)
-    except (FormatError, ValueError, KeyError, TypeError) as error:
+        return CheckpointStatus(int(note["step"]), note.get("ended") is True)
+    except _DAMAGED as error:
         raise FormatError(f"{path} is not the checkpoint of a run: {error}", subject=path) from error
 
 
 def execution(data: bytes) -> Execution | None:
     """Return how the run of a checkpoint executes its steps; None where the file does not say so."""
     try:
-        kept = json.loads(metadata(data) or "")["execution"]
-        return Execution(kept["mode"], kept["reason"])
-    except (FormatError, ValueError, KeyError, TypeError):
-        return None  # ``load`` says what is wrong with the file
+        return Execution(**json.loads(metadata(data) or "")["execution"])
+    except _DAMAGED:
+        return None  # ``load`` reports what is wrong with the file
 
 
 def load(path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]) -> State:
-    """Take back what ``save`` wrote to ``path``: put weights and states into ``loop``, and return the rest.
+    """Restore what ``save`` wrote to ``path``: put weights and states into ``loop``, and return the rest.
 
     Raises:
         FormatError: The file is no checkpoint.
@@ -154,27 +158,21 @@ def load(path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]) -> State:
         stored = deserialise(data)
     except FormatError as error:
         raise FormatError(f"The checkpoint {path} is damaged: {error}", subject=path) from error
-    best, waiting = _below("best/", stored), _below("waiting/", stored)
     try:
         note = json.loads(metadata(data) or "")
-        belongs, promised, of, values = (
-            note["plan"],
-            note["tensors"],
-            dict(note["run"]),
-            dict(note["plugins"]),
-        )
-        rows, measured = list(note["history"]), list(note["evaluations"])
+        plan, promised, other = note["plan"], note["tensors"], dict(note["run"])
+        states = {instance: dict(values) for instance, values in note["plugins"].items()}
         state = State(
             int(note["step"]),
-            rows,
-            measured,
+            list(note["history"]),
+            list(note["evaluations"]),
             note["stopping"],
-            best,
+            _below("best/", stored),
             note.get("pretraining"),
-            waiting,
+            _below("waiting/", stored),
             note.get("waiting", {}),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(
             f"{path} is no checkpoint of a run: its note is missing or damaged ({error})."
         ) from error
@@ -184,14 +182,12 @@ def load(path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]) -> State:
             "Remove it to start anew, or take an earlier copy.",
             subject=path,
         )
-    if belongs != digest(dumps(run)):
-        raise _other_plan(path, run, of)
+    if plan != digest(dumps(run)):
+        raise _other_plan(path, run, other)
     _restore(path, loop, stored)
-    states: dict[str, dict[str, Any]] = {instance: dict(state) for instance, state in values.items()}
-    for key, value in stored.items():
-        if key.startswith("plugin/"):
-            _, instance, name = key.split("/", 2)
-            states.setdefault(instance, {})[name] = value
+    for key, value in _below("plugin/", stored).items():
+        instance, name = key.split("/", 1)
+        states.setdefault(instance, {})[name] = value
     loop.plugins.load_states(states)
     return state
 
@@ -201,7 +197,7 @@ def _below(prefix: str, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _other_plan(path: Path, run: Mapping[str, Any], there: Mapping[str, Any]) -> TrainingError:
-    found = differences(run, there)
+    found = [f"{place}: {other} there, {mine} here" for place, mine, other in differences(run, there)]
     more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
     return TrainingError(
         f"The checkpoint {path} belongs to another plan: {'; '.join(found[:NAMED])}{more}. Name another checkpoint "
@@ -211,7 +207,7 @@ def _other_plan(path: Path, run: Mapping[str, Any], there: Mapping[str, Any]) ->
 
 
 def _check_finite(loop: Loop, step: int) -> None:
-    """Refuse to keep what no run could go on from; waits for the device once."""
+    """Raise if a weight is not finite, since no run could resume from it; waits for the device once."""
     named = {
         f"{owner}: {name}": value
         for owner, module in loop.setup.owners.items()
@@ -230,36 +226,8 @@ def _check_finite(loop: Loop, step: int) -> None:
             )
 
 
-def _tensors(loop: Loop) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for owner, kept in loop.averages.kept.items() if loop.averages is not None else ():
-        for name, value in kept.items():
-            found[f"average/{owner}/{name}"] = value
-    for owner, module in loop.setup.owners.items():
-        for name, value in module.state_dict().items():
-            found[f"module/{owner}/{name}"] = value
-    for owner, optimiser in loop.optimisers.items():
-        for index, state in optimiser.state_dict()["state"].items():
-            for name, value in state.items():
-                if value is not None:
-                    found[f"optimiser/{owner}/{index}/{name}"] = torch.as_tensor(value)
-    return found
-
-
 def _restore(path: Path, loop: Loop, stored: Mapping[str, Tensor]) -> None:
-    for owner, module in loop.setup.owners.items():
-        prefix = f"module/{owner}/"
-        state = {key[len(prefix) :]: value for key, value in stored.items() if key.startswith(prefix)}
-        try:
-            module.load_state_dict(state, strict=True)
-        except RuntimeError as error:
-            raise FormatError(
-                f"The checkpoint {path} does not hold {owner!r} of this plan: {error}"
-            ) from error
-    for owner, kept in loop.averages.kept.items() if loop.averages is not None else ():
-        for name, value in kept.items():
-            value.copy_(stored[f"average/{owner}/{name}"])
-    prefixes = tuple(f"optimiser/{owner}/" for owner in loop.optimisers)
+    weights, prefixes = loop.weights(), tuple(f"optimiser/{owner}/" for owner in loop.optimisers)
     for key in stored:
         if key.startswith("optimiser/") and not key.startswith(prefixes):
             raise FormatError(
@@ -267,14 +235,20 @@ def _restore(path: Path, loop: Loop, stored: Mapping[str, Tensor]) -> None:
                 "version of compatkit wrote it. Remove it to start anew.",
                 subject=path,
             )
+    held = {key: one.shape for key, one in stored.items() if key.startswith(("module/", "average/"))}
+    if held != {key: one.shape for key, one in weights.items()}:
+        raise FormatError(
+            f"The checkpoint {path} does not hold the weights of this plan. Remove it to start anew.",
+            subject=path,
+        )
+    for key, value in weights.items():
+        value.copy_(stored[key])
     for owner, optimiser in loop.optimisers.items():
-        prefix = f"optimiser/{owner}/"
         parameters = [one for group in optimiser.param_groups for one in group["params"]]
         states: dict[int, dict[str, Tensor]] = {}
-        for key, value in stored.items():
-            if key.startswith(prefix):
-                index, name = key[len(prefix) :].split("/", 1)
-                states.setdefault(int(index), {})[name] = _laid_out(value, parameters[int(index)])
+        for key, value in _below(f"optimiser/{owner}/", stored).items():
+            index, name = key.split("/", 1)
+            states.setdefault(int(index), {})[name] = _laid_out(value, parameters[int(index)])
         groups = optimiser.state_dict()["param_groups"]
         optimiser.load_state_dict({"state": states, "param_groups": groups})
 

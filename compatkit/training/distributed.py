@@ -134,10 +134,10 @@ class World:
         everyone = self.gather(facts)
         for rank, other in enumerate(everyone):
             if other != everyone[0]:
-                place, here, there = next(_differences(everyone[0], other))
+                place, here, there = differences(everyone[0], other)[0]
                 raise TrainingError(
-                    f"The processes of this run have different {what}: {place} is {here!r:.200} in process 0 and "
-                    f"{there!r:.200} in process {rank}. {remedy}"
+                    f"The processes of this run have different {what}: {place} is {here:.200} in process 0 and "
+                    f"{there:.200} in process {rank}. {remedy}"
                 )
 
 
@@ -145,15 +145,26 @@ ALONE = World()
 """A run on one process."""
 
 
-def _differences(left: Any, right: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(left, dict) and isinstance(right, dict):
-        for key in dict.fromkeys([*left, *right]):
-            yield from _differences(left.get(key), right.get(key), f"{place}.{key}" if place else key)
-    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
-        for number, (one, other) in enumerate(zip(left, right, strict=True)):
-            yield from _differences(one, other, f"{place}[{number}]")
-    elif left != right:
-        yield place, left, right
+def differences(here: Any, there: Any) -> list[tuple[str, str, str]]:
+    """Return where two JSON values differ: the place, and the value on each side, ``"nothing"`` where one lacks it."""
+    mine, theirs = dict(_leaves(here)), dict(_leaves(there))
+
+    def said(side: Mapping[str, object], place: str) -> str:
+        return repr(side[place]) if place in side else "nothing"
+
+    found = [(place, said(mine, place), said(theirs, place)) for place in dict.fromkeys((*theirs, *mine))]
+    return [one for one in found if one[1] != one[2]]
+
+
+def _leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping) and value:
+        for key, one in value.items():
+            yield from _leaves(one, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
+        for number, one in enumerate(value):
+            yield from _leaves(one, f"{place}[{number}]")
+    else:
+        yield place, list(value) if isinstance(value, tuple) else value
 
 
 PATIENCE = timedelta(minutes=10)

@@ -40,18 +40,6 @@ def describe(loop: Loop) -> dict[str, Any]:
     }
 
 
-def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """Return where two manifests differ, one line a value: its place, what is there, what is here."""
-    mine, theirs = dict(_leaves(here)), dict(_leaves(there))
-    places = dict.fromkeys((*theirs, *mine))
-    said = {place: (_said(theirs, place), _said(mine, place)) for place in places}
-    return [f"{place}: {left} there, {right} here" for place, (left, right) in said.items() if left != right]
-
-
-def _said(leaves: Mapping[str, object], place: str) -> str:
-    return repr(leaves[place]) if place in leaves else "nothing"
-
-
 def _plugin(line: dict[str, Any], told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     chosen = told.get(line["as"])
     return line if chosen is None else {**line, "chosen": dict(chosen)}
@@ -120,17 +108,6 @@ def _start(task: Task) -> dict[str, Any]:
     parts = {"extractor": task.extractor, "head": task.head}
     started = {side: part.digest for side, part in parts.items() if part is not None}
     return {"started_from": started} if started else {}
-
-
-def _leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
-    if isinstance(value, Mapping) and value:
-        for key, one in value.items():
-            yield from _leaves(one, f"{place}.{key}".lstrip("."))
-    elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
-        for number, one in enumerate(value):
-            yield from _leaves(one, f"{place}[{number}]")
-    else:
-        yield place, list(value) if isinstance(value, tuple) else value
 
 
 @attrs.frozen

@@ -14,7 +14,7 @@ from compatkit.plugins.calls import Bound
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import reseed
 from compatkit.training.recording import NOTHING as NO_LAYERS
-from compatkit.training.recording import Layers, Recording
+from compatkit.training.recording import LayerRecording, Layers
 from compatkit.training.state import TaskState
 from compatkit.training.step import Step
 from compatkit.training.views import ExtraViews
@@ -46,7 +46,7 @@ class Objective(nn.Module):
         losses: tuple[Bound, ...],
         precision: Precision,
         further: ExtraViews = NOTHING,
-        recording: Recording | None = None,
+        recording: LayerRecording | None = None,
         gradients: Mapping[str, bool] | None = None,
     ) -> None:
         """See the class."""
@@ -140,7 +140,7 @@ class Objective(nn.Module):
                 calls = recording.end()
             return seen, calls
 
-    def _run(self, step: Step, recording: Recording | None = None) -> dict[str, list[Tensor]]:
+    def _run(self, step: Step, recording: LayerRecording | None = None) -> dict[str, list[Tensor]]:
         """Run extractor and, where it learns, head; return features of further views by instance."""
         with step.task.extracting():
             step.features, seen = self.further.seen(step.task.extractor, step.batch)

@@ -1,13 +1,19 @@
-"""Layer records: what layers took and gave in the target pass of a step, for the plugins that ask for it.
+"""Layer records: the input and output of layers in the target pass of a step, for the plugins that ask for them.
 
-A hook on each layer that was asked for notes its input and output while the objective runs the network on the batch,
-and at no other time. Hooks are there only in steps in which a plugin that asked for them is active.
+A forward hook on each requested layer notes its input and output while the objective runs the network on the batch, and
+at no other time. Hooks are in place only in steps in which a plugin that asked for them is active.
+
+A write in place after a layer would change what was noted of it. Activations with ``inplace=True`` are therefore
+switched to work on a copy while layers are recorded. Other writes are found before the first step by a dry run: torch
+counts the writes into every tensor, and what is overwritten there is copied in each step.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import attrs
@@ -16,6 +22,11 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from compatkit.errors import UnknownName, UsageError, type_of
+from compatkit.training.precision import Precision
+from compatkit.training.randomness import preserved
+
+IMAGES = 4
+"""Images of a dry run."""
 
 
 class LayerCall(NamedTuple):
@@ -23,8 +34,8 @@ class LayerCall(NamedTuple):
 
     Attributes:
         input: Its first argument, ``(batch, ...)``.
-        output: What it gave, ``(batch, ...)``, also where an in-place activation follows.
-        layer: What was called.
+        output: Its result, ``(batch, ...)``, unchanged also where an in-place activation follows.
+        layer: The module.
     """
 
     input: Tensor
@@ -37,27 +48,25 @@ NOTHING: Layers = {}
 
 
 class Pass:
-    """Whether the target pass of a task is running, shared by all that note what its layers do."""
+    """Whether the target pass of a task is running; shared by the notes of all its layers."""
 
     def __init__(self) -> None:
-        """See the class."""
         self.open = False
         self.gradients = False
 
 
 class Notes:
-    """What one layer did since the pass began; the layer holds it as ``_layer_notes``.
+    """The calls of one layer since the pass began; the layer holds it as ``_layer_notes``.
 
     Attributes:
         name: Path of the layer in the whole network.
-        during: The pass that counts.
+        during: The pass to record.
         calls: In their order, None before the first.
-        copied: By place in a call, whether the tensor is overwritten later and must be copied.
-        rows: By place in a call, whether its first dimension is that of the batch.
+        copied: For input and output, whether the tensor is overwritten later and must be copied.
+        rows: For input and output, whether its first dimension is the batch.
     """
 
     def __init__(self, name: str, during: Pass) -> None:
-        """See the class."""
         self.name, self.during = name, during
         self.calls: list[LayerCall] | None = None
         self.copied: tuple[bool, bool] = (False, False)
@@ -67,7 +76,7 @@ class Notes:
         """Note one call.
 
         Raises:
-            UsageError: It cannot be noted.
+            UsageError: The call cannot be recorded.
         """
         if not isinstance(given, Tensor) or not isinstance(output, Tensor):
             raise UsageError(
@@ -92,6 +101,18 @@ class Notes:
         else:
             self.calls.append(call)
 
+    def narrow(self, views: int) -> None:
+        """Keep of each call the rows of the batch, the first of ``views`` equal parts that passed together."""
+
+        def first(one: Tensor, rows: bool) -> Tensor:
+            return one.narrow(0, 0, len(one) // views) if rows else one
+
+        if self.calls is not None:
+            self.calls = [
+                LayerCall(first(one.input, self.rows[0]), first(one.output, self.rows[1]), one.layer)
+                for one in self.calls
+            ]
+
 
 def _note(module: nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> None:
     """Be the hook of every recorded layer: one function for all, which compiled graphs of other tasks share."""
@@ -105,13 +126,13 @@ def first_of(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
     return arguments[0] if arguments else next(iter(named.values()), None)
 
 
-class Recording:
+class LayerRecording:
     """The layers of one task that are recorded in some of its steps.
 
     Attributes:
-        names: By instance, what it asked for.
-        notes: Of each layer, by name; one of several names of a layer has them.
-        aliases: From every name to the one that has the notes.
+        names: By instance, the layers it asked for.
+        notes: By layer; a layer with several names has one.
+        aliases: From every name of a layer to the one under which its notes are kept.
     """
 
     def __init__(
@@ -121,22 +142,20 @@ class Recording:
         aliases: Mapping[str, str],
         during: Pass,
     ) -> None:
-        """See the class; made by ``Recorder.follow``."""
         self.names, self.notes, self.aliases, self._during = names, notes, aliases, during
 
     def begin(self) -> None:
-        """Note from now on."""
+        """Start to record."""
         self._during.gradients = torch.is_grad_enabled()
         self._during.open = True
 
     def narrow(self, views: int) -> None:
-        """Keep of all calls so far the batch alone, the first of ``views`` equal parts that went through together."""
+        """Keep of all calls so far the rows of the batch; see ``Notes.narrow``."""
         for notes in self.notes.values():
-            if notes.calls is not None:
-                notes.calls = [_first(one, notes, views) for one in notes.calls]
+            notes.narrow(views)
 
     def end(self) -> Layers:
-        """Stop; return the calls of every layer by name."""
+        """Stop, and return the calls of every layer by name."""
         self._during.open = False
         found: dict[str, Sequence[LayerCall]] = {}
         for name, notes in self.notes.items():
@@ -144,7 +163,7 @@ class Recording:
         return found
 
     def of(self, instance: str, found: Layers) -> Layers:
-        """Return what an instance asked for, out of all."""
+        """Return the calls of the layers that an instance asked for."""
         return {name: found[self.aliases[name]] for name in self.names.get(instance, ())}
 
 
@@ -156,42 +175,32 @@ def _has(part: nn.Module, name: str) -> bool:
     return True
 
 
-def _first(call: LayerCall, notes: Notes, views: int) -> LayerCall:
-    given, output = call.input, call.output
-    if notes.rows[0]:
-        given = given.narrow(0, 0, len(given) // views)
-    if notes.rows[1]:
-        output = output.narrow(0, 0, len(output) // views)
-    return LayerCall(given, output, call.layer)
-
-
 @attrs.define(eq=False)
 class Recorder:
-    """What plugins asked to be recorded of one task, and the hooks that do it.
+    """Layers of one task that plugins asked to be recorded, and the hooks that do it.
 
     Attributes:
-        extractor: Layers are looked for here,
-        head: and here.
-        idle: Name of the task whose head does not run, for it has no labels; None where it does.
+        extractor: Extractor of the task.
+        head: Its head.
+        idle: Name of the task if its head does not run, for lack of labels; else None.
         asked: By instance, names of layers.
-        switched: Activations that would overwrite something recorded, and work on a copy meanwhile.
     """
 
     extractor: nn.Module
     head: nn.Module
     idle: str | None = None
     asked: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
-    switched: tuple[nn.Module, ...] = ()
     _during: Pass = attrs.field(factory=Pass)
     _notes: dict[str, Notes] = attrs.field(factory=dict)
     _hooks: list[tuple[nn.Module, RemovableHandle]] = attrs.field(factory=list)
+    _switched: list[nn.Module] = attrs.field(factory=list)
 
     def ask(self, instance: str, names: Iterable[str]) -> None:
-        """Take in what an instance wants.
+        """Add layers that an instance asks for.
 
         Raises:
             UnknownName: No layer has such a name.
-            UsageError: It lies in a head that does not run.
+            UsageError: It is part of a head that does not run.
         """
         for name in (wanted := tuple(dict.fromkeys(names))):
             if not name or not self.modules(name):
@@ -205,19 +214,19 @@ class Recorder:
         self.asked[instance] = tuple(dict.fromkeys((*self.asked.get(instance, ()), *wanted)))
 
     def modules(self, name: str) -> list[nn.Module]:
-        """Return the modules of that path: one, or for a container whose layers lie on both sides, one of each."""
+        """Return the modules of that path: one, or one of each part for a container that the cut divides."""
         found = [part.get_submodule(name) for part in (self.extractor, self.head) if _has(part, name)]
         return list({id(one): one for one in found}.values())
 
     @property
     def notes(self) -> dict[str, Notes]:
-        """Of every layer that some instance asked for."""
+        """The notes of every layer that some instance asked for."""
         for name in (name for names in self.asked.values() for name in names):
             self._notes.setdefault(name, Notes(name, self._during))
         return self._notes
 
-    def follow(self, instances: Iterable[str]) -> Recording | None:
-        """Record what these instances asked for, and nothing else; return None where that is nothing."""
+    def follow(self, instances: Iterable[str]) -> LayerRecording | None:
+        """Record the layers that these instances asked for, and no others; return None where there are none."""
         self.close()
         names = {one: self.asked[one] for one in instances if one in self.asked}
         if not any(names.values()):
@@ -225,10 +234,13 @@ class Recorder:
         aliases: dict[str, str] = {}
         for name in dict.fromkeys(name for wanted in names.values() for name in wanted):
             aliases[name] = self._attach(name)
-        for one in self.switched:
-            one.inplace = False  # type: ignore[assignment]
+        for part in (self.extractor, self.head):
+            for module in part.modules():
+                if getattr(module, "inplace", None) is True:
+                    module.inplace = False  # type: ignore[assignment]
+                    self._switched.append(module)
         kept = {name: self.notes[name] for name in dict.fromkeys(aliases.values())}
-        return Recording(names, kept, aliases, self._during)
+        return LayerRecording(names, kept, aliases, self._during)
 
     def close(self) -> None:
         """Leave no trace in the modules."""
@@ -237,13 +249,14 @@ class Recorder:
             hook.remove()
             module.__dict__.pop("_layer_notes", None)
         self._hooks.clear()
-        for one in self.switched:
+        for one in self._switched:
             one.inplace = True  # type: ignore[assignment]
+        self._switched.clear()
         for one in self._notes.values():
             one.calls = None
 
     def _attach(self, name: str) -> str:
-        """Put hooks on a layer; return the name that it is recorded by, which another name of it may have."""
+        """Put hooks on a layer; return the name of its notes, which may be another name of it."""
         kept = name
         for module in self.modules(name):
             there = module.__dict__.get("_layer_notes")
@@ -253,6 +266,81 @@ class Recorder:
             module.__dict__["_layer_notes"] = self.notes[name]
             self._hooks.append((module, module.register_forward_hook(_note, with_kwargs=True)))
         return kept
+
+    def dry_run(self, shape: tuple[int, ...], precision: Precision) -> None:
+        """Run a few images through the network to find the recorded tensors that are overwritten, and copy those.
+
+        Args:
+            shape: Of an image, ``(channels, height, width)``.
+            precision: Of the run.
+
+        Raises:
+            UsageError: A layer cannot be recorded.
+        """
+        entered: list[tuple[Any, int]] = []
+        counted: list[tuple[Notes, int, Tensor, int]] = []
+
+        def before(module: nn.Module, arguments: Any, named: Any) -> None:
+            given = first_of(arguments, named)
+            entered.append((given, given._version if isinstance(given, Tensor) else 0))
+
+        def after(module: nn.Module, arguments: Any, output: Any) -> None:
+            given, version = entered.pop()
+            notes: Notes = module._layer_notes  # type: ignore[assignment]
+            if isinstance(given, Tensor) and given._version != version:
+                raise UsageError(
+                    f"The layer {notes.name!r} cannot be recorded: it writes into its own input. Ask for layers inside "
+                    "of it.",
+                    subject=notes.name,
+                )
+            if isinstance(given, Tensor) and isinstance(output, Tensor):
+                counted.extend((notes, place, one, one._version) for place, one in enumerate((given, output)))
+
+        images = self.images(IMAGES, shape)
+        with self.unchanged(), precision.autocast(), ExitStack() as hooks:
+            self.extractor.train()
+            self.head.train()
+            for module in (module for name in self.notes for module in self.modules(name)):
+                hooks.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+                hooks.callback(module.register_forward_hook(after).remove)
+            self.calls(images, self.extractor, self.head)
+        for notes, place, tensor, version in counted:
+            if tensor._version != version:
+                notes.copied = (True, notes.copied[1]) if place == 0 else (notes.copied[0], True)
+
+    def images(self, count: int, shape: tuple[int, ...]) -> Tensor:
+        """Return noise to try the network with, ``(count, *shape)``."""
+        first = next(self.extractor.parameters(), torch.empty(0))
+        draw = torch.Generator().manual_seed(0)
+        return torch.randn((count, *shape), generator=draw).to(first.device, first.dtype)
+
+    def calls(self, images: Tensor, *parts: nn.Module) -> Layers:
+        """Return the calls of all requested layers when ``images`` pass through ``parts``."""
+        recording = self.follow(self.asked)
+        if recording is None:
+            return {}
+        recording.begin()
+        for part in parts:
+            images = part(images)
+        return recording.end()
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Restore random states, modes and all buffers afterwards, and leave no hook."""
+        parts = (self.extractor, self.head)
+        modes = [(module, module.training) for part in parts for module in part.modules()]
+        kept = [(one, one.detach().clone()) for part in parts for one in part.buffers()]
+        try:
+            with preserved(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a network may warn in each of its steps, where it belongs
+                yield
+        finally:
+            self.close()
+            for module, training in modes:
+                module.training = training
+            with torch.no_grad():
+                for one, before in kept:
+                    one.copy_(before)
 
     def _unknown(self, name: object) -> str:
         known = dict.fromkeys(

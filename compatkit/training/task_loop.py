@@ -13,11 +13,9 @@ from torch import Tensor
 from compatkit.errors import PluginError, UsageError
 from compatkit.hooks import Batch
 from compatkit.plugins import RunPlugins
-from compatkit.plugins.calls import Bound
-from compatkit.plugins.chains import after_chain, views_chain
-from compatkit.training.batches.sources import Source
+from compatkit.plugins.calls import Bound, after_chain, views_chain
+from compatkit.training.batches.sources import BatchSource
 from compatkit.training.distributed import World
-from compatkit.training.dry_run import dry_run
 from compatkit.training.execution import Captured
 from compatkit.training.objective import Compiled, Objective, Outcome
 from compatkit.training.randomness import Stream, states
@@ -54,7 +52,7 @@ class TaskLoop:
     """
 
     task: TaskState
-    source: Source
+    source: BatchSource
     optimisers: tuple[torch.optim.Optimizer, ...]
     accumulation_steps: int
     _setup: SetUp
@@ -103,7 +101,7 @@ class TaskLoop:
         source = settings.placing.source(task, setup.seed, size, setup.precision, world.share(size))
         recorder, seen = setup.recorders.get(name), SEPARATE
         if recorder is not None:
-            dry_run(recorder, (len(task.data.mean), *task.data.size), setup.precision)
+            recorder.dry_run((len(task.data.mean), *task.data.size), setup.precision)
         if plugins.further_views:
             seen = choose_view_batching(settings.passes, task, setup.precision.device, recorder)
         nothing = Objective(setup.owners, (), setup.precision)

@@ -35,7 +35,7 @@ from compatkit.metrics import (
     observed,
 )
 from compatkit.plugins import Bound, Offer, PluginWarning, RunPlugins, use
-from compatkit.plugins.conformance import check_builder
+from compatkit.plugins.builders import check_builder
 from compatkit.plugins.plan import EVENTS
 from compatkit.training.prepare import Frozen
 from compatkit.training.task import Task

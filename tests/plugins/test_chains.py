@@ -13,7 +13,7 @@ import compatkit as ck
 from compatkit.errors import IntegrityError, PluginError
 from compatkit.hooks import Batch, effect
 from compatkit.plugins import RunPlugins
-from compatkit.plugins.chains import after_chain, views_chain
+from compatkit.plugins.calls import after_chain, views_chain
 
 
 def plugins(**hooks: Any) -> RunPlugins:

@@ -15,7 +15,7 @@ import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, UsageError
-from compatkit.training.batches.sampler import PADDING, Augmentation, Grid, Sampler, tables
+from compatkit.training.batches.sampler import PADDING, Augmentation, Sampler, StoreGrid, tables
 from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator
@@ -163,7 +163,7 @@ def test_the_order_at_a_step_does_not_depend_on_how_one_got_there() -> None:
 
 def test_crops_and_flips_are_streams_of_their_own() -> None:
     """Leaving out one does not change the other, and every shift and both sides come up."""
-    grid, both = Grid(8, 8, PADDING), Augmentation(("crop", "flip"), 0, "a")
+    grid, both = StoreGrid(8, 8, PADDING), Augmentation(("crop", "flip"), 0, "a")
     moved, mirrored = both.moved(0, 4000, grid), both.mirrored(0, 4000)
     assert moved is not None and mirrored is not None
     assert torch.equal(moved, Augmentation(("crop",), 0, "a").moved(0, 4000, grid))  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def test_crops_and_flips_are_streams_of_their_own() -> None:
 )
 def test_views_that_do_more_than_move_pixels_are_refused(further: Any) -> None:
     with pytest.raises(UsageError, match=r"Further view 1 of images of 3 x 4.*keep the size"):
-        tables(Grid(3, 4), further)
+        tables(StoreGrid(3, 4), further)
 
 
 def test_a_set_smaller_than_a_batch_is_refused() -> None:

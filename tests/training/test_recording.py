@@ -15,9 +15,9 @@ from torch.utils.checkpoint import checkpoint
 import compatkit as ck
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError
 from compatkit.training import objective
-from compatkit.training.dry_run import dry_run, refuses_views
 from compatkit.training.precision import Precision
 from compatkit.training.recording import LayerCall, Recorder
+from compatkit.training.views import mixes_records
 
 Look = Callable[[ck.Step], None]
 NAMES = ("conv1", "layer2.0.conv1", "fc")
@@ -134,7 +134,7 @@ def test_rows_that_are_not_those_of_images_need_passes_of_their_own() -> None:
     for name in ("tokens", "windows", "table"):
         recorder = Recorder(Mixed(), nn.Identity())
         recorder.ask("one", [name])
-        reasons[name] = refuses_views(recorder, (1, 4, 4))
+        reasons[name] = mixes_records(recorder, (1, 4, 4))
         rows = recorder.notes[name].rows
         assert rows == ((False, False) if name == "table" else (True, True))
     assert reasons == {
@@ -170,7 +170,7 @@ class Shared(nn.Module):
 def recorded(extractor: nn.Module, names: Iterable[str], images: Tensor) -> Mapping[str, Any]:
     recorder = Recorder(extractor, nn.Identity())
     recorder.ask("one", names)
-    dry_run(recorder, tuple(images.shape[1:]), Precision("cpu", "float32", False))
+    recorder.dry_run(tuple(images.shape[1:]), Precision("cpu", "float32", False))
     recording = recorder.follow(["one"])
     assert recording is not None
     try:

@@ -19,7 +19,7 @@ from compatkit.adapters.networks.residual import resnet8_cifar
 from compatkit.errors import PluginError, UsageError
 from compatkit.evaluation.normalisation import batch_statistics
 from compatkit.hooks import effect
-from compatkit.training.viewwise import Viewwise, mixes
+from compatkit.training.views import Viewwise, mixes
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: resnet8_cifar(num_classes=10),

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import attrs
 
 from compatkit.errors import UsageError
-from compatkit.plugins.owners import suggestion
+from compatkit.plugins.isolation import suggestion
 from compatkit.plugins.settings import fits
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}

@@ -13,7 +13,7 @@ import attrs
 from compatkit import plugins
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, type_of
 from compatkit.experiments.studies.study import Study
-from compatkit.plugins.owners import Owner
+from compatkit.plugins.isolation import Owner
 
 KIND = "studies"
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list"}

@@ -12,7 +12,7 @@ from compatkit.errors import UsageError
 from compatkit.experiments.sweeps.jobs import DataCache, Job, carry_out
 from compatkit.experiments.sweeps.processes import processes
 from compatkit.experiments.sweeps.records import RunRecord
-from compatkit.plugins.owners import suggestion
+from compatkit.plugins.isolation import suggestion
 
 Backend = Literal["auto", "sequential", "process", "ray"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)

@@ -63,10 +63,10 @@ class Streamed:
         self._upcoming: Pair | None = None
 
     def arrange(self, further: Further | None) -> None:
-        """See ``Source``: a loader's images come as they are, so that views are made of them later."""
+        """See ``BatchSource``: a loader's images come as they are, so that views are made of them later."""
 
     def batch(self, step: int) -> Batch:
-        """See ``Source``.
+        """See ``BatchSource``.
 
         Raises:
             DataError: The loader gave something that the task cannot take, or nothing.
@@ -96,11 +96,11 @@ class Streamed:
         )
 
     def ends_epoch(self, step: int) -> bool:
-        """See ``Source``."""
+        """See ``BatchSource``."""
         return self._upcoming is None
 
     def go_on_from(self, step: int) -> None:
-        """See ``Source``: begins the pass anew and skips what was seen of it.
+        """See ``BatchSource``: begins the pass anew and skips what was seen of it.
 
         Raises:
             TrainingError: The loader cannot be repeated, or does not say how long a pass is.
@@ -215,7 +215,7 @@ class Streamed:
         return images, labels
 
     def describe(self) -> str:
-        """See ``Source``."""
+        """See ``BatchSource``."""
         reason = unrepeatable(self._loader)
         kept = "seeded before each pass, skipped through when a run goes on" if reason is None else None
         return f"a {type(self._loader).__name__}, batch by batch: " + (
@@ -223,7 +223,7 @@ class Streamed:
         )
 
     def close(self) -> None:
-        """See ``Source``."""
+        """See ``BatchSource``."""
         self._iterator = self._upcoming = None
         self._passed, self._taken, self._step = -1, 0, 0
 

@@ -73,7 +73,7 @@ Further = Callable[[Tensor], Sequence[Tensor]]
 
 
 @attrs.frozen
-class Grid:
+class StoreGrid:
     """Where the pixels of stored images lie.
 
     Attributes:
@@ -134,7 +134,7 @@ class Augmentation:
         """How wide a border stored images need."""
         return PADDING if "crop" in self.names else 0
 
-    def moved(self, epoch: int, count: int, grid: Grid) -> Tensor | None:
+    def moved(self, epoch: int, count: int, grid: StoreGrid) -> Tensor | None:
         """Return by how many pixels of the store each crop moves, int64 ``(count,)``; None without crops."""
         if "crop" not in self.names:
             return None
@@ -150,7 +150,7 @@ class Augmentation:
         return torch.randint(0, 2, (count,), generator=draw)
 
 
-def tables(grid: Grid, further: Further | None = None) -> Tensor:
+def tables(grid: StoreGrid, further: Further | None = None) -> Tensor:
     """Return where each pixel of a view is found, counted from the first pixel of its image's row of the store.
 
     Args:
@@ -181,7 +181,7 @@ def gather(pixels: Tensor, tables: Tensor, starts: Tensor, mirrored: Tensor | No
     """Return the pixels of all views of some images, by one gather.
 
     Args:
-        pixels: uint8 ``(pixels, channels)``, as a ``Grid`` says.
+        pixels: uint8 ``(pixels, channels)``, as a ``StoreGrid`` says.
         tables: Of ``tables``, in the type and on the device of ``starts``.
         starts: What is added to the table for each image, ``(batch,)``.
         mirrored: 1 for mirrored images, ``(batch,)``; None where none is.

@@ -20,7 +20,7 @@ Place = Literal["auto", "resident", "prefetched"]
 PLACES: tuple[Place, ...] = ("auto", "resident", "prefetched")
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Gives a task's batches; a step's batch depends on the seed, the task and the step alone.
 
     Attributes:
@@ -80,7 +80,7 @@ class Placing:
         batch_size: int,
         precision: Precision,
         share: slice = slice(None),
-    ) -> Source:
+    ) -> BatchSource:
         """Return the source of a task's batches, or of a share of each.
 
         Raises:
@@ -106,7 +106,7 @@ class Placing:
 
     def _source(
         self, state: TaskState, seed: int, batch_size: int, precision: Precision, share: slice
-    ) -> Source:
+    ) -> BatchSource:
         task, device = state.task, torch.device(precision.device)
         if task.loader is not None:
             if self.where != "auto":

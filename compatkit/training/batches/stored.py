@@ -13,7 +13,7 @@ from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.evaluation.preprocessing import affine
 from compatkit.hooks import Batch
-from compatkit.training.batches.sampler import Augmentation, Further, Grid, Sampler, gather, tables
+from compatkit.training.batches.sampler import Augmentation, Further, Sampler, StoreGrid, gather, tables
 from compatkit.training.precision import Precision
 
 PIECE = 64 * 2**20
@@ -24,7 +24,7 @@ INT32 = 2**31 - 1
 class Views:
     """Makes normalised views of images that lie in a store; shared by all sources that keep bytes."""
 
-    def __init__(self, grid: Grid, data: Data, precision: Precision) -> None:
+    def __init__(self, grid: StoreGrid, data: Data, precision: Precision) -> None:
         self.grid, self._last = grid, precision.channels_last
         self._shape = grid.height, grid.width, len(data.mean)
         device, width = torch.device(precision.device), grid.width if self._last else 0
@@ -74,7 +74,7 @@ class Resident:
     ) -> None:
         self.per_epoch = order.per_epoch
         self._order, self._augmentation, self._precision = order, augmentation, precision
-        grid = Grid(*examples.size, augmentation.border)
+        grid = StoreGrid(*examples.size, augmentation.border)
         self._views, self._epoch = Views(grid, data, precision), -1
         self._pixels = _stored(examples, grid, precision.device)
         self._images = self._pixels[grid.lead :].view(len(examples), -1)
@@ -88,16 +88,16 @@ class Resident:
     @staticmethod
     def needs(examples: Split, augmentation: Augmentation) -> int:
         """Return how many bytes of the device the images and labels take."""
-        grid = Grid(*examples.size, augmentation.border)
+        grid = StoreGrid(*examples.size, augmentation.border)
         return grid.pixels(len(examples)) * examples.images.shape[3] + 8 * len(examples)
 
     def arrange(self, further: Further | None) -> None:
-        """See ``Source``."""
+        """See ``BatchSource``."""
         self._views.arrange(further)
         self._whole = further is None and not self._augmentation.names
 
     def batch(self, step: int) -> Batch:
-        """See ``Source``; nothing here waits for the device."""
+        """See ``BatchSource``; nothing here waits for the device."""
         epoch, number = divmod(step, self._order.per_epoch)
         if epoch != self._epoch:
             self._draw(epoch)
@@ -137,24 +137,24 @@ class Resident:
         return drawn.view(-1, self._order.batch_size)[:, self._order.share].unbind()
 
     def ends_epoch(self, step: int) -> bool:
-        """See ``Source``."""
+        """See ``BatchSource``."""
         return self._order.ends_epoch(step)
 
     def go_on_from(self, step: int) -> None:
-        """See ``Source``: a step's batch depends on nothing that came before."""
+        """See ``BatchSource``: a step's batch depends on nothing that came before."""
 
     def describe(self) -> str:
-        """See ``Source``."""
+        """See ``BatchSource``."""
         return (
             f"{self._order.count:,} images on {self._precision.device} ({self._pixels.numel() / 2**20:,.1f} MiB as "
             f"bytes), {self._augmentation}: one gather a batch"
         )
 
     def close(self) -> None:
-        """See ``Source``."""
+        """See ``BatchSource``."""
 
 
-def _stored(examples: Split, grid: Grid, device: str) -> Tensor:
+def _stored(examples: Split, grid: StoreGrid, device: str) -> Tensor:
     """Return all pixels ``(pixels, channels)`` on the device, with their borders; sent piece by piece."""
     count, channels = len(examples), examples.images.shape[3]
     pixels = torch.zeros(grid.pixels(count), channels, dtype=torch.uint8, device=device)
@@ -210,7 +210,7 @@ class Prefetched:
         self._device = torch.device(precision.device)
         self._images = torch.from_numpy(np.ascontiguousarray(examples.images))
         self._labels = torch.from_numpy(np.ascontiguousarray(examples.labels))
-        grid = Grid(*examples.size, augmentation.border)
+        grid = StoreGrid(*examples.size, augmentation.border)
         self._views, channels = Views(grid, data, precision), examples.images.shape[3]
         self._store = torch.zeros(grid.pixels(order.wanted), channels, dtype=torch.uint8, device=self._device)
         self._starts = torch.arange(order.wanted, device=self._device) * grid.area
@@ -220,11 +220,11 @@ class Prefetched:
         self._epoch, self._drawn = -1, (None, None)
 
     def arrange(self, further: Further | None) -> None:
-        """See ``Source``."""
+        """See ``BatchSource``."""
         self._views.arrange(further)
 
     def batch(self, step: int) -> Batch:
-        """See ``Source``."""
+        """See ``BatchSource``."""
         waiting = {
             number: self._waiting.get(number) or self._worker.submit(self._fetch, number)
             for number in range(step, step + 1 + AHEAD)
@@ -269,20 +269,20 @@ class Prefetched:
                 value.record_stream(current)
 
     def ends_epoch(self, step: int) -> bool:
-        """See ``Source``."""
+        """See ``BatchSource``."""
         return self._order.ends_epoch(step)
 
     def go_on_from(self, step: int) -> None:
-        """See ``Source``: a step's batch depends on nothing that came before."""
+        """See ``BatchSource``: a step's batch depends on nothing that came before."""
 
     def describe(self) -> str:
-        """See ``Source``."""
+        """See ``BatchSource``."""
         return (
             f"{self._order.count:,} images in host memory ({self._reason}), {self._augmentation}: a thread fetches "
             f"batches for {self._device} while a step computes"
         )
 
     def close(self) -> None:
-        """See ``Source``."""
+        """See ``BatchSource``."""
         self._worker.shutdown(cancel_futures=True)
         self._waiting = {}
