@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split
-from compatkit.training.optim import Optimisation
+from compatkit.training.optim import make_optimiser
 from compatkit.training.prepare import FitRequest, PreparedRun, prepare
 
 PAPER = 41.86
@@ -105,7 +105,7 @@ def by_hand(stack: ExitStack, name: str, *, reverse: bool) -> Callable[[], objec
     for layer in layers if reverse else ():
         module = loop.setup.recorders["noise"].modules(layer)[0]
         module.register_forward_hook(lambda layer, taken, given: calls.append((layer, taken[0], given)))
-    optimiser = Optimisation("adam", lr=1e-5).make(list(network.parameters()))
+    optimiser = make_optimiser(list(network.parameters()), "adam", 1e-5, 0.9, 1e-7)
     numbers = count()
 
     def step() -> None:

@@ -114,7 +114,7 @@ def ours(kind: str, idle: int) -> Callable[[], object]:
         weight_decay=0.0,
         schedule="constant",
     )
-    loop, numbers = Loop.create(settings, setup, plugins), count()
+    loop, numbers = Loop(settings, setup, plugins), count()
     loop.train_mode()
 
     def turn() -> None:

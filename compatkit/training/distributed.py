@@ -1,7 +1,7 @@
-"""The processes of a run: how they find one another, which share each takes, and how they communicate.
+"""The processes of a run: how they join, which share of a batch each takes, and how they communicate.
 
-Processes are started by torchrun, or have a process group already; without either nothing is asked of
-``torch.distributed``. Each takes an equal share of every batch. A world of one process speaks to nobody.
+Processes are started by torchrun, or have a process group already; without either, ``torch.distributed`` is not used.
+Each process takes an equal share of every batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from compatkit.training.failures import Failures, Lost, losing
 
 @attrs.define(eq=False)
 class World:
-    """The processes of a run, as one of them sees them.
+    """The processes of a run, from the point of view of one of them.
 
     Attributes:
         rank: Number of this process, from 0.
@@ -47,11 +47,11 @@ class World:
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What sets the random numbers of this process's examples apart: nothing for the first."""
+        """Part of the key of this process's random numbers; empty for the first process."""
         return () if self.first else ("process", self.rank)
 
     def named(self, device: str) -> str:
-        """Return what the plan says of a device: several processes have one kind, each its own."""
+        """Return a device as the plan states it: only its kind where each of several processes has its own."""
         return device if self.size == 1 else torch.device(device).type
 
     def check_batch(self, batch_size: int, pieces: int = 1) -> None:
@@ -70,19 +70,19 @@ class World:
             )
 
     def share(self, count: int) -> slice:
-        """Return which of ``count`` examples are this process's."""
+        """Return the slice of ``count`` examples that this process takes."""
         part = count // self.size
         return slice(self.rank * part, (self.rank + 1) * part)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the JSON value that each process gives, by rank; all must ask."""
+        """Return the JSON values of all processes by rank; all processes must call it."""
         if self.size == 1:
             return [value]
         texts = self._gather(json.dumps(value).encode())
         return [json.loads(text) for text in texts]
 
     def from_first(self, data: bytes | None) -> bytes | None:
-        """Return what the first process gives; the others give None."""
+        """Return the bytes that the first process gives; the others give None."""
         if self.size == 1:
             return data
         given = self._gather(b"" if data is None else b"=" + data)[0]
@@ -102,7 +102,7 @@ class World:
         return [text[: int(size)].numpy().tobytes() for text, size in zip(texts, sizes, strict=True)]
 
     def union(self, flags: Tensor) -> None:
-        """Make ``flags`` (uint8, on the CPU) in place those that any process sets; no device waits for it."""
+        """Set each of ``flags`` (uint8, on the CPU) in place that any process sets; no device waits for it."""
         import torch.distributed as dist
 
         with losing():
@@ -116,7 +116,7 @@ class World:
             dist.all_reduce(values, group=self._devices)
 
     def copy_first(self, value: Tensor) -> None:
-        """Give ``value`` in place what it is in the first process."""
+        """Overwrite ``value`` in place with that of the first process."""
         import torch.distributed as dist
 
         laid = value.contiguous()
@@ -168,7 +168,7 @@ def _leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
 
 
 PATIENCE = timedelta(minutes=10)
-"""How long a process waits for the others; compiling may take minutes, and not the same on all."""
+"""How long a process waits for the others; compiling may take minutes, and differs between them."""
 _runs = itertools.count()
 
 
@@ -177,7 +177,7 @@ def spread(device: str, checkpoint: str | os.PathLike[str] | None = None) -> Ite
     """Join the other processes of this run, if there are any, and leave them afterwards.
 
     Args:
-        device: What the trainer was asked for.
+        device: As the trainer was asked for it.
         checkpoint: Named in the message where a process is lost.
 
     Raises:
@@ -208,14 +208,14 @@ def spread(device: str, checkpoint: str | os.PathLike[str] | None = None) -> Ite
         with failures.reported():
             world.device = _own(device, cuda)
             yield world
-            world.gather(None)  # nobody leaves while another still listens
+            world.gather(None)  # no process leaves while another still waits for it
             whole = True
     finally:
         _leave(world, made, whole)
 
 
 def _place() -> tuple[int, int] | None:
-    """Return rank and count of processes, None where there is one."""
+    """Return rank and count of processes; None for a single process."""
     dist = torch.distributed
     if dist.is_available() and dist.is_initialized():
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -243,14 +243,14 @@ def _join(rank: int, size: int, cuda: bool) -> tuple[Any, Any]:
 
 @functools.cache
 def _store() -> Any:
-    """Return the store of the surroundings: torchrun's, or one that process 0 opens for as long as it lives."""
+    """Return torchrun's store, or one that process 0 opens for as long as it lives."""
     from torch.distributed.rendezvous import rendezvous
 
     return next(iter(rendezvous("env://")))[0]
 
 
 def _leave(world: World, made: bool, whole: bool) -> None:
-    """Close the groups; after a failure those of GPUs stay, whose end would wait for lost processes."""
+    """Close the groups; after a failure those of GPUs stay open, since closing them would wait for lost processes."""
     import torch.distributed as dist
 
     cuda = world._devices is not world._control

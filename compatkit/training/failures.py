@@ -1,8 +1,8 @@
-"""When one process of several fails or is lost: one of them says so, once; none is left waiting.
+"""Failures of one process among several: one process reports the error, and none waits forever.
 
-Whoever fails leaves a word in the store that torchrun keeps for the processes. Who then finds a partner gone looks
-there. The first to write is the one that raises the error; the others hold their tongue and wait for torchrun to end
-them, which it does as soon as one has ended.
+A process that fails writes its reason into the store that torchrun keeps for all. The first one to write raises the
+error. The others stay silent until torchrun terminates them, which it does as soon as one process has ended. A process
+that loses the connection to another finds the reason there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEY = "failure"
 HEAD_START = 0.3
 """Seconds by which process 0 goes first, where all fail alike."""
 GRACE = 30.0
-"""Seconds in which torchrun ends the others."""
+"""Seconds in which torchrun terminates the others."""
 
 
 class Lost(Exception):
@@ -35,12 +35,12 @@ class Lost(Exception):
 
 
 class Ended(BaseException):
-    """This process was asked to end; no plugin may catch it."""
+    """This process received SIGTERM; not an Exception, so that no plugin catches it."""
 
 
 @contextmanager
 def losing() -> Iterator[None]:
-    """Tell errors of the connection from all others."""
+    """Turn errors of the connection into ``Lost``."""
     try:
         yield
     except RuntimeError as error:
@@ -49,14 +49,14 @@ def losing() -> Iterator[None]:
 
 @attrs.define(eq=False)
 class Failures:
-    """What becomes of a failure in one of the processes.
+    """Reports the failure of any process of a run once.
 
     Attributes:
         rank: Of this process.
         size: Count of processes.
-        store: Survives each of them, under torchrun.
+        store: Shared by the processes; outlives each of them under torchrun.
         places: Host and process id, by rank.
-        checkpoint: To go on from.
+        checkpoint: Named as the file to go on from.
     """
 
     rank: int
@@ -67,14 +67,20 @@ class Failures:
     _over: bool = False
     _asked: bool = False
 
+    @property
+    def _own(self) -> str:
+        return f"process {self.rank} of {self.size}"
+
     @contextmanager
     def reported(self) -> Iterator[None]:
-        """Let one process raise what happened inside to any of them; end the others without a word.
+        """Let one process raise the error of the body; end the others silently.
 
         Raises:
-            TrainingError: Another process failed or is gone, or this one was asked to end.
+            TrainingError: Another process failed or is gone, or this one received SIGTERM.
         """
-        before = self._listen()
+        before = None
+        if threading.current_thread() is threading.main_thread():
+            before = signal.signal(signal.SIGTERM, self._end)
         try:
             yield
         except (Lost, Ended) as error:
@@ -82,73 +88,61 @@ class Failures:
             self._give_up(error)
         except Exception as error:
             self._over = True
-            self._fail(error)
+            if self.rank:
+                time.sleep(HEAD_START)
+            self._claim(f"{type(error).__name__}: {error}")
+            if isinstance(error, CompatkitError):
+                error.args = (f"{error} (In {self._own}.)", *error.args[1:])
+            else:
+                error.add_note(f"Raised in {self._own}.")
             raise
         finally:
             if before is not None and not self._over:
                 signal.signal(signal.SIGTERM, before)
 
-    def _listen(self) -> Any:
-        """Take SIGTERM as a word: torchrun sends it when another process is gone, a cluster when time is up."""
-        if threading.current_thread() is not threading.main_thread():
-            return None
-
-        def end(number: int, frame: FrameType | None) -> None:
-            self._asked = True
-            if not self._over:
-                raise Ended
-
-        return signal.signal(signal.SIGTERM, end)
-
-    def _fail(self, error: Exception) -> None:
-        """Say whose an error is; return where this process is the one to raise it."""
-        if self.rank:
-            time.sleep(HEAD_START)
-        who = f"process {self.rank} of {self.size}"
-        told = self._claim(f"{type(error).__name__}: {error}")
-        if told is not None:
-            self._fall_silent(told)
-        if isinstance(error, CompatkitError):
-            error.args = (f"{error} (In {who}.)", *error.args[1:])
-        else:
-            error.add_note(f"Raised in {who}.")
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGTERM: torchrun sends it when another process is gone, a cluster when time is up."""
+        self._asked = True
+        if not self._over:
+            raise Ended
 
     def _give_up(self, error: Lost | Ended) -> NoReturn:
-        """Raise the one error of a run that another process ended."""
+        """Raise the error of a run that another process ended."""
         gone = self._gone()
         if gone:
             what = f"{gone} is gone: killed, or out of memory"
         elif isinstance(error, Ended):
-            what = f"process {self.rank} of {self.size} was asked to end (SIGTERM)"
+            what = f"{self._own} was asked to end (SIGTERM)"
         else:
             what = f"another process than {self.rank} of {self.size} is gone or does not answer ({error})"
-        told = self._claim(what)
-        if told is not None:
-            self._fall_silent(told)
-        raise TrainingError(f"The run cannot go on: {what}. {self._remedy()}") from None
+        self._claim(what)
+        remedy = "Start it again; a run that keeps a checkpoint goes on from there."
+        if self.checkpoint is not None and (path := Path(self.checkpoint)).exists():
+            remedy = f"Start it again: it goes on from the checkpoint {path}."
+        raise TrainingError(f"The run cannot go on: {what}. {remedy}") from None
 
-    def _claim(self, message: str) -> str | None:
-        """Leave the word of this process; return another's, where that was first."""
+    def _claim(self, message: str) -> None:
+        """Record the failure of this process; if another was first, wait to be ended, then raise its error."""
         own = json.dumps([self.rank, message])
         try:
             held = self.store.compare_set(_KEY, "", own).decode()
-        except RuntimeError:  # the store went with process 0: whoever is left speaks
-            return None
-        rank, told = json.loads(held)
-        return None if held == own else f"process {rank} of {self.size} failed first: {told}"
-
-    def _fall_silent(self, told: str) -> NoReturn:
-        """Wait to be ended, unless that was asked already; without torchrun raise what the other said."""
+        except RuntimeError:  # the store went with process 0: any process that is left reports
+            return
+        if held == own:
+            return
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if self._asked:
                 os.kill(os.getpid(), signal.SIGTERM)
         if "TORCHELASTIC_RUN_ID" in os.environ:
             time.sleep(GRACE)
-        raise TrainingError(f"The run cannot go on: {told}") from None
+        rank, reason = json.loads(held)
+        raise TrainingError(
+            f"The run cannot go on: process {rank} of {self.size} failed first: {reason}"
+        ) from None
 
     def _gone(self) -> str:
-        """Name the processes of this machine that are no more."""
+        """Name the processes of this machine that have ended."""
         time.sleep(HEAD_START)  # a process that is ending is not gone yet
         names = [
             f"process {rank} of {self.size} (id {number})"
@@ -157,12 +151,6 @@ class Failures:
         ]
         return " and ".join(names)
 
-    def _remedy(self) -> str:
-        path = None if self.checkpoint is None else Path(self.checkpoint)
-        if path is not None and path.exists():
-            return f"Start it again: it goes on from the checkpoint {path}."
-        return "Start it again; a run that keeps a checkpoint goes on from there."
-
 
 def _dead(number: int) -> bool:
     """Return whether a process of this machine has ended, waited for or not."""
@@ -170,4 +158,4 @@ def _dead(number: int) -> bool:
         state = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
         return state.rpartition(")")[2].split()[0] in "ZX"
     except OSError:
-        return Path("/proc/self").exists()  # elsewhere than on Linux nobody knows
+        return Path("/proc/self").exists()  # only Linux can tell

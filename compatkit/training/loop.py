@@ -1,4 +1,4 @@
-"""The loop itself: one step of one task, with hooks resolved before it starts and no host synchronisation."""
+"""The training loop: one step of one task, with hooks resolved before the first and no host synchronisation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compatkit.errors import UsageError
 from compatkit.plugins import RunPlugins
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.execution import EAGER, Captured, Execution
-from compatkit.training.optim import Averages, Schedule, set_lr
+from compatkit.training.optim import Averages, Schedule, make_optimiser, set_lr
 from compatkit.training.randomness import reseed
 from compatkit.training.reach import check_reach
 from compatkit.training.replicas import GradientAllReduce, even_statistics
@@ -26,72 +26,60 @@ from compatkit.training.task_loop import NETWORK, TaskLoop
 
 
 def _unwatched(part: str) -> None:
-    """Let a part of a step pass."""
+    """Do nothing when a part of a step is done."""
 
 
 @attrs.define(eq=False)
 class Loop:
-    """Takes steps; owns the optimisers, one a network and one a shared module.
+    """The loop of a run whose owners are complete; it takes steps, and has one optimiser a network and shared module.
 
     Attributes:
-        decay: Of the settings, how the learning rate moves.
+        world: The processes that take these steps.
         optimisers: ``network/<task>`` moves extractor and head together; shared modules have one each, by owner.
         task_loops: By task, what its steps need, resolved before the first.
         trainable: All parameters that some optimiser moves.
         averages: Moving averages of everything that is trained, or None.
-        world: The processes that take these steps.
-        all_reduce: Means of gradients over them; None for one.
+        all_reduce: Means of gradients over several processes; None for one.
         execution: Whether steps are compiled or captured.
         mark: Called with a part of a step when it is done; for a profile.
+
+    Raises:
+        DataError: There are fewer images than in a batch.
+        UsageError: Nothing that a task's steps could move is left to move; one pass for all views was asked for, and an
+            extractor would mix them; or a layer cannot be recorded.
     """
 
     settings: Settings
-    decay: Schedule
     setup: SetUp
     plugins: RunPlugins
-    optimisers: dict[str, torch.optim.Optimizer]
-    task_loops: dict[str, TaskLoop]
-    trainable: tuple[Tensor, ...]
-    averages: Averages | None = None
     world: World = ALONE
-    all_reduce: GradientAllReduce | None = None
-    execution: Execution = EAGER
-    mark: Callable[[str], None] = _unwatched
-    _rate: float = -1.0
+    optimisers: dict[str, torch.optim.Optimizer] = attrs.field(init=False)
+    task_loops: dict[str, TaskLoop] = attrs.field(init=False)
+    trainable: tuple[Tensor, ...] = attrs.field(init=False)
+    averages: Averages | None = attrs.field(default=None, init=False)
+    all_reduce: GradientAllReduce | None = attrs.field(default=None, init=False)
+    execution: Execution = attrs.field(default=EAGER, init=False)
+    mark: Callable[[str], None] = attrs.field(default=_unwatched, init=False)
+    _schedule: Schedule = attrs.field(init=False)
+    _rate: float = attrs.field(default=-1.0, init=False)
 
-    @classmethod
-    def create(cls, settings: Settings, setup: SetUp, plugins: RunPlugins, world: World = ALONE) -> Loop:
-        """Make the loop of a run whose owners are complete.
-
-        Raises:
-            DataError: There are fewer images than in a batch.
-            UsageError: Nothing that a task's steps could move is left to move; one pass for all views was asked for,
-                and an extractor would mix them; or a layer cannot be recorded.
-        """
-        owned = _trainable(setup)
-        optimisers = {name: settings.optimisation.make(each) for name, each in owned.items() if each}
-        task_loops = {
-            name: TaskLoop.of(settings, setup, plugins, world, state, optimisers)
+    def __attrs_post_init__(self) -> None:
+        settings, setup, owned = self.settings, self.setup, _trainable(self.setup)
+        self._schedule = settings.decay
+        rule = settings.optimiser, settings.lr, settings.momentum, settings.weight_decay
+        self.optimisers = {name: make_optimiser(each, *rule) for name, each in owned.items() if each}
+        self.trainable = tuple(one for each in owned.values() for one in each)
+        self.task_loops = {
+            name: TaskLoop.of(settings, setup, self.plugins, self.world, state, self.optimisers)
             for name, state in setup.tasks.items()
         }
-        averages = None
         if settings.ema is not None:
-            averages = Averages.of(settings.ema, settings.ema_warmup, setup.owners, setup.tasks)
-        return cls(
-            settings,
-            settings.decay,
-            setup,
-            plugins,
-            optimisers,
-            task_loops,
-            tuple(one for each in owned.values() for one in each),
-            averages,
-            world,
-            GradientAllReduce(setup.owners, setup.tasks, world) if world.size > 1 else None,
-        )
+            self.averages = Averages.of(settings.ema, settings.ema_warmup, setup.owners, setup.tasks)
+        if self.world.size > 1:
+            self.all_reduce = GradientAllReduce(setup.owners, setup.tasks, self.world)
 
     def train_mode(self) -> None:
-        """Put all modules into the mode they train in; frozen heads with stored statistics stay in eval."""
+        """Put all modules into train mode; frozen heads with stored statistics stay in eval mode."""
         for module in self.setup.owners.values():
             module.train()
         for head in self.setup.auxiliary.values():
@@ -99,7 +87,7 @@ class Loop:
                 head.module.train(head.statistics == "batch")
 
     def go_on_from(self, number: int) -> None:
-        """Get every task's images ready for a step that another run would take.
+        """Prepare every task's images for the step at which a resumed run goes on.
 
         Raises:
             TrainingError: A loader cannot be repeated up to there.
@@ -109,9 +97,9 @@ class Loop:
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """Give modules and optimisers back what they held, bit by bit and in the same memory, and drop all gradients.
+        """Restore modules and optimisers afterwards, bit by bit and in the same memory, and drop all gradients.
 
-        Moments that were made meanwhile stay, as zeros: what an optimiser begins with.
+        Moments that were made meanwhile stay, as zeros, with which an optimiser begins.
         """
         kept = [
             (value, value.detach().clone())
@@ -135,7 +123,7 @@ class Loop:
                 yield from (value for value in state.values() if isinstance(value, Tensor))
 
     def weights(self) -> dict[str, Tensor]:
-        """Return everything that is trained, and its averages, by name; the tensors themselves."""
+        """Return all trained modules' tensors and their averages by name; the tensors themselves, not copies."""
         found = {
             f"module/{owner}/{name}": value
             for owner, module in self.setup.owners.items()
@@ -151,26 +139,28 @@ class Loop:
         even_statistics(self.world, self.setup.owners, self.averages)
 
     def close(self) -> None:
-        """Give back what fetches images; no step follows."""
+        """Close the sources of images and stop recording layers; no step follows."""
         for task_loop in self.task_loops.values():
             task_loop.source.close()
+        for recorder in self.setup.recorders.values():
+            recorder.close()
 
     def set_execution(self, execution: Execution) -> None:
-        """Execute steps otherwise from now on."""
+        """Execute steps in another way from now on."""
         self.execution = execution
         for task_loop in self.task_loops.values():
             task_loop.span, task_loop.captured = range(0), None
 
     @property
     def captures(self) -> bool:
-        """Whether steps are replayed as CUDA graphs; those of several processes that go on from one's are not."""
+        """Whether steps are replayed as CUDA graphs; several processes that resume a captured run do not."""
         return self.execution.captures and self.all_reduce is None
 
     def step(self, task: TaskState, number: int, reports: bool = False) -> StepResult:
         """Take one step of one task; ``reports`` as in ``Step``.
 
         Returns:
-            What it measured, still on the device.
+            Losses and predictions, still on the device.
         """
         task_loop = self.task_loops[task.name]
         step, result = self.work(task_loop, number, reports)
@@ -187,7 +177,7 @@ class Loop:
         return result
 
     def work(self, task_loop: TaskLoop, number: int, reports: bool = False) -> tuple[Step, StepResult]:
-        """Do all of a step but what follows it; return its last piece, and what it measured."""
+        """Take a step without the hooks that follow it; return its last micro-batch, and the result."""
         if number not in task_loop.span:
             task_loop.resolve(number, compiles=self.execution.compiles)
         steps = self.prepare(task_loop, number)
@@ -201,7 +191,7 @@ class Loop:
         return steps[-1], task_loop.captured.replay(steps)
 
     def prepare(self, task_loop: TaskLoop, number: int) -> list[Step]:
-        """Return the pieces of a step with their batches, as the plugins of the task want them."""
+        """Return the micro-batches of a step, with the views of the task's plugins applied."""
         self.mark("rest")
         whole = self.begin(task_loop, number)
         self.mark("data")
@@ -219,25 +209,25 @@ class Loop:
         return steps
 
     def begin(self, task_loop: TaskLoop, number: int) -> Step:
-        """Return a step with its whole batch, which no plugin has seen."""
+        """Return a step with its whole batch, before any plugin changes it."""
         batch = task_loop.source.batch(number)
         if not task_loop.task.supervised:
             batch = attrs.evolve(batch, labels=torch.full_like(batch.labels, NO_LABEL))
         return Step(self.setup.seed, task_loop.task, number, batch, self.setup.precision)
 
     def view(self, task_loop: TaskLoop, step: Step) -> None:
-        """Let plugins put another batch in the place of a step's."""
+        """Let plugins replace the batch of a step."""
         for call, stream in task_loop.views:
             if stream is not None:
                 reseed(self.setup.precision.device, stream.at(_turn(task_loop, step)))
             step.batch = call(step, step.batch)
 
     def train_step(self, task_loop: TaskLoop, steps: Sequence[Step]) -> StepResult:
-        """Go forward, backward, and move this task's network and every shared module; what a CUDA graph can hold.
+        """Go forward and backward, and update this task's network and every shared module; a CUDA graph can hold it.
 
         Args:
             task_loop: Of the task.
-            steps: The pieces of one step.
+            steps: The micro-batches of one step.
         """
         if len(steps) == 1:
             result = self.gradients(task_loop, steps[0])
@@ -260,8 +250,8 @@ class Loop:
         return result
 
     def gradients(self, task_loop: TaskLoop, step: Step) -> StepResult:
-        """Add the gradients of a step, or of a piece of one, to what is there."""
-        # A captured step cannot seed; what draws random numbers is not captured (execution.py).
+        """Accumulate the gradients of a step, or of a micro-batch."""
+        # A captured step cannot seed; steps that draw random numbers are not captured (selection.py).
         seeds: Sequence[int] = ()
         if not self.captures:
             turn = _turn(task_loop, step)
@@ -282,7 +272,7 @@ class Loop:
                 f"In step {step.number} task {task_loop.task.name!r} has a loss without any gradient: {why}",
                 subject=task_loop.task.name,
             )
-        # A module that joins later is found in the next of steps 1, 2, 4, 8, ...
+        # A module that is used later only is found in the next of steps 1, 2, 4, 8, ...
         if not task_loop.followed or (self.plugins.members and step.number & (step.number - 1) == 0):
             parts = [part for one in self.setup.tasks.values() for part in (one.extractor, one.head)]
             trained = [*self.trainable, *(one for part in parts for one in part.parameters())]
@@ -301,10 +291,10 @@ class Loop:
 
     def rate(self, number: int) -> float:
         """Return the learning rate of a step."""
-        return self.settings.lr * self.decay.at(number, self.settings.steps)
+        return self.settings.lr * self._schedule.at(number, self.settings.steps)
 
     def set_lr(self, number: int, optimisers: Iterable[torch.optim.Optimizer]) -> None:
-        """Give optimisers the learning rate of a step, where it is another than that of the step before."""
+        """Set the learning rate of a step, where it differs from that of the step before."""
         rate = self.rate(number)
         if rate != self._rate:
             self._rate = rate
@@ -323,5 +313,5 @@ def _trainable(setup: SetUp) -> dict[str, list[Tensor]]:
 
 
 def _turn(task_loop: TaskLoop, step: Step) -> int:
-    """Return the place of a piece among all pieces of its task: what its random numbers are drawn by."""
+    """Return the number of a micro-batch among all of its task, from which its random numbers follow."""
     return step.number * task_loop.accumulation_steps + step.piece

@@ -53,40 +53,26 @@ class Schedule:
 Kind = Literal["adam", "sgd"]
 
 
-@attrs.frozen
-class Optimisation:
-    """Which optimiser, and how fast.
+def make_optimiser(
+    parameters: list[Tensor], kind: Kind, lr: float, momentum: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """Return the optimiser of one network, or of one shared module.
 
-    Attributes:
+    On a GPU the learning rate is a tensor there, which a captured step reads anew at every replay.
+
+    Args:
+        parameters: To be trained, all on one device.
         kind: ``"adam"`` or ``"sgd"``.
         lr: Initial learning rate.
         momentum: Of SGD.
         weight_decay: L2 penalty, added to the gradient as in the papers (not decoupled).
     """
-
-    kind: Kind = "adam"
-    lr: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 1e-7
-
-    def make(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        """Return the optimiser of one network, or of one shared module.
-
-        On a GPU the learning rate is a tensor there, which a captured step reads anew at every replay.
-        """
-        device = parameters[0].device
-        lr = torch.tensor(self.lr, device=device) if device.type == "cuda" else self.lr
-        if self.kind == "adam":
-            return torch.optim.Adam(
-                parameters,
-                lr=lr,
-                weight_decay=self.weight_decay,
-                fused=True,
-                capturable=device.type == "cuda",
-            )
-        return torch.optim.SGD(
-            parameters, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True
-        )
+    device = parameters[0].device
+    on_gpu = device.type == "cuda"
+    rate = torch.tensor(lr, device=device) if on_gpu else lr
+    if kind == "adam":
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=weight_decay, fused=True, capturable=on_gpu)
+    return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True)
 
 
 def set_lr(optimiser: torch.optim.Optimizer, rate: float) -> None:

@@ -1,6 +1,6 @@
-"""Prepare a run: settings checked, networks built, plugins set up, the loop made, the plan written down.
+"""Prepare a run: check settings, build networks, set up plugins, make the loop, write the plan.
 
-Training, explaining, profiling and sweeps all begin here, so that what one of them says holds for the others.
+Training, explaining, profiling and sweeps all begin here, so that what one of them reports holds for the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from compatkit.errors import DataError, UsageError
 from compatkit.plugins import RunPlugins, Use
 from compatkit.training import checkpoints
 from compatkit.training.distributed import World, spread
-from compatkit.training.fit import Fit, anchor
+from compatkit.training.execution import Execution
+from compatkit.training.fit import Fit
 from compatkit.training.loop import Loop
 from compatkit.training.manifest import describe
 from compatkit.training.networks import parameters_digest, prepare_task, redraw
@@ -37,27 +38,17 @@ from compatkit.training.state import AuxiliaryHead, ReleasedExtractor, TaskState
 from compatkit.training.task import Task
 
 
-def check_classes(task: Task) -> None:
-    """Refuse training images that are all of one class.
-
-    Raises:
-        DataError: There is nothing to tell apart.
-    """
-    if task.loader is None:  # else nobody knows what comes
-        _several(task, task.data.train, "training images")
-
-
 def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[list[Task], dict[str, Split]]:
-    """Return the tasks with a share of their training images taken out, and what was taken, by task.
+    """Return the tasks without a share of their training images, and the images held out, by task.
 
     Args:
-        tasks: As they were given; none is changed.
+        tasks: None of them is changed.
         share: Of the images of each class, rounded, at least one of each class that has two; None takes none.
         seed: Of the run.
 
     Raises:
-        UsageError: A task has a loader, which gives what it likes.
-        DataError: What would be held out is no images, or of one class only.
+        UsageError: A task has a loader, from which nothing can be held out.
+        DataError: The images held out would be none, or of one class only.
     """
     if share is None:
         return list(tasks), {}
@@ -79,7 +70,7 @@ def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[lis
             )
         rest = np.setdiff1d(np.arange(len(data.train)), out)
         held[task.name] = data.train.take(out)
-        _several(task, held[task.name], f"images held out by validation={share}")
+        _check_classes(task, held[task.name], f"images held out by validation={share}")
         kept.append(attrs.evolve(task, data=attrs.evolve(data, train=data.train.take(rest))))
     return kept, held
 
@@ -95,7 +86,7 @@ def _positions(split: Split, share: float, seed: int, task: str) -> np.ndarray:
     return np.sort(np.concatenate(chosen))
 
 
-def _several(task: Task, split: Split, what: str) -> None:
+def _check_classes(task: Task, split: Split, what: str) -> None:
     there = [name for name, count in zip(split.classes, split.counts, strict=True) if count]
     if len(there) < 2:
         raise DataError(
@@ -110,7 +101,7 @@ Frozen = Fit | Mapping[str, AuxiliaryHead | ReleasedExtractor] | None
 
 @attrs.frozen(eq=False)
 class FitRequest:
-    """What a run is asked for; ``Trainer.fit`` says what each part means."""
+    """The arguments of ``Trainer.fit``, which documents them, with its settings."""
 
     settings: Settings
     tasks: Sequence[Task]
@@ -126,7 +117,7 @@ class PreparedRun:
 
     Attributes:
         manifest: Everything that decides the result, as JSON values; the same for the same run.
-        held: Images that no step sees, by task.
+        held: Images held out of training, by task.
     """
 
     loop: Loop
@@ -135,38 +126,15 @@ class PreparedRun:
 
     @property
     def plan(self) -> str:
-        """Digest of the manifest: the checkpoint of another is refused."""
+        """Digest of the manifest; a checkpoint with another digest is refused."""
         return digest(dumps(self.manifest))
-
-    def finished(
-        self,
-        facts: Mapping[str, Any],
-        history: list[dict[str, Any]],
-        evaluations: list[dict[str, Any]] | None = None,
-    ) -> Fit:
-        """Return what the run leaves behind, its last step taken: plugins finish, and parts are told their anchors.
-
-        Args:
-            facts: The manifest, with what came out besides.
-            history: Rows of losses.
-            evaluations: Rows of what was measured meanwhile.
-        """
-        setup = self.loop.setup
-        for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
-            module.eval()
-        for bound in self.loop.plugins.finish:
-            reseed(setup.precision.device, seed_of(setup.seed, "finish", bound.instance))
-            bound.call(setup)
-        anchor(setup.tasks, setup.auxiliary)
-        averages = self.loop.averages.kept if self.loop.averages is not None else None
-        return Fit(setup.tasks, setup.auxiliary, facts, history, self.plan, evaluations or [], averages)
 
 
 @contextmanager
 def prepare(request: FitRequest) -> Iterator[PreparedRun]:
-    """Build everything of a run and take no step; what cannot be trained is refused here.
+    """Build everything of a run without taking a step; tasks that cannot be trained are refused here.
 
-    Inside, torch's generators and settings are the run's; on leaving, they are as before.
+    Inside, torch's generators and settings are those of the run; on leaving, they are restored.
 
     Raises:
         CompatkitError: See ``Trainer.fit``.
@@ -183,9 +151,10 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
             normalising = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
             with (
                 sync_batchnorm(normalising, world, on=settings.synchronise_statistics),
-                _recorded(setup),
-                closing(_loop(settings, setup, plugins, world)) as loop,
+                closing(Loop(settings, setup, plugins, world)) as loop,
             ):
+                loop.train_mode()
+                loop.set_execution(_execution(loop))
                 manifest = describe(loop)
                 kept = settings.checkpoint_every if settings.checkpoint is not None else None
                 world.check_same(
@@ -197,7 +166,7 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
 
 
 def _check(request: FitRequest, world: World) -> None:
-    """Refuse what can be known to fail before anything is built."""
+    """Raise for what would certainly fail, before anything is built."""
     settings, tasks = request.settings, request.tasks
     if request.frozen_statistics not in get_args(Statistics):
         raise UsageError(f"frozen_statistics expects 'stored' or 'batch', got {request.frozen_statistics!r}.")
@@ -210,8 +179,8 @@ def _check(request: FitRequest, world: World) -> None:
     if len(set(names)) != len(names):
         raise UsageError(f"Task names must differ, got {names}.")
     for task in tasks:
-        if task.supervised:
-            check_classes(task)
+        if task.supervised and task.loader is None:
+            _check_classes(task, task.data.train, "training images")
         lacks = "labels" if not task.supervised else "head of its own" if not task.own_head else None
         if lacks and (settings.validation is not None or settings.evaluate_every is not None):
             raise UsageError(
@@ -261,7 +230,7 @@ def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> S
 
 
 def _check_used(setup: SetUp, held: Iterable[str]) -> None:
-    """Refuse released parts that no regularizer of the run has asked for."""
+    """Raise if no regularizer of the run uses a released part."""
     for name in held:
         if name not in setup.auxiliary:
             raise UsageError(
@@ -276,27 +245,14 @@ def _check_used(setup: SetUp, held: Iterable[str]) -> None:
         )
 
 
-@contextmanager
-def _recorded(setup: SetUp) -> Iterator[None]:
-    """Leave no trace in modules of what was recorded of them."""
-    try:
-        yield
-    finally:
-        for one in setup.recorders.values():
-            one.close()
-
-
-def _loop(settings: Settings, setup: SetUp, plugins: RunPlugins, world: World) -> Loop:
-    """Return the loop, which executes steps as the checkpoint says, or as selected now."""
-    loop = Loop.create(settings, setup, plugins, world)
-    loop.train_mode()
-    data = checkpoints.read(Path(settings.checkpoint) if settings.checkpoint is not None else None, world)
-    kept = checkpoints.execution(data) if data is not None else None
-    if settings.execution == "auto" and kept is not None:
-        loop.set_execution(kept)
-    else:
-        loop.set_execution(select_execution(loop))
-    return loop
+def _execution(loop: Loop) -> Execution:
+    """Return how steps are executed: as the run of the checkpoint does, or as selected now."""
+    settings = loop.settings
+    if settings.execution == "auto" and settings.checkpoint is not None:
+        data = checkpoints.read(Path(settings.checkpoint), loop.world)
+        if data is not None and (kept := checkpoints.execution(data)) is not None:
+            return kept
+    return select_execution(loop)
 
 
 def _frozen(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -> AuxiliaryHead:

@@ -1,4 +1,4 @@
-"""From the first step to the last: rows of losses, checkpoints, evaluations, signals, and when a run ends early."""
+"""Run the training loop to its end: rows of losses, checkpoints, evaluations, signals, early stopping."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ import attrs
 from compatkit.errors import EnvironmentFailure, TrainingError
 from compatkit.training import checkpoints
 from compatkit.training.evaluating import Evaluator, Stopper
-from compatkit.training.fit import Fit
+from compatkit.training.fit import Fit, anchor
 from compatkit.training.loop import Loop
 from compatkit.training.loss_history import LossHistory
 from compatkit.training.memory import does_not_fit, ran_out
 from compatkit.training.prepare import PreparedRun
 from compatkit.training.pretraining import Pretrained, pretrain
 from compatkit.training.progress import Bar, Scalars
+from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.replicas import check_replicas
 
 SHARE = 0.05
-"""Of a run's time that checkpoints by time may take."""
+"""Share of a run's time that checkpoints written by the clock may take."""
 
 
 def run(prepared: PreparedRun) -> Fit:
-    """Take all steps of a prepared run, and return what it leaves behind.
+    """Take all steps of a prepared run, and return the trained parts.
 
     Raises:
         CompatkitError: See ``Trainer.fit``.
     """
-    made, loop, settings = Run.of(prepared), prepared.loop, prepared.loop.settings
-    tasks, first = loop.setup.tasks, loop.world.first
+    made, loop, settings, setup = Run.of(prepared), prepared.loop, prepared.loop.settings, prepared.loop.setup
+    first = loop.world.first
     done, shown = made.resume(), first and settings.progress
     made.pretrain(shown)
     with ExitStack() as stack:
@@ -44,22 +45,30 @@ def run(prepared: PreparedRun) -> Fit:
         scalars = None
         if settings.scalars is not None and first:
             scalars = stack.enter_context(closing(Scalars.open(settings.scalars, done, settings.batch_size)))
-        images = settings.batch_size * len(tasks)
-        bar = stack.enter_context(Bar(shown, " + ".join(tasks), settings.steps, done, images))
+        title, images = " + ".join(setup.tasks), settings.batch_size * len(setup.tasks)
+        bar = stack.enter_context(Bar(shown, title, settings.steps, done, images))
         made.to_the_end(done, bar, scalars, held)
-    return prepared.finished(made.facts(), made.history.rows, made.evaluations)
+    for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
+        module.eval()
+    for bound in loop.plugins.finish:
+        reseed(setup.precision.device, seed_of(setup.seed, "finish", bound.instance))
+        bound.call(setup)
+    anchor(setup.tasks, setup.auxiliary)
+    averages = loop.averages.kept if loop.averages is not None else None
+    facts, rows = made.facts(), made.history.rows
+    return Fit(setup.tasks, setup.auxiliary, facts, rows, prepared.plan, made.evaluations, averages)
 
 
 @attrs.define(eq=False)
 class Run:
-    """A run on its way through its steps, and what watches it.
+    """The state of a run between its steps, with its checkpoints, evaluations and early stopping.
 
     Attributes:
-        manifest: Of the run; a checkpoint of another one is refused.
-        steps: Of each task; where the run ended, after ``to_the_end``.
-        checkpoint: Where the state is kept, in between, at the end, and when the run is interrupted.
-        evaluations: Rows of what was measured meanwhile.
-        pretrained: What plugins said that trained before the first step; None where none did.
+        manifest: Of the run; a checkpoint with another manifest is refused.
+        steps: Of each task; after ``to_the_end``, the step at which the run ended.
+        checkpoint: File of the state, written during the run, at its end, and when it is interrupted.
+        evaluations: Rows of figures measured during training.
+        pretrained: What plugins reported that trained before the first step; None where none did.
     """
 
     loop: Loop
@@ -78,7 +87,7 @@ class Run:
 
     @classmethod
     def of(cls, prepared: PreparedRun) -> Run:
-        """Return a prepared run at its first step."""
+        """Return a prepared run before its first step."""
         loop, settings = prepared.loop, prepared.loop.settings
         path = Path(settings.checkpoint) if settings.checkpoint is not None else None
         made = cls(loop, prepared.manifest, settings.steps, LossHistory(loop.world), path)
@@ -92,7 +101,7 @@ class Run:
         return made
 
     def resume(self) -> int:
-        """Take back the checkpoint, where there is one; return the steps that are done."""
+        """Restore the checkpoint if there is one; return the steps that are done."""
         data = checkpoints.read(self.checkpoint, self.loop.world)
         if self.checkpoint is None or data is None:
             return 0
@@ -107,7 +116,7 @@ class Run:
         return state.step
 
     def pretrain(self, shown: bool) -> None:
-        """Let plugins train before the first step, unless the checkpoint holds what came of it; keep that."""
+        """Let plugins train before the first step, unless the checkpoint holds the result; save it."""
         if self.pretrained is None and self._kept is None:
             self.pretrained = pretrain(self.loop, shown)
             if self.pretrained is not None:
@@ -116,13 +125,13 @@ class Run:
     def to_the_end(
         self, start: int, bar: Bar, scalars: Scalars | None = None, held: Interruption | None = None
     ) -> None:
-        """Take the steps from ``start``; afterwards modules are in eval mode.
+        """Take the steps from ``start`` on.
 
         Args:
             start: Steps that are done.
             bar: Shows where the run is.
             scalars: Files to write rows into.
-            held: Signals that end the run once its state is kept; it then has fewer steps.
+            held: Signals that end the run once its state is saved.
 
         Raises:
             TrainingError: A loss or a weight is not finite.
@@ -153,9 +162,6 @@ class Run:
         self.steps = done
         if self.stopper is not None:
             self.stopper.restore(self.loop.weights())
-        setup = self.loop.setup
-        for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
-            module.eval()
 
     def facts(self) -> dict[str, Any]:
         """Return the run's manifest, and where early stopping ended it."""
@@ -212,10 +218,10 @@ class Run:
             self._scalars.evaluations(rows, time.perf_counter() - began)
 
     def _due(self, done: int, row: bool) -> bool:
-        """Tell whether a checkpoint is due after ``done`` steps: by their count, or by the time since the last one.
+        """Return whether a checkpoint is due after ``done`` steps: by their count, or by the time since the last one.
 
-        Several processes keep theirs at rows of the history, where they have the same statistics, and go by the clock
-        of the first.
+        Several processes save at rows of the history only, where they have the same statistics, by the clock of the
+        first.
         """
         settings, waited = self.loop.settings, time.monotonic() - self._saved
         limit = settings.checkpoint_seconds
@@ -236,7 +242,7 @@ class Run:
             self._scalars.losses(rows, self.loop.rate(done - 1))
 
     def _shown(self) -> dict[str, dict[str, float]]:
-        """Return the last losses of each task, and what was measured last: of the averages where there are any."""
+        """Return the last losses of each task and its last evaluation, of the averages where there are any."""
         shown = self.history.latest()
         for row in self.evaluations[-2 * len(shown) :]:
             figures = {f"{row['on']} {name}": row[name] for name in ("loss", "accuracy")}
@@ -269,7 +275,7 @@ class Run:
             self._scalars.flush()
 
     def _with_checkpoint(self, error: TrainingError) -> TrainingError:
-        """Say in an error what is left of the run."""
+        """Add to an error which checkpoint of the run is left."""
         if self._kept is None:
             return error
         return TrainingError(
@@ -279,17 +285,17 @@ class Run:
 
 
 DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-"""The signals that are held back, and who must have them."""
+"""The signals that are held back, with their default handlers; others are left alone."""
 
 
 @attrs.define(eq=False)
 class Interruption:
-    """Holds signals back inside a ``with``, at whose end they act; a second one acts at once.
+    """Defers signals to the end of a ``with`` block; a second one acts at once.
 
     Attributes:
-        on: Whether it does anything; it never does outside the main thread.
-        came: The signal that came, or None.
-        message: Of the KeyboardInterrupt that Ctrl-C then is.
+        on: Whether to defer signals; it is never done outside the main thread.
+        came: The signal received, or None.
+        message: Of the KeyboardInterrupt that Ctrl-C then raises.
     """
 
     on: bool
@@ -309,11 +315,11 @@ class Interruption:
     ) -> None:
         """End the program as the signal would have, with exit status 130 or 143.
 
-        An error counts as what came of the signal: Ctrl-C ends the processes of a loader too.
+        An error inside counts as a consequence of the signal: Ctrl-C ends the worker processes of a loader too.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C came.
-            SystemExit: SIGTERM came.
+            KeyboardInterrupt: After Ctrl-C.
+            SystemExit: After SIGTERM.
         """
         self._give_back()
         if self.came is None or not (kind is None or issubclass(kind, Exception)):

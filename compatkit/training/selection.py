@@ -1,11 +1,11 @@
-"""Select how the steps of a run are executed: what prevents a mode, whether it computes the same, which is fastest."""
+"""Select how the steps of a run are executed: which modes are possible, compute the same, and are fastest."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import count
+from itertools import count, islice
 
 import torch
 from torch import Tensor
@@ -15,23 +15,24 @@ from compatkit.training.loop import Loop
 from compatkit.training.memory import let_go, ran_out
 from compatkit.training.objective import Compiled, Outcome
 from compatkit.training.randomness import reseed, states
+from compatkit.training.step import Step
 from compatkit.training.task_loop import TaskLoop
 
 TOLERANCE = {"float32": 1e-4, "bf16": 5e-2}
 """Largest norm of a difference of all gradients, as a share of their norm."""
 STEPS = 20
-"""Of each task, timed after as many that warm up."""
+"""Steps of each task that a trial times, after as many to warm up."""
 WORTH = 0.97
-"""A mode that takes more than this share of a simpler one's time is not worth it."""
+"""A mode must take less than this share of a simpler mode's time to be chosen."""
 SHORT = 60
-"""Seconds; what takes less as it is, compiles nothing."""
+"""Seconds; a run that takes less is not compiled."""
 
 
 def select_execution(loop: Loop) -> Execution:
-    """Return how a run is executed: what was asked for, where nothing prevents it; else the most that is left.
+    """Return how a run is executed: as asked for, or the part of it that nothing prevents.
 
-    No hook is called that does more than it returns, and nothing of the run changes. ``"auto"`` tries and measures on a
-    GPU; where trying runs out of memory, steps stay eager.
+    Only hooks without side effects are called, and the run does not change. ``"auto"`` times the modes on a GPU; where
+    a trial runs out of memory, steps stay eager.
 
     Args:
         loop: Before its first step.
@@ -69,98 +70,85 @@ def _select(loop: Loop, asked: Asked) -> Execution:
 
 
 def possible(loop: Loop, mode: Mode) -> Execution:
-    """Return ``mode``, or what is left of it, with what prevents the rest."""
+    """Return ``mode``, or the part of it that nothing prevents, with the reason why not the rest."""
     wanted = Execution(mode, "asked for")
-    hindrances: list[str] = []
-    compiles = wanted.compiles
-    if compiles and (found := "; ".join(compile_blockers(loop))):
+    blockers: list[str] = []
+    compiles, captures = wanted.compiles, wanted.captures
+    if compiles and (found := compile_blocker(loop)):
         compiles = False
-        hindrances.append(found)
-    captures = wanted.captures
-    if captures and (found := "; ".join(capture_blockers(loop, compiles=compiles))):
+        blockers.append(found)
+    if captures and (found := capture_blocker(loop, compiles=compiles)):
         captures = False
-        hindrances.append(found)
-    left: Mode = "eager"
-    for one in MODES:
-        tried = Execution(one, "")
-        if (tried.compiles, tried.captures) == (compiles, captures):
-            left = one
-    return wanted if left == mode else Execution(left, f"{mode} was asked for, but {'; '.join(hindrances)}")
+        blockers.append(found)
+    if not blockers:
+        return wanted
+    left: Mode = "compile" if compiles else "graph" if captures else "eager"
+    return Execution(left, f"{mode} was asked for, but {'; '.join(blockers)}")
 
 
-def compile_blockers(loop: Loop) -> Iterator[str]:
-    """Yield what prevents that losses are compiled, with the plugin that does.
+def compile_blocker(loop: Loop) -> str | None:
+    """Return why losses cannot be compiled, with the plugin that prevents it; None where they can.
 
-    Runs one forward and backward pass of each task as it is and compiled, and leaves the run as it was.
+    Runs one forward and backward pass of each task eagerly and compiled, and leaves the run as it was.
     """
-    of_losses, of_views = loop.plugins.losses, loop.plugins.further_views
-    for hook, bound in (
-        *(("losses", one) for one in of_losses),
-        *(("further_views", one) for one in of_views),
-    ):
-        if bound.effect != "pure":
-            yield (
-                f"compatkit_{hook} of the plugin {bound.instance!r} has the effect {bound.effect!r}; declare "
-                "@effect('pure') if it takes tensors, gives tensors and does nothing else"
-            )
-            return
+    for hook in ("losses", "further_views"):
+        for bound in getattr(loop.plugins, hook):
+            if bound.effect != "pure":
+                return (
+                    f"compatkit_{hook} of the plugin {bound.instance!r} has the effect {bound.effect!r}; declare "
+                    "@effect('pure') if it takes tensors, gives tensors and does nothing else"
+                )
     for instance, balanced in loop.setup.gradients.items():
         if balanced:
-            yield f"the plugin {instance!r} balances its gradient against the task's in every step"
-            return
+            return f"the plugin {instance!r} balances its gradient against the task's in every step"
     for task_loop in loop.task_loops.values():
         if draws(loop, task_loop):
-            yield (
+            return (
                 f"the network of the task {task_loop.task.name!r} draws random numbers in training (dropout or the "
                 "like), and would draw others"
             )
-            return
         if (found := disagreement(loop, task_loop)) is not None:
-            yield f"task {task_loop.task.name!r}{_recorded(task_loop)}: {found}"
-            return
+            return f"task {task_loop.task.name!r}{_recorded(task_loop)}: {found}"
+    return None
 
 
-def capture_blockers(loop: Loop, *, compiles: bool) -> Iterator[str]:
-    """Yield what prevents that a step is captured, with the plugin that does.
+def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
+    """Return why a step cannot be captured, with the plugin that prevents it; None where it can.
 
-    Where nothing is known to, a step of each task is captured and replayed, and the run left as it was.
+    Captures and replays a step of each task, and leaves the run as it was.
     """
     device = loop.setup.precision.device
     if torch.device(device).type != "cuda":
-        yield f"a CUDA graph needs a CUDA device, and this run is on {device}"
-        return
+        return f"a CUDA graph needs a CUDA device, and this run is on {device}"
     if loop.world.size > 1:
-        yield "several processes tell one another in every step which gradients they have"
-        return
-    for hook, bounds in (("losses", loop.plugins.losses), ("after_backward", loop.plugins.after_backward)):
-        for bound in bounds:
+        return "several processes tell one another in every step which gradients they have"
+    for hook in ("losses", "after_backward"):
+        for bound in getattr(loop.plugins, hook):
             if bound.effect == "host":
-                yield (
+                return (
                     f"compatkit_{hook} of the plugin {bound.instance!r} falls into the graph and is a host effect; "
                     "declare @effect('device') if it changes nothing but tensors on the device"
                 )
-                return
     mode = Execution("compile+graph" if compiles else "graph", "on trial")
     for task_loop in loop.task_loops.values():
         if draws(loop, task_loop):
-            yield (
+            return (
                 f"the network of the task {task_loop.task.name!r} draws random numbers in training, which are seeded "
                 "for every step"
             )
-            return
         if (found := replay_disagreement(loop, task_loop, mode)) is not None:
-            yield f"task {task_loop.task.name!r}{_recorded(task_loop)}: {found}"
-            return
+            return f"task {task_loop.task.name!r}{_recorded(task_loop)}: {found}"
+    return None
 
 
 def _recorded(task_loop: TaskLoop) -> str:
-    """Return for whom layers are recorded: what may be to blame."""
+    """Name the plugins for which layers are recorded, as they may be the cause."""
     recording = task_loop.objective.recording
     return "" if recording is None else f", with layers recorded for {', '.join(map(repr, recording.names))}"
 
 
 def draws(loop: Loop, task_loop: TaskLoop) -> bool:
-    """Tell whether a task's forward pass draws random numbers."""
+    """Return whether a task's forward pass draws random numbers."""
     with loop.untouched():
         step = loop.begin(task_loop, 0)
         device = loop.setup.precision.device
@@ -182,30 +170,28 @@ def disagreement(loop: Loop, task_loop: TaskLoop) -> str | None:
 
 
 def replay_disagreement(loop: Loop, task_loop: TaskLoop, execution: Execution) -> str | None:
-    """Return how a replayed step moves otherwise than one that is not, or why it cannot be captured, or None.
+    """Return how a replayed step moves weights differently, or why it cannot be captured; None where it is right.
 
     Args:
         loop: Before its first step.
         task_loop: Whose step is tried, on one batch, from the same weights.
-        execution: With the capture that is tried; the step is compiled both times, or neither.
+        execution: With the capture to try; the step is compiled both times, or neither.
     """
-    before = [one.detach().double() for one in task_loop.trainable]
-    settled = loop.execution
+    before, settled = [one.detach().double() for one in task_loop.trainable], loop.execution
+
+    def moves(step: Callable[[list[Step]], object]) -> list[Tensor]:
+        task_loop.resolve(0, compiles=execution.compiles)
+        with loop.untouched():
+            step([loop.begin(task_loop, 0)])
+            return [one.detach().double() - old for one, old in zip(task_loop.trainable, before, strict=True)]
+
+    def replayed(steps: list[Step]) -> None:
+        Captured(partial(loop.train_step, task_loop), loop.untouched, steps).replay(steps)
+
     try:
-        task_loop.resolve(0, compiles=execution.compiles)
-        with loop.untouched():
-            loop.train_step(task_loop, [loop.begin(task_loop, 0)])
-            expected = [
-                one.detach().double() - old for one, old in zip(task_loop.trainable, before, strict=True)
-            ]
+        expected = moves(partial(loop.train_step, task_loop))
         loop.set_execution(execution)
-        task_loop.resolve(0, compiles=execution.compiles)
-        with loop.untouched():
-            steps = [loop.begin(task_loop, 0)]
-            Captured(partial(loop.train_step, task_loop), loop.untouched, steps).replay(steps)
-            found = [
-                one.detach().double() - old for one, old in zip(task_loop.trainable, before, strict=True)
-            ]
+        found = moves(replayed)
     except Exception as error:  # whatever a capture raises: the run goes on without it
         first = str(error).strip().splitlines() or [""]
         return f"the step cannot be captured ({type(error).__name__}: {first[0]:.200})"
@@ -258,23 +244,20 @@ def fastest(loop: Loop) -> Execution:
 
 def _seconds(loop: Loop, mode: Mode) -> float:
     """Return the seconds that one step of every task takes."""
-    before = loop.execution
+    before, numbers = loop.execution, count()
+
+    def take() -> None:
+        for number in islice(numbers, STEPS):
+            for task_loop in loop.task_loops.values():
+                loop.work(task_loop, number)
+        torch.cuda.synchronize()
+
     try:
         with loop.untouched():
             loop.set_execution(Execution(mode, "on trial"))
-            numbers = count()
-            _take(loop, numbers)
-            torch.cuda.synchronize()
+            take()
             began = time.perf_counter()
-            _take(loop, numbers)
-            torch.cuda.synchronize()
+            take()
             return (time.perf_counter() - began) / STEPS
     finally:
         loop.set_execution(before)
-
-
-def _take(loop: Loop, numbers: count[int]) -> None:
-    for _ in range(STEPS):
-        number = next(numbers)
-        for task_loop in loop.task_loops.values():
-            loop.work(task_loop, number)

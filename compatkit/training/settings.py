@@ -13,7 +13,7 @@ from compatkit.training.batches.sources import PLACES, Place, Placing
 from compatkit.training.evaluating import EarlyStopping, On
 from compatkit.training.execution import Asked
 from compatkit.training.limits import number, one_of
-from compatkit.training.optim import DECAYS, Kind, Optimisation, Schedule
+from compatkit.training.optim import DECAYS, Kind, Schedule
 from compatkit.training.precision import Choice, spelled
 from compatkit.training.views import ASKED as PASSES
 from compatkit.training.views import Asked as Passes
@@ -84,11 +84,6 @@ class Settings:
     def decay(self) -> Schedule:
         """How the learning rate moves."""
         return self.schedule if isinstance(self.schedule, Schedule) else Schedule(self.schedule, self.warmup)
-
-    @property
-    def optimisation(self) -> Optimisation:
-        """Which optimiser, and how fast."""
-        return Optimisation(self.optimiser, self.lr, self.momentum, self.weight_decay)
 
     @property
     def placing(self) -> Placing:

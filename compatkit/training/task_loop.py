@@ -1,8 +1,8 @@
-"""What the steps of one task need, found out before the first: hooks as plain tuples, streams of seeds, optimisers."""
+"""The steps of one task, resolved before the first: hooks as plain tuples, streams of seeds, optimisers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -26,7 +26,9 @@ from compatkit.training.step import Step
 from compatkit.training.views import SEPARATE, ExtraViews, ViewBatching, choose_view_batching
 
 NETWORK = "network/"
-"""Before a task's name: the optimiser of its extractor and head."""
+"""Prefix of a task's name in the name of the optimiser of its extractor and head."""
+IN_STEPS = ("views", "further_views", "losses", "after_backward", "after_step", "after_epoch")
+"""Events of a run that belong to its steps."""
 
 
 @attrs.define(eq=False)
@@ -34,21 +36,21 @@ class TaskLoop:
     """One task's way through its steps.
 
     Attributes:
-        task: Whose.
-        source: Where its batches come from.
-        optimisers: Of what its steps move: its network and every shared module.
-        accumulation_steps: In how many micro-batches the batch of a step is worked through.
-        span: The steps for which the tuples below are right: no plugin begins or ends in them.
-        settled: Whether a step of the span was taken, and pure views need not be looked at any more.
-        followed: Whether the loss of a step of the span was followed to what it reaches; nobody but plugins could lead
-            it astray.
-        views: What changes a batch, with the seeds of what it draws, None for a pure one, which draws nothing from
-            torch's generators; the others as their hooks are named.
-        objective: What the steps minimise.
-        forward: The same, or its compiled form.
-        captured: The whole step as a CUDA graph, once it has been captured.
+        task: The task.
+        source: Gives its batches.
+        optimisers: Of the parameters that its steps move: its network's and every shared module's.
+        accumulation_steps: Number of micro-batches of a step.
         passes: Whether the extractor sees further views in the pass of the batch.
-        seeds: Of what the network draws in it, and of what each regularizer does.
+        objective: The loss of its steps.
+        forward: The same, or its compiled form.
+        span: The steps for which the attributes below are right: no plugin begins or ends in them.
+        settled: Whether a step of the span was taken, after which pure views need no check.
+        followed: Whether the graph of a loss of the span was followed to all parameters it reaches; without plugins,
+            this is not needed.
+        captured: The whole step as a CUDA graph, once it has been captured.
+        views: Hooks that change a batch, each with the seeds of its random numbers; None for a pure one, which draws
+            none from torch's generators.
+        seeds: Of the random numbers of the network, then of each regularizer.
     """
 
     task: TaskState
@@ -61,10 +63,10 @@ class TaskLoop:
     passes: ViewBatching
     objective: Objective
     forward: Callable[..., Outcome]
-    captured: Captured | None = None
     span: range = range(0)
     settled: bool = False
     followed: bool = False
+    captured: Captured | None = None
     views: tuple[tuple[Callable[..., Any], Stream | None], ...] = ()
     seeds: tuple[Stream, ...] = ()
     after_backward: tuple[Callable[..., Any], ...] = ()
@@ -81,14 +83,8 @@ class TaskLoop:
         task: TaskState,
         optimisers: Mapping[str, torch.optim.Optimizer],
     ) -> TaskLoop:
-        """Return the loop of a task before its first step.
-
-        Raises:
-            DataError: There are fewer images than in a batch.
-            UsageError: Nothing that its steps could move is left to move; one pass for all views was asked for, and the
-                extractor would mix them; or a layer cannot be recorded.
-        """
-        name, size = task.name, settings.batch_size
+        """Return the loop of a task before its first step; ``Loop`` says what is refused."""
+        name, size, precision = task.name, settings.batch_size, setup.precision
         own = tuple(
             made for one, made in optimisers.items() if one == NETWORK + name or not one.startswith(NETWORK)
         )
@@ -98,15 +94,16 @@ class TaskLoop:
                 "shared, are frozen (requires_grad is False). Leave some of them free.",
                 subject=name,
             )
-        source = settings.placing.source(task, setup.seed, size, setup.precision, world.share(size))
-        recorder, seen = setup.recorders.get(name), SEPARATE
+        source = settings.placing.source(task, setup.seed, size, precision, world.share(size))
+        recorder, passes = setup.recorders.get(name), SEPARATE
         if recorder is not None:
-            recorder.dry_run((len(task.data.mean), *task.data.size), setup.precision)
+            recorder.dry_run((len(task.data.mean), *task.data.size), precision)
         if plugins.further_views:
-            seen = choose_view_batching(settings.passes, task, setup.precision.device, recorder)
-        nothing = Objective(setup.owners, (), setup.precision)
-        pieces = settings.accumulate
-        return cls(task, source, own, pieces, setup, plugins, world.key, seen, nothing, nothing)
+            passes = choose_view_batching(settings.passes, task, precision.device, recorder)
+        nothing = Objective(setup.owners, (), precision)
+        return cls(
+            task, source, own, settings.accumulate, setup, plugins, world.key, passes, nothing, nothing
+        )
 
     @property
     def trainable(self) -> list[Tensor]:
@@ -119,8 +116,8 @@ class TaskLoop:
         ]
 
     def settle(self) -> None:
-        """Call pure views in a row behind one guard from now on: each was looked at in the first step of a span."""
-        bounds = _active(self._plugins.views, self.span.start)
+        """Call pure views in a row behind one guard from now on: each was checked in the first step of the span."""
+        bounds = [one for one in self._plugins.views if self.span.start in one.phase]
         views: list[tuple[Callable[..., Any], Stream | None]] = []
         for pure, some in groupby(zip(bounds, self.views, strict=True), key=lambda one: one[1][1] is None):
             run = list(some)
@@ -129,57 +126,47 @@ class TaskLoop:
         self.settled = True
 
     def resolve(self, number: int, *, compiles: bool = False) -> None:
-        """Take in which plugins are active at a step, and until when that is so; compile the loss where wanted."""
-        plugins, name, seed = self._plugins, self.task.name, self._setup.seed
-        everything = (
-            *plugins.views,
-            *plugins.further_views,
-            *plugins.losses,
-            *plugins.after_backward,
-            *plugins.after_step,
-            *plugins.after_epoch,
+        """Find the plugins that are active at a step, and the span of steps for which they are; compile if asked."""
+        plugins, name, setup, device = (
+            self._plugins,
+            self.task.name,
+            self._setup,
+            self._setup.precision.device,
         )
-        edges = {edge for one in everything for edge in (one.phase.start, one.phase.stop) if edge is not None}
+        phases = [one.phase for event in IN_STEPS for one in getattr(plugins, event)]
+        edges = {edge for phase in phases for edge in (phase.start, phase.stop) if edge is not None}
         begin = max((edge for edge in edges if edge <= number), default=0)
         end = min((edge for edge in edges if edge > number), default=2**62)
         self.span, self.settled, self.followed = range(begin, end), False, not plugins.members
+        active = {
+            event: tuple(one for one in getattr(plugins, event) if number in one.phase) for event in IN_STEPS
+        }
         self.views = tuple(
-            (_watched(one, self._setup.precision.device), None)
+            (_watched(one, device), None)
             if one.effect == "pure"
-            else (one.call, Stream.of(seed, one.instance, "views", name, *self._key))
-            for one in _active(plugins.views, number)
+            else (one.call, Stream.of(setup.seed, one.instance, "views", name, *self._key))
+            for one in active["views"]
         )
-        losses = _active(plugins.losses, number)
-        hooks = _active(plugins.further_views, number)
-        further = ExtraViews.of(hooks, self.task.data.size, self.passes.fused)
-        # Whatever changes images in a batch would leave views of them as they were.
+        losses = active["losses"]
+        further = ExtraViews.of(active["further_views"], self.task.data.size, self.passes.fused)
+        # A plugin that changes the images of a batch would leave views of them unchanged.
         self.source.arrange(further.make if len(further) and not self.views else None)
-        recorder = self._setup.recorders.get(name)
+        recorder = setup.recorders.get(name)
         recording = recorder.follow(one.instance for one in losses) if recorder is not None else None
         self.objective = Objective(
-            self._setup.owners,
-            losses,
-            self._setup.precision,
-            further,
-            recording=recording,
-            gradients=self._setup.gradients,
+            setup.owners, losses, setup.precision, further, recording=recording, gradients=setup.gradients
         )
-        # Nobody hangs hooks on an objective, so that a module's call would only cost time.
+        # Nobody hangs hooks on an objective; calling it as a module would only cost time.
         self.forward = Compiled(self.objective) if compiles else self.objective.forward
         self.captured = None
         drawing = [(name,), *((one.instance, name) for one in losses)]
-        self.seeds = tuple(Stream.of(seed, "network", *key, *self._key) for key in drawing)
-        self.after_backward = after_chain(_active(plugins.after_backward, number), "compatkit_after_backward")
-        self.after_step = after_chain(_active(plugins.after_step, number), "compatkit_after_step")
-        self.after_epoch = after_chain(_active(plugins.after_epoch, number), "compatkit_after_epoch")
-
-
-def _active(hooks: Iterable[Bound], number: int) -> tuple[Bound, ...]:
-    return tuple(one for one in hooks if number in one.phase)
+        self.seeds = tuple(Stream.of(setup.seed, "network", *key, *self._key) for key in drawing)
+        for event in ("after_backward", "after_step", "after_epoch"):
+            setattr(self, event, after_chain(active[event], f"compatkit_{event}"))
 
 
 def _watched(bound: Bound, device: str) -> Callable[..., Any]:
-    """Return the call of a pure view, which is looked at once: it must draw nothing that nobody seeds for it."""
+    """Return the call of a pure view, checked to draw nothing from torch's generator, which is not seeded for it."""
 
     def call(step: Step, batch: Batch) -> Batch:
         before = states(device)
