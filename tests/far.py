@@ -15,8 +15,7 @@ from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import Parent, function_digest
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes import files
-from compatkit.registry.signing.envelope import Envelope
-from compatkit.registry.signing.statement import Statement
+from compatkit.registry.signing.envelope import Envelope, Statement
 from compatkit.registry.store import Store
 
 HEAD, EXTRACTOR = "digits/mnist.head", "digits/mnist.extractor"

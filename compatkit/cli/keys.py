@@ -13,7 +13,7 @@ from compatkit.cli.output import clean, columns, emit, news, next_step
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from compatkit.registry.signing.keyfiles import PublicKey
+    from compatkit.registry.signing.keys import PublicKey
     from compatkit.registry.signing.trust import Folder, Trusted
 
 TRUSTED = click.option(
@@ -50,10 +50,10 @@ def new(
 ) -> None:
     """Make a pair of keys."""
     from compatkit.cli.signing import ask, key_folder
-    from compatkit.registry.signing import moments
-    from compatkit.registry.signing.signer import PASSPHRASE, SigningKey
+    from compatkit.registry.signing import dates
+    from compatkit.registry.signing.keys import PASSPHRASE, SigningKey
 
-    ends = None if expires is None else moments.until(expires)
+    ends = None if expires is None else dates.until(expires)
     key = SigningKey.new(name, expires=ends)
     file = Path(out).expanduser() if out is not None else key_folder() / f"{name}.pem"
     secret = os.environ.get(PASSPHRASE) or None
@@ -65,7 +65,7 @@ def new(
             {**_row(key.public, None), "private": str(file), "public": str(public), "encrypted": bool(secret)}
         )
         return
-    click.echo(f"made the key {name}" + (f", until {moments.written(ends)}" if ends else ""))
+    click.echo(f"made the key {name}" + (f", until {dates.written(ends)}" if ends else ""))
     click.echo(key.public.id)
     click.echo(f"private, keep it to yourself: {clean(str(file))}{' (encrypted)' if secret else ''}")
     click.echo(f"public, hand it on:           {clean(str(public))}")
@@ -94,8 +94,8 @@ def trust(
     machine: bool,
 ) -> None:
     """Trust a key."""
-    from compatkit.registry.signing import moments
-    from compatkit.registry.signing.keyfiles import PublicKey, read_small
+    from compatkit.registry.signing import dates
+    from compatkit.registry.signing.keys import PublicKey, read_small
 
     file = Path(key).expanduser()
     found = (
@@ -105,13 +105,13 @@ def trust(
     )
     if name is None and not found.name:
         raise UsageError(f"{key} does not say whose key it is: --as NAME.")
-    ends = None if expires is None else moments.until(expires)
+    ends = None if expires is None else dates.until(expires)
     place = _folder(folder)
     kept = place.trust(found, name=name, expires=ends, again=again)
     if machine:
         emit({**_row(kept, None), "folder": str(place.path)})
         return
-    click.echo(f"trusted {kept.name}" + (f", until {moments.written(kept.expires)}" if kept.expires else ""))
+    click.echo(f"trusted {kept.name}" + (f", until {dates.written(kept.expires)}" if kept.expires else ""))
     click.echo(kept.id)
     news("Compare these digits with those that its owner tells you.")
 
@@ -170,7 +170,7 @@ def _folder(given_path: str | None) -> Folder:
 
 
 def _rows(trusted: Trusted) -> list[dict[str, Any]]:
-    from compatkit.registry.signing.keyfiles import PublicKey
+    from compatkit.registry.signing.keys import PublicKey
 
     every = {**{one: PublicKey(one) for one in trusted.distrusted}, **trusted.keys}
     found = []
@@ -181,13 +181,13 @@ def _rows(trusted: Trusted) -> list[dict[str, Any]]:
 
 
 def _row(key: PublicKey, past: str | None) -> dict[str, Any]:
-    from compatkit.registry.signing import moments
+    from compatkit.registry.signing import dates
 
-    ended = key.expires is not None and key.expires <= moments.now()
+    ended = key.expires is not None and key.expires <= dates.now()
     return {
         "name": key.name,
         "key": key.id,
         "state": "distrusted" if past is not None else "expired" if ended else "trusted",
-        "expires": None if key.expires is None else moments.written(key.expires),
+        "expires": None if key.expires is None else dates.written(key.expires),
         "note": past,
     }

@@ -59,7 +59,7 @@ def demanded(context: click.Context) -> Trusted | None:
     asked = given(context)
     if not (asked.signed or asked.trusted):
         return None
-    from compatkit.registry.signing.ed25519 import check_installed
+    from compatkit.registry.signing.keys import check_installed
     from compatkit.registry.signing.trust import Trusted
 
     check_installed()

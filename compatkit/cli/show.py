@@ -12,7 +12,7 @@ from compatkit.cli.roots import store
 
 if TYPE_CHECKING:
     from compatkit.registry.names import Reference
-    from compatkit.registry.signing.verification import Verdict
+    from compatkit.registry.signing.verify import SignatureVerdict
     from compatkit.registry.store import Store
 
 
@@ -44,12 +44,12 @@ def show_command(context: click.Context, reference: str, machine: bool) -> None:
     rows(facts(held, found, manifest) | ({"signatures": signed} if signed else {}))
 
 
-def _signatures(held: Store, found: Reference) -> tuple[bool, list[Verdict]]:
+def _signatures(held: Store, found: Reference) -> tuple[bool, list[SignatureVerdict]]:
     """Return what is known of the signatures, and whether they were verified: only with keys that the user trusts."""
     from compatkit.errors import CompatkitError
-    from compatkit.registry.signing.ed25519 import check_installed
+    from compatkit.registry.signing.keys import check_installed
     from compatkit.registry.signing.trust import Trusted
-    from compatkit.registry.signing.verification import judge
+    from compatkit.registry.signing.verify import judge
 
     try:
         there = held.signatures.of(str(found.digest))
@@ -63,7 +63,7 @@ def _signatures(held: Store, found: Reference) -> tuple[bool, list[Verdict]]:
     return bool(trusted.keys), [judge(one, str(found.digest), trusted, name=shown) for one in there]
 
 
-def _signed(verified: bool, found: list[Verdict]) -> str:
+def _signed(verified: bool, found: list[SignatureVerdict]) -> str:
     """Return a line about signatures; nothing where there is none."""
     from compatkit.cli.signatures import in_words
 

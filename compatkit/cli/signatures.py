@@ -12,8 +12,7 @@ from compatkit.cli.roots import store
 from compatkit.cli.sign import ALL
 
 if TYPE_CHECKING:
-    from compatkit.registry.signing.verification import Verdict
-    from compatkit.registry.signing.vouching import Subject
+    from compatkit.registry.signing.verify import SignatureVerdict, SignedPart
 
 
 @click.command(
@@ -33,10 +32,9 @@ def signatures_command(
     context: click.Context, references: tuple[str, ...], every: bool, machine: bool
 ) -> None:
     """Verify the signatures of components."""
-    from compatkit.registry.signing.ed25519 import check_installed
+    from compatkit.registry.signing.keys import check_installed
     from compatkit.registry.signing.trust import Trusted
-    from compatkit.registry.signing.verification import judge, refusal
-    from compatkit.registry.signing.vouching import subjects
+    from compatkit.registry.signing.verify import judge, refusal, subjects
 
     whom = given(context).trusted or True
     given(context).trusted = ()  # says whom to trust; nothing is loaded here
@@ -66,7 +64,7 @@ def signatures_command(
     context.exit(code)
 
 
-def _tell(one: Subject, found: list[Verdict], good: bool) -> None:
+def _tell(one: SignedPart, found: list[SignatureVerdict], good: bool) -> None:
     word = click.style("signed", fg="green") if good else click.style("refused", fg="red", bold=True)
     click.echo(f"{word}  {one}")
     if not found:
@@ -80,7 +78,7 @@ def _tell(one: Subject, found: list[Verdict], good: bool) -> None:
             click.echo(fold(each.error.code, str(each.error), indent=2, size=8))
 
 
-def in_words(found: Verdict) -> str:
+def in_words(found: SignatureVerdict) -> str:
     """Return who signed, as what, and for how long."""
     said = found.to_json()
     ends = f" until {said['expires']}" if said["expires"] else ""

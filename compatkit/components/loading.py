@@ -106,7 +106,7 @@ def check_signature(store: Store, reference: Reference, require_signature: Trust
     """
     for trust in (store.trusted, require_signature):
         if trust is not None and trust is not False:
-            from compatkit.registry.signing.vouching import admit
+            from compatkit.registry.signing.verify import admit
 
             admit(store, reference, trust, verify)
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from compatkit.registry.copy.choice import Accept
     from compatkit.registry.copy.report import Moved
     from compatkit.registry.copy.selection import Versions
-    from compatkit.registry.signing.signer import SigningKey
+    from compatkit.registry.signing.keys import SigningKey
+    from compatkit.registry.signing.sign import Signed
     from compatkit.registry.signing.trust import Trust
-    from compatkit.registry.signing.verification import Verdict
-    from compatkit.registry.signing.vouching import Signed
+    from compatkit.registry.signing.verify import SignatureVerdict
     from compatkit.registry.store import Store
 
 
@@ -148,21 +148,21 @@ class Care:
             IntegrityError: A manifest is damaged.
             EnvironmentFailure: Disk full, no right to write.
         """
-        from compatkit.registry.signing import moments
-        from compatkit.registry.signing.signer import SigningKey
-        from compatkit.registry.signing.vouching import sign
+        from compatkit.registry.signing import dates
+        from compatkit.registry.signing.keys import SigningKey
+        from compatkit.registry.signing.sign import sign
 
         used = key if isinstance(key, SigningKey) else SigningKey.load(key)
-        ends = None if expires is None else moments.until(expires)
+        ends = None if expires is None else dates.until(expires)
         return sign(self.store, references, used, expires=ends, named=named, every=every)
 
-    def signatures(self, reference: str) -> list[Verdict]:
+    def signatures(self, reference: str) -> list[SignatureVerdict]:
         """Return what the signatures of a component say of themselves; none is verified, and none is believed."""
-        from compatkit.registry.signing.vouching import statements
+        from compatkit.registry.signing.verify import statements
 
         return statements(self.store, reference)
 
-    def verify_signatures(self, reference: str, trusted: Trust = True) -> list[Verdict]:
+    def verify_signatures(self, reference: str, trusted: Trust = True) -> list[SignatureVerdict]:
         """Return what was found out about each signature of a component, at least one of which counts.
 
         Args:
@@ -175,6 +175,6 @@ class Care:
             KeyFileError: It cannot be found out whom to trust.
             MissingDependency: ``cryptography`` is not installed.
         """
-        from compatkit.registry.signing.vouching import verify
+        from compatkit.registry.signing.verify import verify
 
         return verify(self.store, reference, trusted)

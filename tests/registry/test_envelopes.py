@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import ed25519_reference as reference
@@ -22,12 +23,11 @@ from compatkit.errors import (
     UnknownSigner,
     Unsigned,
 )
-from compatkit.registry.signing import ed25519
-from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, Envelope, pae
-from compatkit.registry.signing.signer import SigningKey
-from compatkit.registry.signing.statement import Statement
+from compatkit.registry.signing import keys
+from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, Envelope, Statement, pae
+from compatkit.registry.signing.keys import SigningKey
 from compatkit.registry.signing.trust import Trusted
-from compatkit.registry.signing.verification import SKEW, judge, judge_all
+from compatkit.registry.signing.verify import SKEW, judge, judge_all
 
 DIGEST = "sha256:" + "ab" * 32
 NAME = "digits/mnist.head@1.2.0"
@@ -74,13 +74,18 @@ def trusting(key: SigningKey) -> Trusted:
 
 
 @pytest.mark.parametrize(("secret", "public", "message", "signature"), RFC_8032)
-def test_the_vectors_of_rfc_8032(secret: str, public: str, message: str, signature: str) -> None:
+def test_the_vectors_of_rfc_8032(
+    tmp_path: Path, secret: str, public: str, message: str, signature: str
+) -> None:
     seed, data = bytes.fromhex(secret), bytes.fromhex(message)
     assert reference.public(seed).hex() == public and reference.sign(seed, data).hex() == signature
-    private = ed25519.from_der(reference.der(seed), None, what="vector")
-    assert ed25519.identity(private) == f"ed25519:{public}" and private.sign(data).hex() == signature
-    assert ed25519.verify(f"ed25519:{public}", bytes.fromhex(signature), data)
-    assert not ed25519.verify(f"ed25519:{public}", bytes.fromhex(signature), data + b"\x00")
+    file = tmp_path / "vector.pem"
+    file.write_bytes(reference.pem(seed))
+    file.chmod(0o600)
+    key = SigningKey.load(file)
+    assert key.public.id == f"ed25519:{public}" and key._private.sign(data).hex() == signature
+    assert keys.verifies(f"ed25519:{public}", bytes.fromhex(signature), data)
+    assert not keys.verifies(f"ed25519:{public}", bytes.fromhex(signature), data + b"\x00")
 
 
 def test_what_is_signed_is_written_as_dsse_asks() -> None:
@@ -238,25 +243,25 @@ def test_what_is_no_envelope_says_what_one_is(key: SigningKey) -> None:
         b"\x80\x02}q\x00.": "UTF-8",
         b"[]": "JSON object",
         b"{" + b" " * LIMIT + b"}": "at most",
-        data.replace(b'":"', b'": "'): "other bytes for the same values",
-        data + b"\n": "other bytes",
-        data.rstrip(): "other bytes",
+        data.replace(b'":"', b'": "'): "canonical JSON",
+        data + b"\n": "canonical JSON",
+        data.rstrip(): "canonical JSON",
         data.replace(b'"payload"', b'"payload":"","payload"'): "twice",
         changed(data, more=1): "DSSE envelope",
         changed(data, signatures=[]): "DSSE envelope",
         changed(data, signatures=[one, one]): "DSSE envelope",
         changed(data, signatures={"keyid": 1}): "DSSE envelope",
         changed(data, signatures=[{**one, "cert": ""}]): "DSSE envelope",
-        changed(data, payloadType="text/plain"): "type",
+        changed(data, payloadType="text/plain"): "payloadType",
         changed(data, payload=1): "base64",
         changed(data, payload="*"): "base64",
         changed(data, payload="é"): "base64",
         changed(data, signatures=[{**one, "keyid": "RSA"}]): "keyid",
         changed(data, signatures=[{**one, "keyid": 7}]): "keyid",
         changed(data, signatures=[{**one, "keyid": one["keyid"].upper()}]): "keyid",
-        changed(data, signatures=[{**one, "sig": short}]): "64 bytes, got 63",
+        changed(data, signatures=[{**one, "sig": short}]): "64 bytes",
         changed(data, signatures=[{**one, "sig": unpadded}]): "base64",
-        changed(data, signatures=[{**one, "sig": trailing}]): "other bytes",
+        changed(data, signatures=[{**one, "sig": trailing}]): "canonical JSON",
     }.items():
         with pytest.raises(MalformedSignature, match=expected):
             Envelope.from_bytes(wrong)
@@ -290,7 +295,7 @@ def test_moments_have_one_spelling(key: SigningKey, moment: str) -> None:
 
 def test_a_key_that_is_no_point_of_the_curve_signs_nothing() -> None:
     nowhere = "ed25519:" + (2).to_bytes(32, "little").hex()
-    assert not ed25519.verify(nowhere, bytes(64), b"") and not ed25519.verify(
+    assert not keys.verifies(nowhere, bytes(64), b"") and not keys.verifies(
         "ed25519:" + "ff" * 32, bytes(64), b""
     )
 

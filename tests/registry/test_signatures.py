@@ -46,11 +46,11 @@ from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.maintenance.repair import plan as repair
 from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.signing.envelope import Envelope
+from compatkit.registry.signing.keys import SigningKey
+from compatkit.registry.signing.sign import sign
 from compatkit.registry.signing.signatures import Signatures, file_name
-from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.trust import Trusted
-from compatkit.registry.signing.verification import SKEW, require
-from compatkit.registry.signing.vouching import Subject, sign, statements, subjects, verify
+from compatkit.registry.signing.verify import SKEW, SignedPart, require, statements, subjects, verify
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]
@@ -65,7 +65,7 @@ def test_what_is_signed_lies_in_one_small_file_and_verifies(
     store: Store, head: Any, key: SigningKey, trusted: Trusted
 ) -> None:
     (done,) = sign(store, HEAD, key, now=NOW)
-    assert done.made and done.subject == Subject(head.digest, f"{HEAD}@1.0.0")
+    assert done.made and done.subject == SignedPart(head.digest, f"{HEAD}@1.0.0")
     (path,) = (one for one in (store.root / "signatures").rglob("*") if one.is_file())
     assert path.parent.name == head.digest.removeprefix("sha256:")
     assert path.name == file_name(path.read_bytes(), head.digest)
@@ -114,20 +114,22 @@ def test_patterns_mean_what_they_mean_elsewhere(store: Store, publish: Publish, 
     second = publish(store, "digits/a.head", 2)
     other = publish(store, "digits/b.head", 3)
     assert subjects(store, "digits/*") == [
-        Subject(second.digest, "digits/a.head@2.0.0"),
-        Subject(other.digest, "digits/b.head@1.0.0"),
+        SignedPart(second.digest, "digits/a.head@2.0.0"),
+        SignedPart(other.digest, "digits/b.head@1.0.0"),
     ]
     assert subjects(store, ["digits/a.head@1.0.0", first.digest]) == [
-        Subject(first.digest, "digits/a.head@1.0.0"),
-        Subject(first.digest),
+        SignedPart(first.digest, "digits/a.head@1.0.0"),
+        SignedPart(first.digest),
     ]
     assert [one.statement.name for one in sign(store, first.digest, key)] == [None]
     assert subjects(store, "digits/*", every=True) == [
-        Subject(first.digest, "digits/a.head@1.0.0"),
-        Subject(second.digest, "digits/a.head@2.0.0"),
-        Subject(other.digest, "digits/b.head@1.0.0"),
+        SignedPart(first.digest, "digits/a.head@1.0.0"),
+        SignedPart(second.digest, "digits/a.head@2.0.0"),
+        SignedPart(other.digest, "digits/b.head@1.0.0"),
     ]
-    assert subjects(store, "digits/a.head@^1", every=True) == [Subject(first.digest, "digits/a.head@1.0.0")]
+    assert subjects(store, "digits/a.head@^1", every=True) == [
+        SignedPart(first.digest, "digits/a.head@1.0.0")
+    ]
     store.withdraw("digits/a.head", "1.0.0", "wrong data")
     assert [str(one.subject) for one in sign(store, "digits/a.head", key, every=True)] == [
         "digits/a.head@2.0.0"

@@ -138,7 +138,7 @@ class Registry(Training):
         """
         trusted = None
         if require_signature is not False and require_signature is not None:
-            from compatkit.registry.signing.ed25519 import check_installed
+            from compatkit.registry.signing.keys import check_installed
 
             trusted = Trusted.of(require_signature)
             check_installed()

@@ -89,7 +89,7 @@ class Choice:
         """
         if trust is None or trust is False:
             return self
-        from compatkit.registry.signing.verification import require
+        from compatkit.registry.signing.verify import require
 
         signed, other = require(trust), self.accept
 

@@ -1,8 +1,12 @@
-"""DSSE envelopes: a typed payload and one signature of it, in canonical JSON.
+"""What a signature is: an in-toto statement about one manifest, in a DSSE envelope, both in canonical JSON.
 
-Source: Dead Simple Signing Envelope 1.0.0, https://github.com/secure-systems-lab/dsse (protocol.md, envelope.md). What
-is signed is ``PAE(type, body) = "DSSEv1" SP LEN(type) SP type SP LEN(body) SP body``, so that neither the type nor the
-bytes of the body can be taken for something else, and no JSON has to be put in order before it is verified.
+Sources: Dead Simple Signing Envelope 1.0.0, https://github.com/secure-systems-lab/dsse (protocol.md, envelope.md);
+in-toto attestation framework, Statement v1, https://github.com/in-toto/attestation/tree/main/spec/v1.
+
+What is signed is ``PAE(type, body) = "DSSEv1" SP LEN(type) SP type SP LEN(body) SP body``, so that neither the type nor
+the bytes of the body can be taken for something else. The statement's subject is the manifest by its sha256, and with
+it everything that the manifest names by digest: weights, runs, parents. It names no registry, so the same signature is
+good in any copy.
 
 Stricter than DSSE asks: one signature an envelope, the standard alphabet of base64 only, and exactly the bytes that
 canonical JSON has for it. So there is one spelling of a signature, and no bit of a file can change unnoticed.
@@ -11,22 +15,28 @@ canonical JSON has for it. So there is one spelling of a signature, and no bit o
 from __future__ import annotations
 
 import base64
-import binascii
 import re
+from datetime import datetime
 from typing import Any
 
 import attrs
 
-from compatkit.contracts.codec import dumps, loads
-from compatkit.errors import FormatError, MalformedSignature
+from compatkit.contracts.codec import dumps, is_digest, loads
+from compatkit.errors import FormatError, InvalidName, MalformedSignature
+from compatkit.registry.names import Reference
+from compatkit.registry.signing import dates
 
 LIMIT = 2**14
 """Bytes; no envelope is longer."""
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 """What the payload is: an in-toto statement."""
-SIGNATURE_BYTES = 64
+TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://compatkit/signature/v1"
+"""A name that never changes its meaning; it is not looked up."""
 KEY_ID = re.compile("ed25519:[0-9a-f]{64}")
 """A key's identity is the key itself, as RFC 8032 encodes it."""
+_WRONG = (AttributeError, KeyError, TypeError, ValueError)
+"""What reading JSON of another shape raises."""
 
 
 def pae(kind: str, body: bytes) -> bytes:
@@ -41,7 +51,7 @@ class Envelope:
 
     Attributes:
         payload: The bytes that were signed, under ``PAYLOAD_TYPE``.
-        key: Identity of the key that is said to have signed; nothing is believed of it before it was verified.
+        key: Identity of the key that is said to have signed; not to be believed before it was verified.
         signature: 64 bytes.
     """
 
@@ -69,49 +79,118 @@ class Envelope:
         """Read an envelope.
 
         Raises:
-            MalformedSignature: Too long, no strict JSON, other fields, another type of payload, or other bytes than
-                ``to_bytes`` has for it.
+            MalformedSignature: Too long, no strict JSON, or other bytes than ``to_bytes`` has for it: other fields,
+                another type of payload, several signatures, a key of another kind.
         """
-        value = strict(data, "a signature")
-        one = value.get("signatures")
-        signatures = one if isinstance(one, list) else []
-        if (
-            value.keys() != {"payload", "payloadType", "signatures"}
-            or len(signatures) != 1
-            or not isinstance(signatures[0], dict)
-            or signatures[0].keys() != {"keyid", "sig"}
-        ):
+        value = _object(data, "a signature")
+        try:
+            (one,) = value["signatures"]
+            found = cls(base64.b64decode(value["payload"]), one["keyid"], base64.b64decode(one["sig"]))
+            good = KEY_ID.fullmatch(found.key) and len(found.signature) == 64 and found.to_bytes() == data
+        except _WRONG:
+            good = False
+        if not good:
             raise MalformedSignature(
-                "a signature is a DSSE envelope with payload, payloadType and one entry of keyid and sig under "
-                f"signatures; got {data!r:.120}."
-            )
-        if value["payloadType"] != PAYLOAD_TYPE:
-            raise MalformedSignature(
-                f"the payload of a signature has the type {PAYLOAD_TYPE!r}, got {value['payloadType']!r:.80}."
-            )
-        key, signature = signatures[0]["keyid"], _decoded(signatures[0]["sig"])
-        if not isinstance(key, str) or not KEY_ID.fullmatch(key):
-            raise MalformedSignature(
-                f"keyid is 'ed25519:' and 64 lower-case hex digits, got {key!r:.100}; signatures of other kinds of "
-                "keys are not read."
-            )
-        if len(signature) != SIGNATURE_BYTES:
-            raise MalformedSignature(f"sig has {SIGNATURE_BYTES} bytes, got {len(signature)}.")
-        found = cls(_decoded(value["payload"]), key, signature)
-        if found.to_bytes() != data:
-            raise MalformedSignature(
-                "a signature is canonical JSON (sorted keys, no spaces, a newline at the end; base64 with padding and "
-                f"'+' and '/'); got other bytes for the same values: {data!r:.120}."
+                f"a signature is a DSSE envelope with payload, payloadType {PAYLOAD_TYPE!r}, and one entry under "
+                "signatures of keyid ('ed25519:' and 64 lower-case hex digits) and sig (64 bytes), in canonical JSON "
+                "(sorted keys, no spaces, a newline at the end; base64 with padding and '+' and '/'); got "
+                f"{data!r:.200}."
             )
         return found
 
 
-def strict(data: bytes, what: str) -> dict[str, Any]:
-    """Return the object that small, strict JSON holds.
+@attrs.frozen
+class Statement:
+    """That a signer vouches for a manifest.
+
+    Attributes:
+        digest: Of the manifest, ``sha256:...``.
+        name: ``name@version`` that it was signed as; None vouches for the bytes under any name.
+        signer: Identity of the key, ``ed25519:...``.
+        signed: When, by the signer's clock.
+        expires: When it ends, None if it does not.
+    """
+
+    digest: str
+    name: str | None
+    signer: str
+    signed: datetime
+    expires: datetime | None
+
+    def to_bytes(self) -> bytes:
+        """Return the statement as canonical JSON."""
+        subject: dict[str, Any] = {"digest": {"sha256": self.digest.removeprefix("sha256:")}}
+        if self.name is not None:
+            subject["name"] = self.name
+        return dumps(
+            {
+                "_type": TYPE,
+                "subject": [subject],
+                "predicateType": PREDICATE_TYPE,
+                "predicate": {
+                    "expires": None if self.expires is None else dates.written(self.expires),
+                    "signed": dates.written(self.signed),
+                    "signer": self.signer,
+                },
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Statement:
+        """Read a statement.
+
+        Raises:
+            MalformedSignature: No strict JSON, of another type, or a field is missing, unknown or not valid.
+        """
+        value = _object(data, "a signed statement")
+        kinds = value.get("_type"), value.get("predicateType")
+        if kinds != (TYPE, PREDICATE_TYPE):
+            raise MalformedSignature(
+                f"a signed statement is of type {TYPE} and predicate {PREDICATE_TYPE}, got {kinds[0]!r:.80} and "
+                f"{kinds[1]!r:.80}: it says something else, or a newer compatkit wrote it."
+            )
+        try:
+            found = cls._read(value)
+        except _WRONG:
+            found = None
+        if found is None or found.to_bytes() != data:
+            raise MalformedSignature(
+                "a signed statement has one subject (digest with sha256, perhaps name as NAME@VERSION) and a predicate "
+                "of expires (a moment or null), signed (a moment such as 2026-01-31T12:00:00Z) and signer "
+                f"('ed25519:' and 64 hex digits), in canonical JSON; got {data!r:.400}."
+            )
+        return found
+
+    @classmethod
+    def _read(cls, value: dict[str, Any]) -> Statement | None:
+        (subject,) = value["subject"]
+        predicate = value["predicate"]
+        digest, name = f"sha256:{subject['digest']['sha256']}", subject.get("name")
+        signed, ends = dates.read(predicate["signed"]), predicate["expires"]
+        expires = None if ends is None else dates.read(ends)
+        good = (
+            is_digest(digest) and KEY_ID.fullmatch(predicate["signer"]) and (name is None or _is_pinned(name))
+        )
+        if not good or signed is None or (ends is not None and expires is None):
+            return None
+        return cls(digest, name, predicate["signer"], signed, expires)
+
+
+def opened(data: bytes) -> tuple[Envelope, Statement]:
+    """Read an envelope with the statement in it; neither is verified.
 
     Raises:
-        MalformedSignature: It is none.
+        MalformedSignature: One is none, or they name different keys.
     """
+    envelope = Envelope.from_bytes(data)
+    statement = Statement.from_bytes(envelope.payload)
+    if statement.signer != envelope.key:
+        raise MalformedSignature(f"keyid is {envelope.key}, but the statement names {statement.signer}.")
+    return envelope, statement
+
+
+def _object(data: bytes, what: str) -> dict[str, Any]:
+    """Return the object that small, strict JSON holds."""
     try:
         value = loads(data, what=what, max_bytes=LIMIT, max_depth=8, max_values=256)
     except FormatError as error:
@@ -121,10 +200,10 @@ def strict(data: bytes, what: str) -> dict[str, Any]:
     return value
 
 
-def _decoded(text: object) -> bytes:
-    if not isinstance(text, str):
-        raise MalformedSignature(f"payload and sig are text in base64, got {text!r:.80}.")
+def _is_pinned(name: object) -> bool:
+    """Tell whether text is ``name@version`` in its one spelling."""
     try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise MalformedSignature(f"payload and sig are base64, got {text!r:.80}: {error}.") from None
+        found = Reference.parse(name)  # type: ignore[arg-type]  # what is no text is refused
+    except InvalidName:
+        return False
+    return found.version is not None and str(found) == name

@@ -6,10 +6,11 @@ registry.sign("digits/*", key)
 production = ck.Registry.open("parts", require_signature=public)
 """
 
-from compatkit.registry.signing.keyfiles import PublicKey
-from compatkit.registry.signing.signer import KeyWarning, SigningKey
+from compatkit.registry.signing.keys import KeyWarning, PublicKey, SigningKey
 from compatkit.registry.signing.trust import Distrust, Folder, Trusted, TrustWarning
-from compatkit.registry.signing.verification import Accept, Verdict, require
+from compatkit.registry.signing.verify import Accept, SignatureVerdict, require
+
+Verdict = SignatureVerdict
 
 __all__ = [
     "Accept",

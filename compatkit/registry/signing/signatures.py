@@ -1,7 +1,7 @@
 """Where signatures are kept: ``<root>/signatures/<manifest digest>/<key>-<sha256>.json``, small files created once.
 
-The name tells the first 16 digits of the key and the sha256 of the file. They point at a manifest and keep nothing
-alive. What is read here is hostile until it was verified; files with other names are left alone.
+The name holds the first 16 digits of the key and the sha256 of the file. Signatures point at a manifest and keep
+nothing alive. What is read here may be hostile until it was verified; files with other names are left alone.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from compatkit.registry import disk as durable
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import PATIENCE
-from compatkit.registry.signing.envelope import LIMIT, Envelope
-from compatkit.registry.signing.statement import Statement
+from compatkit.registry.signing.envelope import LIMIT, opened
 
 FOLDER = "signatures"
 FILE = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}\.json")
@@ -88,7 +87,7 @@ class Signatures:
         return [folder / name for name in names]
 
     def of(self, digest: str) -> list[bytes]:
-        """Return the signatures of a manifest as they are, unverified; what cannot be one is cut off or empty.
+        """Return the signatures of a manifest as they are, unverified; what is too long or no plain file comes cut off.
 
         Raises:
             SignatureError: There are more than 1,000.
@@ -118,10 +117,7 @@ def file_name(data: bytes, digest: str) -> str:
         MalformedSignature: It is no signature.
         OtherDigest: It is over another manifest.
     """
-    envelope = Envelope.from_bytes(data)
-    statement = Statement.from_bytes(envelope.payload)
-    if statement.signer != envelope.key:
-        raise MalformedSignature(f"keyid is {envelope.key}, but the statement names {statement.signer}.")
+    envelope, statement = opened(data)
     if statement.digest != digest:
         raise OtherDigest(f"the signature is over {statement.digest}, not over {digest}.")
     return f"{envelope.key.partition(':')[2][:16]}-{digest_of(data).removeprefix('sha256:')}.json"

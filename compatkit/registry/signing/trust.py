@@ -2,6 +2,9 @@
 
 ``<key in hex>.pub`` is trusted; ``<key in hex>.distrusted`` beside it ends that, with time and reason, until it is
 removed. Every ``*.pub`` in a folder counts, whatever it is called, so that a team can keep such a folder with its code.
+
+``Trusted.of`` is the only way from what a caller names (a folder, a file, a key) to the keys that count. A key that the
+user distrusts never counts, also where the caller names this very key.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, KeyFileError, UnknownName
 from compatkit.registry import disk as durable
 from compatkit.registry.os_errors import environment
-from compatkit.registry.signing import moments
+from compatkit.registry.signing import dates
 from compatkit.registry.signing.envelope import KEY_ID
-from compatkit.registry.signing.keyfiles import LIMIT, PublicKey, check_key_name, read_small
+from compatkit.registry.signing.keys import LIMIT, PublicKey, check_key_name, read_small
 
 VARIABLE = "COMPATKIT_TRUST"
 """Environment variable that names another folder of trusted keys."""
@@ -32,7 +35,7 @@ MOST = 10_000
 _DISTRUSTED = re.compile(r"([0-9a-f]{64})\.distrusted")
 
 Trust: TypeAlias = "Trusted | bool | str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None"
-"""What says whom to trust: the user's own folder (True or None), another folder, a file of a public key, a key as
+"""Whom to trust: the user's own folder (True or None), another folder, a file of a public key, a key as
 ``ed25519:...``, or several of these."""
 
 
@@ -57,8 +60,8 @@ class Trusted:
 
     Attributes:
         keys: By their identity.
-        distrusted: Keys that do not count any more, also if they are among ``keys``.
-        source: Where they are from, for messages.
+        distrusted: Keys that never count, also if they are among ``keys``.
+        source: Where the keys are from, for messages.
     """
 
     keys: Mapping[str, PublicKey]
@@ -67,12 +70,18 @@ class Trusted:
 
     @classmethod
     def of(cls, trust: Trust = None) -> Trusted:
-        """Return whom ``trust`` means; see ``Trust``.
+        """Return the keys that ``trust`` means, without those that the user distrusts; see ``Trust``.
 
         Raises:
             KeyFileError: There is no such folder or file, or a file in it is no key.
             EnvironmentFailure: It cannot be read.
         """
+        found = cls._named(trust)
+        own = {} if trust is None or trust is True else Folder.of_user().distrusted()
+        return attrs.evolve(found, distrusted={**own, **found.distrusted}) if own else found
+
+    @classmethod
+    def _named(cls, trust: Trust) -> Trusted:
         if isinstance(trust, Trusted):
             return trust
         if trust is None or trust is True:
@@ -84,9 +93,9 @@ class Trusted:
             return cls({key.id: key}, source=trust)
         if isinstance(trust, (str, os.PathLike)):
             return _at(Path(trust).expanduser())
-        several = [cls.of(one) for one in trust]
+        several = [cls._named(one) for one in trust]
         return cls(
-            joined(key for one in several for key in one.keys.values()),
+            _joined(key for one in several for key in one.keys.values()),
             {key: value for one in several for key, value in one.distrusted.items()},
             ", ".join(one.source for one in several),
         )
@@ -112,15 +121,23 @@ class Folder:
             KeyFileError: A file in it is no key, or no note of distrust: nothing is guessed.
             EnvironmentFailure: It cannot be read.
         """
-        keys: list[PublicKey] = []
-        distrusted: dict[str, Distrust] = {}
-        for name in self._names():
-            path = self.path / name
-            if match := _DISTRUSTED.fullmatch(name):
-                distrusted[f"ed25519:{match[1]}"] = _distrust(path)
-            elif name.endswith(".pub") and not name.startswith("."):
-                keys.append(PublicKey.from_bytes(read_small(path, str(path)), what=str(path)))
-        return Trusted(joined(keys), distrusted, str(self.path))
+        names = self._names()
+        paths = [self.path / one for one in names if one.endswith(".pub") and not one.startswith(".")]
+        keys = [PublicKey.from_bytes(read_small(one, str(one)), what=str(one)) for one in paths]
+        return Trusted(_joined(keys), self._notes(names), str(self.path))
+
+    def distrusted(self) -> dict[str, Distrust]:
+        """Return when and why keys were distrusted; no other file is read.
+
+        Raises:
+            KeyFileError: A file is no note of distrust: nothing is guessed.
+            EnvironmentFailure: It cannot be read.
+        """
+        return self._notes(self._names())
+
+    def _notes(self, names: Iterable[str]) -> dict[str, Distrust]:
+        found = (match for name in names if (match := _DISTRUSTED.fullmatch(name)))
+        return {f"ed25519:{one[1]}": _note(self.path / one[0]) for one in found}
 
     def trust(
         self, key: PublicKey, *, name: str | None = None, expires: datetime | None = None, again: bool = False
@@ -138,7 +155,7 @@ class Folder:
             EnvironmentFailure: It cannot be written.
         """
         kept = PublicKey(key.id, check_key_name(name or key.name or "unnamed"), expires or key.expires)
-        before = self.read().distrusted.get(key.id)
+        before = self.distrusted().get(key.id)
         if before is not None and not again:
             raise KeyFileError(
                 f"{kept} was distrusted on {before}. Trust it with --again only if its owner tells you why.",
@@ -146,8 +163,9 @@ class Folder:
             )
         self._write(f"{_hex(key.id)}.pub", kept.to_bytes())
         if before is not None:
-            with environment("remove", self._distrusted(key.id)):
-                os.unlink(self._distrusted(key.id))
+            note = self.path / f"{_hex(key.id)}.distrusted"
+            with environment("remove", note):
+                os.unlink(note)
                 durable.sync_folder(self.path)
         return kept
 
@@ -163,8 +181,8 @@ class Folder:
             EnvironmentFailure: It cannot be written.
         """
         key = self.find(which)
-        if key.id not in self.read().distrusted:
-            note = {"reason": reason, "time": moments.written(moments.now())}
+        if key.id not in self.distrusted():
+            note = {"reason": reason, "time": dates.written(dates.now())}
             self._write(f"{_hex(key.id)}.distrusted", dumps(note))
         return key
 
@@ -191,9 +209,6 @@ class Folder:
             subject=which,
         )
 
-    def _distrusted(self, key: str) -> Path:
-        return self.path / f"{_hex(key)}.distrusted"
-
     def _names(self) -> list[str]:
         with environment("read", self.path):
             try:
@@ -217,7 +232,7 @@ class Folder:
         durable.replace_file(self.path / name, data)
 
 
-def joined(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
+def _joined(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
     """Return keys by their identity; one that is there twice ends where the first of both does."""
     found: dict[str, PublicKey] = {}
     for key in keys:
@@ -244,10 +259,12 @@ def _at(path: Path) -> Trusted:
             subject=path,
         )
     key = PublicKey.from_bytes(read_small(path, str(path)), what=str(path))
-    return Trusted({key.id: key}, source=str(path))
+    note = path.with_name(f"{_hex(key.id)}.distrusted")
+    distrusted = {key.id: _note(note)} if note.exists() else {}
+    return Trusted({key.id: key}, distrusted, str(path))
 
 
-def _distrust(path: Path) -> Distrust:
+def _note(path: Path) -> Distrust:
     try:
         value = loads(read_small(path, str(path)), what=str(path), max_bytes=LIMIT)
     except FormatError as error:

@@ -1,17 +1,18 @@
 """Which signatures count: over this manifest, as this name, by a key that is trusted, at this moment.
 
-Total: whatever bytes a signature has, ``judge`` says what is wrong with them. Clocks may be wrong by ``SKEW`` either
-way.
+Whatever asks for signatures (loading, measuring, importing, pulling, ``verify_signatures``) comes to ``judge_all``,
+which says of any bytes what is wrong with them. Clocks may be wrong by ``SKEW`` either way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from compatkit.contracts.codec import is_digest
 from compatkit.errors import (
     BadSignature,
     Distrusted,
@@ -24,13 +25,17 @@ from compatkit.errors import (
     SignerExpired,
     UnknownSigner,
     Unsigned,
+    UsageError,
 )
-from compatkit.registry.names import check_digest
-from compatkit.registry.signing import ed25519, moments
-from compatkit.registry.signing.envelope import Envelope
-from compatkit.registry.signing.keyfiles import PublicKey
-from compatkit.registry.signing.statement import Statement
+from compatkit.registry.blobs import Verify
+from compatkit.registry.names import Reference, check_digest
+from compatkit.registry.signing import dates
+from compatkit.registry.signing.envelope import Envelope, Statement, opened
+from compatkit.registry.signing.keys import PublicKey, check_installed, verifies
 from compatkit.registry.signing.trust import Trust, Trusted
+
+if TYPE_CHECKING:
+    from compatkit.registry.store import Store
 
 SKEW = timedelta(minutes=5)
 """How far the clocks of signer and reader may be apart."""
@@ -65,13 +70,13 @@ class Accept(Protocol):
 
 
 @attrs.frozen
-class Verdict:
+class SignatureVerdict:
     """What was found out about one signature.
 
     Attributes:
         error: Why it does not count; None if it does.
-        statement: What it says, if it can be read; believe it only if there is no error.
-        key: The trusted key that made it, or is said to have made it, as far as it is known.
+        statement: What it says, if it can be read; to be believed only if there is no error.
+        key: The trusted key that made it, or is said to have made it, if it is known.
     """
 
     error: SignatureError | None
@@ -86,22 +91,21 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
         said = self.statement
-        ends = None if said is None or said.expires is None else moments.written(said.expires)
         return {
             "good": self.good,
-            "code": None if self.error is None else self.error.code,
-            "message": None if self.error is None else str(self.error),
-            "signer": None if said is None else said.signer,
-            "signer_name": None if self.key is None else self.key.name,
-            "signed_as": None if said is None else said.name,
-            "signed": None if said is None else moments.written(said.signed),
-            "expires": ends,
+            "code": self.error and self.error.code,
+            "message": self.error and str(self.error),
+            "signer": said and said.signer,
+            "signer_name": self.key and self.key.name,
+            "signed_as": said and said.name,
+            "signed": said and dates.written(said.signed),
+            "expires": said and said.expires and dates.written(said.expires),
         }
 
 
 def judge(
     data: bytes, digest: str, trusted: Trusted, *, name: str | None = None, now: datetime | None = None
-) -> Verdict:
+) -> SignatureVerdict:
     """Say whether a signature counts.
 
     Args:
@@ -115,15 +119,12 @@ def judge(
         MissingDependency: ``cryptography`` is not installed.
     """
     try:
-        envelope = Envelope.from_bytes(data)
-        statement = Statement.from_bytes(envelope.payload)
-        if statement.signer != envelope.key:
-            raise MalformedSignature(f"keyid is {envelope.key}, but the statement names {statement.signer}.")
+        envelope, statement = opened(data)
     except MalformedSignature as error:
-        return Verdict(error)
+        return SignatureVerdict(error)
     key = trusted.keys.get(envelope.key)
-    error = _wrong(envelope, statement, digest, trusted, name, moments.now() if now is None else now)
-    return Verdict(error, statement, key)
+    error = _wrong(envelope, statement, digest, trusted, name, dates.now() if now is None else now)
+    return SignatureVerdict(error, statement, key)
 
 
 def judge_all(
@@ -133,7 +134,7 @@ def judge_all(
     *,
     name: str | None = None,
     now: datetime | None = None,
-) -> list[Verdict]:
+) -> list[SignatureVerdict]:
     """Say of each signature whether it counts; refuse if none does.
 
     Raises:
@@ -148,7 +149,7 @@ def judge_all(
     return found
 
 
-def require(trust: Trust = None, *, now: Callable[[], datetime] = moments.now) -> Accept:
+def require(trust: Trust = None, *, now: Callable[[], datetime] = dates.now) -> Accept:
     """Return what refuses manifests without a signature that counts; whom to trust is read once, here.
 
     Args:
@@ -160,12 +161,98 @@ def require(trust: Trust = None, *, now: Callable[[], datetime] = moments.now) -
         MissingDependency: ``cryptography`` is not installed.
     """
     trusted = Trusted.of(trust)
-    ed25519.check_installed()
+    check_installed()
 
     def accept(digest: str, signatures: Sequence[bytes], name: str | None = None) -> None:
         judge_all(check_digest(digest), signatures, trusted, name=name, now=now())
 
     return accept
+
+
+@attrs.frozen
+class SignedPart:
+    """What is signed, or shown.
+
+    Attributes:
+        digest: Of the manifest.
+        name: ``name@version`` that it is shown as; None where it was asked for by its digest.
+    """
+
+    digest: str
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return self.name or self.digest
+
+
+def subjects(store: Store, patterns: str | Iterable[str], *, every: bool = False) -> list[SignedPart]:
+    """Return what references mean.
+
+    Args:
+        store: Where they are.
+        patterns: Each a name, glob, version, alias, or a bare digest.
+        every: Whether a name or glob means all its versions that were not withdrawn, and not only the latest.
+
+    Raises:
+        NotFound: One means nothing.
+    """
+    found: dict[SignedPart, None] = {}
+    for one in [patterns] if isinstance(patterns, str) else patterns:
+        if is_digest(one):
+            found[SignedPart(one)] = None
+            continue
+        for reference in store.select(one):
+            for version in store.versions(reference.name) if every and not {"@", ":"} & set(one) else ():
+                found[subject_of(store.resolve(Reference(reference.name, version)))] = None
+            found[subject_of(reference)] = None
+    return list(found)
+
+
+def subject_of(reference: Reference) -> SignedPart:
+    """Return what a resolved reference shows."""
+    return SignedPart(str(reference.digest), f"{reference.name}@{reference.version}")
+
+
+def verify(
+    store: Store, reference: str, trust: Trust = None, *, now: datetime | None = None
+) -> list[SignatureVerdict]:
+    """Return what was found out about each signature of a component; refuse if none counts.
+
+    Raises:
+        SignatureError: None counts; its class says why.
+        NotFound: The reference means nothing, or several components.
+    """
+    (one,) = _only(store, reference)
+    return judge_all(one.digest, store.signatures.of(one.digest), trust, name=one.name, now=now)
+
+
+def statements(store: Store, reference: str) -> list[SignatureVerdict]:
+    """Return what the signatures of a component say, by nobody's key: all are of unknown signers, or malformed."""
+    (one,) = _only(store, reference)
+    nobody = Trusted({})
+    return [judge(data, one.digest, nobody, name=one.name) for data in store.signatures.of(one.digest)]
+
+
+def admit(store: Store, reference: Reference, trust: Trust, verify: Verify) -> None:
+    """Refuse to load a component that no trusted key signed.
+
+    Args:
+        store: Where it is.
+        reference: Resolved.
+        trust: Whom to trust.
+        verify: How its bytes are compared with the digest that is signed.
+
+    Raises:
+        SignatureError: No signature counts; its class says why.
+        UsageError: Its bytes would not be compared.
+    """
+    if verify == "never":
+        raise UsageError(
+            "verify='never' does not compare bytes with their digests, so a signature would say nothing of what is "
+            "loaded. Take 'auto' or 'always' where signatures are required."
+        )
+    one = subject_of(reference)
+    judge_all(one.digest, store.signatures.of(one.digest), trust, name=one.name)
 
 
 def _wrong(
@@ -189,7 +276,7 @@ def _wrong(
             subject=envelope.key,
         )
     whose = str(key or PublicKey(envelope.key))
-    if not ed25519.verify(envelope.key, envelope.signature, envelope.signed):
+    if not verifies(envelope.key, envelope.signature, envelope.signed):
         return BadSignature(
             f"the key {whose} did not sign this: the signature does not verify. It was forged, or the file is damaged.",
             subject=envelope.key,
@@ -208,25 +295,25 @@ def _wrong(
 def _out_of_time(
     statement: Statement, key: PublicKey | None, whose: str, now: datetime
 ) -> SignatureError | None:
-    here = f"it is {moments.written(now)} here, and {int(SKEW.total_seconds()) // 60} minutes are allowed for"
+    here = f"it is {dates.written(now)} here, and {int(SKEW.total_seconds()) // 60} minutes are allowed for"
     if statement.signed - now > SKEW:
         return NotYetValid(
-            f"signed by {whose} on {moments.written(statement.signed)}, which lies ahead ({here}). Set the "
+            f"signed by {whose} on {dates.written(statement.signed)}, which lies ahead ({here}). Set the "
             "clocks right."
         )
     if statement.expires is not None and now - statement.expires > SKEW:
         return SignatureExpired(
-            f"the signature of {whose} ended on {moments.written(statement.expires)} ({here}). Have it signed again."
+            f"the signature of {whose} ended on {dates.written(statement.expires)} ({here}). Have it signed again."
         )
     if key is not None and key.expires is not None and now - key.expires > SKEW:
         return SignerExpired(
-            f"the key {whose} ended on {moments.written(key.expires)} ({here}). Have it signed with a new key, and "
+            f"the key {whose} ended on {dates.written(key.expires)} ({here}). Have it signed with a new key, and "
             "trust that."
         )
     return None
 
 
-def refusal(digest: str, name: str | None, found: Sequence[Verdict]) -> SignatureError | None:
+def refusal(digest: str, name: str | None, found: Sequence[SignatureVerdict]) -> SignatureError | None:
     """Return why a component is refused, None if one of its signatures counts.
 
     Args:
@@ -255,3 +342,10 @@ def _counted(trusted: Trusted) -> str:
     count = len(trusted.keys)
     keys = "one trusted key" if count == 1 else f"{count} trusted keys"
     return f"{keys} of {trusted.source}" if trusted.source else keys
+
+
+def _only(store: Store, reference: str) -> list[SignedPart]:
+    found = subjects(store, reference)
+    if len(found) != 1:
+        raise UsageError(f"{reference!r:.80} means {len(found)} components; name one.")
+    return found

@@ -1,4 +1,4 @@
-"""Moments in UTC, written to the second, and how long something is valid."""
+"""Dates in UTC, written to the second, and how long something is valid."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ from datetime import UTC, datetime, timedelta
 from compatkit.errors import UsageError
 
 _WRITTEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
-_LASTING = re.compile(r"([1-9]\d{0,5})([hdwy])", re.ASCII)
+_SPAN = re.compile(r"([1-9]\d{0,5})([hdwy])", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_UNITS = {
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-    "w": timedelta(weeks=1),
-    "y": timedelta(days=365),
-}
+_HOURS = {"h": 1, "d": 24, "w": 7 * 24, "y": 365 * 24}
 
 
 def now() -> datetime:
@@ -50,10 +45,10 @@ def until(text: str, *, start: datetime | None = None) -> datetime:
         UsageError: Written otherwise, no moment of the calendar, or not after ``start``.
     """
     begin = now() if start is None else start
-    match = _LASTING.fullmatch(text)
+    match = _SPAN.fullmatch(text)
     try:
         if match is not None:
-            found: datetime | None = begin + int(match[1]) * _UNITS[match[2]]
+            found: datetime | None = begin + timedelta(hours=int(match[1]) * _HOURS[match[2]])
         else:
             found = read(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
     except OverflowError:
