@@ -1,0 +1,279 @@
+"""Doors by attacks: whatever loads, measures or takes in components refuses the same signatures for the same reason."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from small import data_set, quick
+
+import compatkit as ck
+from compatkit.errors import (
+    BadSignature,
+    CompatkitError,
+    Distrusted,
+    Incomplete,
+    OtherDigest,
+    SignatureError,
+    UnknownSigner,
+    Unsigned,
+)
+from compatkit.registry.copy.choice import Choice
+from compatkit.registry.oci.read import import_layout
+from compatkit.registry.oci.write import export
+from compatkit.registry.signing.public import Folder, SigningKey, Trusted
+from compatkit.registry.signing.signatures import file_name
+
+EXTRACTOR, HEAD = "digits/left.extractor", "digits/left.head"
+DATA = data_set("left")
+
+
+@attrs.frozen
+class World:
+    """A registry under attack, a key, and whom a door is told to trust.
+
+    Attributes:
+        root: Of the registry, with an extractor and its head, which was trained with it.
+        key: The signer's.
+        public: File of its public half.
+        elsewhere: A folder for what a door makes.
+    """
+
+    root: Path
+    key: SigningKey
+    public: Path
+    elsewhere: Path
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Manifest digests by reference."""
+        store = ck.Registry.open(self.root).store
+        return {f"{name}@1.0.0": str(store.resolve(name).digest) for name in (EXTRACTOR, HEAD)}
+
+    def place(self, reference: str, data: bytes, signed: str) -> None:
+        """Put a signature of ``signed`` beside the manifest of a reference."""
+        folder = self.root / "signatures" / self.digests[reference].removeprefix("sha256:")
+        folder.mkdir()
+        (folder / file_name(data, signed)).write_bytes(data)
+
+
+def unsigned(world: World) -> None:
+    """Nothing lies beside the components."""
+
+
+def by_an_untrusted_key(world: World) -> None:
+    ck.Registry.open(world.root).care.sign("*", SigningKey.new("alice"))
+
+
+def by_a_distrusted_key(world: World) -> None:
+    ck.Registry.open(world.root).care.sign("*", world.key)
+    Folder.of_user().distrust(world.key.public.id, "laptop stolen")
+
+
+def tampered(world: World) -> None:
+    for reference, digest in world.digests.items():
+        good = world.key.sign(digest, None)
+        signed_as = world.key.sign(digest, reference)
+        data = attrs.evolve(good, signature=signed_as.signature).to_bytes()
+        world.place(reference, data, digest)
+
+
+def of_the_other_component(world: World) -> None:
+    one, other = world.digests.items()
+    for (reference, _), (name, digest) in ((one, other), (other, one)):
+        world.place(reference, world.key.sign(digest, name).to_bytes(), digest)
+
+
+ATTACKS: dict[Callable[[World], None], type[SignatureError]] = {
+    unsigned: Unsigned,
+    by_an_untrusted_key: UnknownSigner,
+    by_a_distrusted_key: Distrusted,
+    tampered: BadSignature,
+    of_the_other_component: OtherDigest,
+}
+
+
+def load(world: World, whom: Any) -> Any:
+    return ck.Registry.open(world.root, require_signature=whom).load(HEAD)
+
+
+def load_one(world: World, whom: Any) -> Any:
+    return ck.Registry.open(world.root).load(HEAD, require_signature=whom)
+
+
+def recombine(world: World, whom: Any) -> Any:
+    return ck.Registry.open(world.root, require_signature=whom).recombine(EXTRACTOR, HEAD)
+
+
+def matrix(world: World, whom: Any) -> Any:
+    return ck.Registry.open(world.root, require_signature=whom).matrix(EXTRACTOR, HEAD, [DATA.test])
+
+
+def publish(world: World, whom: Any) -> Any:
+    """Publish a new extractor, which a policy measures with the released head."""
+    plain = ck.Registry.open(shutil.copytree(world.root, world.elsewhere / "publishing"))
+    plain.policies.set(EXTRACTOR, "backward", data=DATA.test, tolerance=0.5, bn_policy="running")
+    manifest = plain.store.manifest(EXTRACTOR)
+    contract = attrs.evolve(
+        manifest.contract, statistical=attrs.evolve(manifest.contract.statistical, probe=None)
+    )
+    state = {
+        key: value * 1.0001 if value.is_floating_point() else value
+        for key, value in plain.load(EXTRACTOR).state_dict().items()
+    }
+    strict = ck.Registry.open(plain.store.root, require_signature=whom)
+    return strict.publish(attrs.evolve(manifest, contract=contract), EXTRACTOR, state=state, data=[DATA.test])
+
+
+def import_from(world: World, whom: Any) -> Any:
+    ck.Registry.init(world.elsewhere / "importing")
+    strict = ck.Registry.open(world.elsewhere / "importing", require_signature=whom)
+    return strict.care.import_from(ck.Registry.open(world.root).store)
+
+
+def pull(world: World, whom: Any) -> Any:
+    return ck.Registry.init(world.elsewhere / "pulling").pull(str(world.root), require_signature=whom)
+
+
+def pull_into_strict(world: World, whom: Any) -> Any:
+    ck.Registry.init(world.elsewhere / "strict")
+    return ck.Registry.open(world.elsewhere / "strict", require_signature=whom).pull(str(world.root))
+
+
+def push_into_memory_and_pull(world: World, whom: Any) -> Any:
+    remote = f"memory://trust/{world.elsewhere.name}"
+    with suppress(Incomplete):  # what is no signature of its manifest stays behind
+        ck.Registry.open(world.root).push(remote, create=True)
+    return ck.Registry.init(world.elsewhere / "far").pull(remote, require_signature=whom)
+
+
+def clone(world: World, whom: Any) -> Any:
+    return ck.Registry.clone(str(world.root), world.elsewhere / "clone", require_signature=whom)
+
+
+def oci_read(world: World, whom: Any) -> Any:
+    export(ck.Registry.open(world.root).store, world.elsewhere / "layout").check()
+    into = ck.Registry.init(world.elsewhere / "reading").store
+    return import_layout(into, world.elsewhere / "layout", choice=Choice().requiring(whom)).check()
+
+
+def verify(world: World, whom: Any) -> Any:
+    return ck.Registry.open(world.root).care.verify_signatures(HEAD, whom)
+
+
+def require(world: World, whom: Any) -> Any:
+    store = ck.Registry.open(world.root).store
+    digest = world.digests[f"{HEAD}@1.0.0"]
+    ck.signing.require(whom)(digest, store.signatures.of(digest), f"{HEAD}@1.0.0")
+    return True
+
+
+DOORS = (
+    load,
+    load_one,
+    recombine,
+    matrix,
+    publish,
+    import_from,
+    pull,
+    pull_into_strict,
+    push_into_memory_and_pull,
+    clone,
+    oci_read,
+    verify,
+    require,
+)
+LEFT_BEHIND = {(push_into_memory_and_pull, of_the_other_component), (oci_read, of_the_other_component)}
+"""Where what is no signature of its manifest does not travel, so that the component arrives unsigned."""
+
+TRUSTING: dict[str, Callable[[World], Any]] = {
+    "file": lambda world: world.public,
+    "folder": lambda world: world.public.parent,
+    "text": lambda world: world.key.public.id,
+    "list": lambda world: [world.public, world.key.public.id],
+    "keys": lambda world: Trusted(keys={world.key.public.id: world.key.public}),
+}
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    task = ck.Task("left", DATA, "resnet8_cifar", "layer2", size=(16, 16))
+    made = ck.Registry.init(tmp_path_factory.mktemp("trust") / "published")
+    made.publish(quick(steps=1).fit([task]), prefix="digits")
+    return made.store.root
+
+
+@pytest.fixture
+def world(published: Path, tmp_path: Path) -> World:
+    key = SigningKey.new("alice")
+    public = key.save(tmp_path / "mine" / "alice.pem")
+    return World(shutil.copytree(published, tmp_path / "parts"), key, public, tmp_path)
+
+
+def refused(door: Callable[[World, Any], Any], world: World, whom: Any) -> set[type[CompatkitError]]:
+    """Return the classes of the errors with which a door refuses."""
+    try:
+        door(world, whom)
+    except Incomplete as error:
+        return {type(one) for one in error.errors}
+    except CompatkitError as error:
+        return {type(error)}
+    return set()
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda one: one.__name__)
+def test_every_door_refuses_every_attack_for_its_reason(
+    world: World, door: Callable[[World, Any], Any], attack: Callable[[World], None]
+) -> None:
+    attack(world)
+    expected = Unsigned if (door, attack) in LEFT_BEHIND else ATTACKS[attack]
+    assert refused(door, world, world.public) == {expected}
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda one: one.__name__)
+def test_every_door_opens_for_what_a_trusted_key_signed(
+    world: World, door: Callable[[World, Any], Any]
+) -> None:
+    ck.Registry.open(world.root).care.sign("*", world.key)
+    assert door(world, world.public)
+
+
+@pytest.mark.parametrize("whom", TRUSTING)
+def test_a_distrusted_key_does_not_count_however_it_is_given(world: World, whom: str) -> None:
+    ck.Registry.open(world.root).care.sign("*", world.key)
+    given = TRUSTING[whom](world)
+    opened = ck.Registry.open(world.root, require_signature=given)
+    assert opened.load(HEAD) and refused(verify, world, given) == set()
+    Folder.of_user().distrust(world.key.public.id, "laptop stolen")
+    for door in (load, load_one, verify, require, import_from):
+        assert refused(door, world, given) == {Distrusted}
+    with pytest.raises(Distrusted, match="laptop stolen"):
+        opened.load(HEAD)  # also by who opened the registry before
+    Folder.of_user().trust(world.key.public, again=True)
+    assert opened.load(HEAD) and refused(load, world, given) == set()
+
+
+def test_a_note_of_distrust_beside_a_key_counts_where_its_file_is_named(world: World) -> None:
+    ck.Registry.open(world.root).care.sign("*", world.key)
+    team = Folder(world.elsewhere / "team")
+    team.trust(world.key.public)
+    (file,) = team.path.glob("*.pub")
+    assert refused(verify, world, file) == set()
+    team.distrust("alice")
+    for given in (file, [file], team.path, [world.public, team.path]):
+        assert refused(verify, world, given) == {Distrusted}
+    assert refused(verify, world, world.public) == set()  # a team's note is that of who names the team
+
+
+def test_a_damaged_note_of_the_user_is_an_error_and_nothing_is_guessed(world: World) -> None:
+    ck.Registry.open(world.root).care.sign("*", world.key)
+    mine = Folder.of_user().path
+    mine.mkdir(parents=True)
+    (mine / f"{world.key.public.id.removeprefix('ed25519:')}.distrusted").write_text("")
+    assert refused(verify, world, world.public) == {ck.errors.KeyFileError}
