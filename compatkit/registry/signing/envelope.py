@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import re
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -35,8 +36,6 @@ PREDICATE_TYPE = "https://compatkit/signature/v1"
 """A name that never changes its meaning; it is not looked up."""
 KEY_ID = re.compile("ed25519:[0-9a-f]{64}")
 """A key's identity is the key itself, as RFC 8032 encodes it."""
-_WRONG = (AttributeError, KeyError, TypeError, ValueError)
-"""What reading JSON of another shape raises."""
 
 
 def pae(kind: str, body: bytes) -> bytes:
@@ -83,20 +82,17 @@ class Envelope:
                 another type of payload, several signatures, a key of another kind.
         """
         value = _object(data, "a signature")
-        try:
+        with suppress(AttributeError, KeyError, TypeError, ValueError):  # JSON of another shape
             (one,) = value["signatures"]
             found = cls(base64.b64decode(value["payload"]), one["keyid"], base64.b64decode(one["sig"]))
-            good = KEY_ID.fullmatch(found.key) and len(found.signature) == 64 and found.to_bytes() == data
-        except _WRONG:
-            good = False
-        if not good:
-            raise MalformedSignature(
-                f"a signature is a DSSE envelope with payload, payloadType {PAYLOAD_TYPE!r}, and one entry under "
-                "signatures of keyid ('ed25519:' and 64 lower-case hex digits) and sig (64 bytes), in canonical JSON "
-                "(sorted keys, no spaces, a newline at the end; base64 with padding and '+' and '/'); got "
-                f"{data!r:.200}."
-            )
-        return found
+            if KEY_ID.fullmatch(found.key) and len(found.signature) == 64 and found.to_bytes() == data:
+                return found
+        raise MalformedSignature(
+            f"a signature is a DSSE envelope with payload, payloadType {PAYLOAD_TYPE!r}, and one entry under "
+            "signatures of keyid ('ed25519:' and 64 lower-case hex digits) and sig (64 bytes), in canonical JSON "
+            "(sorted keys, no spaces, a newline at the end; base64 with padding and '+' and '/'); got "
+            f"{data!r:.200}."
+        )
 
 
 @attrs.frozen
@@ -149,17 +145,15 @@ class Statement:
                 f"a signed statement is of type {TYPE} and predicate {PREDICATE_TYPE}, got {kinds[0]!r:.80} and "
                 f"{kinds[1]!r:.80}: it says something else, or a newer compatkit wrote it."
             )
-        try:
+        with suppress(AttributeError, KeyError, TypeError, ValueError):  # JSON of another shape
             found = cls._read(value)
-        except _WRONG:
-            found = None
-        if found is None or found.to_bytes() != data:
-            raise MalformedSignature(
-                "a signed statement has one subject (digest with sha256, perhaps name as NAME@VERSION) and a predicate "
-                "of expires (a moment or null), signed (a moment such as 2026-01-31T12:00:00Z) and signer "
-                f"('ed25519:' and 64 hex digits), in canonical JSON; got {data!r:.400}."
-            )
-        return found
+            if found is not None and found.to_bytes() == data:
+                return found
+        raise MalformedSignature(
+            "a signed statement has one subject (digest with sha256, perhaps name as NAME@VERSION) and a predicate "
+            "of expires (a moment or null), signed (a moment such as 2026-01-31T12:00:00Z) and signer "
+            f"('ed25519:' and 64 hex digits), in canonical JSON; got {data!r:.400}."
+        )
 
     @classmethod
     def _read(cls, value: dict[str, Any]) -> Statement | None:
