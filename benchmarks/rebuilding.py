@@ -1,24 +1,45 @@
-"""Is a part of a network rebuilt faster than timm builds the network?
+"""How long does a part of a network take to come back, beside ``timm.create_model`` of the whole network?
 
-Run ``python benchmarks/rebuilding.py [--model resnet50] [--split layer3] [--runs 7]``. The contestants take turns in
-one process; the minimum of each counts, as a ratio to ``timm.create_model``, which draws random weights. A part is
-rebuilt from its blueprint and its weights: network without draws, trace, cut, strict load. What is paid once or apart
-is shown apart: discovery of all cut points, and the probe that a part must pass when a registry loads it.
+Run ``python benchmarks/rebuilding.py [--networks resnet18:layer3,...] [--runs 30] [--fresh]``. For each network both
+parts are published in a registry that is made for the occasion. Then the contestants take turns in one process:
+``timm.create_model``, which draws random weights; ``build`` of each part from blueprint and weights; and
+``registry.load`` of each part, which also reads, maps and checks them. The fastest run of each counts, as a ratio to
+``create_model``. ``first`` is the first load in this process, before anything is remembered of how the network is cut.
+
+With ``--fresh`` processes of their own load the extractor once: with an empty cache folder, so that the network is
+traced, the file hashed and the probe run; with all that this leaves there; and with all but the cut, so that the
+network is traced again. Imports are made and the whole network is built before, so that the load alone is measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import timm
-import torch
-
-from compatkit.adapters.blueprints import build, build_pair, plan, probe
-from compatkit.adapters.cutting.discovery import watched
+NETWORKS = (
+    "resnet18:layer3,resnet50:layer3,vit_tiny_patch16_224:blocks.5,mobilenetv3_small_050:blocks.3,"
+    "resnet20_cifar:layer2"
+)
+FRESH = """
+import sys, time
+import timm, compatkit
+from compatkit.adapters import blueprints
+from compatkit.adapters import timm as _
+from compatkit.components import loading, verification
+timm.create_model(sys.argv[3])
+registry = compatkit.Registry.open(sys.argv[1])
+started = time.perf_counter()
+registry.load(sys.argv[2])
+print(time.perf_counter() - started)
+"""
 
 
 def main() -> None:
@@ -26,44 +47,80 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default="resnet50")
-    parser.add_argument("--split", default="layer3")
-    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--networks", default=NETWORKS, help="MODEL:SPLIT, separated by commas")
+    parser.add_argument("--runs", type=int, default=30)
+    parser.add_argument("--fresh", action="store_true", help="also measure first loads of fresh processes")
     given = parser.parse_args()
-    seconds: dict[str, list[float]] = {}
-    tasks = contestants(given.model, given.split)
-    for _ in range(given.runs):
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["COMPATKIT_CACHE"] = f"{folder}/cache"
+        print("| network | what | first ms | ms | x create_model |\n|---|---|---|---|---|")
+        for network in given.networks.split(","):
+            measure(Path(folder), *network.rsplit(":", 1), given.runs, given.fresh)
+
+
+def measure(folder: Path, model: str, split: str, runs: int, fresh: bool) -> None:
+    """Print the rows of one network."""
+    tasks, registry, references = contestants(folder / model, model, split)
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    for _ in range(runs):
         for name, task in tasks.items():
             started = time.perf_counter()
             task()
-            seconds.setdefault(name, []).append(time.perf_counter() - started)
+            seconds[name].append(time.perf_counter() - started)
     yardstick = min(seconds["timm.create_model"])
-    print(
-        f"{given.model} at {given.split}, torch {torch.__version__}, {torch.get_num_threads()} threads, load "
-        f"{os.getloadavg()[0]:.1f}; fastest of {given.runs} runs in turn\n"
-    )
-    print("| what | seconds | ratio |\n|---|---|---|")
     for name, taken in seconds.items():
-        print(f"| {name} | {min(taken):.3f} | {min(taken) / yardstick:.2f} |")
+        first, best = taken[0], min(taken)
+        print(
+            f"| {model} at {split} | {name} | {first * 1e3:.1f} | {best * 1e3:.2f} | {best / yardstick:.2f} |"
+        )
+    if fresh:
+        for kept, taken in first_loads(
+            folder, str(registry.store.root), references["extractor"], model
+        ).items():
+            print(f"| {model} at {split} | fresh process, cached: {kept} | {min(taken) * 1e3:.1f} | | |")
 
 
-def contestants(model: str, split: str) -> dict[str, Callable[[], Any]]:
-    """Return label and task; the first is the yardstick."""
-    found: dict[str, Callable[[], Any]] = {"timm.create_model": lambda: timm.create_model(model)}
-    for at in (split, "forward_features"):
-        planned = plan(model, at)
-        whole, *parts = build_pair(planned.extractor, planned.head, seed=0)
-        image = (1, planned.input.channels, *planned.input.size)
-        with torch.no_grad():
-            crossing = parts[0].eval()(torch.zeros(image))
-        shapes = (image, tuple(crossing.shape))
-        for blueprint, part, shape in zip((planned.extractor, planned.head), parts, shapes, strict=True):
-            state = {name: value.clone() for name, value in part.state_dict().items()}
-            label = f"{blueprint.side} at {at}"
-            found[f"rebuild the {label}"] = lambda b=blueprint, s=state: build(b, state=s)
-            found[f"probe of the {label}"] = lambda p=part, s=shape: probe(p, s)
-        found["discovery of all cut points"] = lambda w=whole, i=image: watched(w, i[1:])
+def first_loads(folder: Path, root: str, reference: str, model: str) -> dict[str, list[float]]:
+    """Return seconds of the first load in a fresh process, by what it finds in the cache folder."""
+    found: dict[str, list[float]] = {"nothing": [], "everything": [], "all but the cut": []}
+    for _ in range(3):
+        cache = Path(tempfile.mkdtemp(dir=folder))
+        for kept, taken in found.items():
+            if kept == "all but the cut":
+                shutil.rmtree(cache / "cuts")
+            done = subprocess.run(
+                [sys.executable, "-c", FRESH, root, reference, model],
+                env={**os.environ, "COMPATKIT_CACHE": str(cache)},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            taken.append(float(done.stdout))
     return found
+
+
+def contestants(
+    folder: Path, model: str, split: str
+) -> tuple[dict[str, Callable[[], Any]], Any, dict[str, str]]:
+    """Return label and task of each contestant, the yardstick first; the registry; and its references."""
+    import timm
+
+    import compatkit
+    from compatkit.adapters.blueprints import build
+    from compatkit.adapters.cutting import remembered
+    from compatkit.components import splitting
+
+    registry = compatkit.Registry.init(folder)
+    parts = splitting.split(model, split)
+    references = splitting.publish_split(registry, parts, model.replace("_", "-"))
+    remembered.forget()
+    found: dict[str, Callable[[], Any]] = {"timm.create_model": lambda: timm.create_model(model)}
+    for side, part in parts.items():
+        state = {name: value.clone() for name, value in part.module.state_dict().items()}
+        found[f"build {side}"] = lambda b=part.blueprint, s=state: build(b, state=s, share=True)
+    for side, reference in references.items():
+        found[f"registry.load {side}"] = lambda r=reference: registry.load(r)
+    return found, registry, references
 
 
 if __name__ == "__main__":

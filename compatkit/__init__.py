@@ -180,7 +180,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("compatkit")
+        globals()["__version__"] = version("compatkit")
+        return globals()["__version__"]
     if name == "match_classes":
         return import_module("compatkit.contracts.labels").common
     if name in _HOMES:

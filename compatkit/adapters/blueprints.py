@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters.builders import whole_of
 from compatkit.adapters.cutting.discovery import CutPoint
-from compatkit.adapters.cutting.planning import Plan, channels_of, cut_points, parts_of, plan
+from compatkit.adapters.cutting.planning import Plan, channels_of, cut_points, parts_of, plan, sides_of
 from compatkit.adapters.cutting.proof import prove
 from compatkit.adapters.fingerprint import probe, same_probe
 from compatkit.adapters.initialisation import seeded, without_draws
@@ -65,9 +65,9 @@ def build(
         return build_adapter(blueprint, state)
     if state is None:
         with seeded(seed):
-            return _parts(whole_of(blueprint), blueprint)[blueprint.side == "head"]
-    with seeded(0), without_draws():
-        part = _parts(whole_of(blueprint), blueprint)[blueprint.side == "head"]
+            return _part(whole_of(blueprint), blueprint)
+    with seeded(0), without_draws(constants=False):
+        part = _part(whole_of(blueprint), blueprint)
     load_part(part, state, f"the {blueprint.side} of {blueprint.model} at {blueprint.split!r}", share=share)
     return part
 
@@ -112,6 +112,14 @@ def _parts(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module
     """Cut a whole network as its blueprint says, to the width and with the entry layers that it states."""
     extractor, head = widened(*parts_of(whole, blueprint), blueprint, channels_of(blueprint))
     return extractor, entered(head, blueprint)
+
+
+def _part(whole: nn.Module, blueprint: Blueprint) -> nn.Module:
+    """Cut one part out of a whole network as its blueprint says."""
+    if blueprint.width is not None:  # to know the network's own width takes both
+        return _parts(whole, blueprint)[blueprint.side == "head"]
+    part = sides_of(whole, blueprint)["head" if blueprint.side == "head" else "extractor"](whole)
+    return entered(part, blueprint) if blueprint.side == "head" else part
 
 
 def own_width_of(blueprint: Blueprint) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 _DRAWS = {
@@ -22,7 +23,8 @@ _DRAWS = {
 
 _CONSTANT = frozenset({"constant_", "zeros_", "ones_", "eye_", "dirac_"})
 """Buffers outside the state dict may be filled with these."""
-_TRUNCATED = "_no_grad_trunc_normal_"
+_FILLS = ("_no_grad_trunc_normal_", "_no_grad_zero_", "_no_grad_fill_")
+"""Where ``torch.nn.init`` draws or sets values without asking a function mode."""
 _skipping = threading.local()
 
 
@@ -44,35 +46,44 @@ class _NoDraws(TorchFunctionMode):
 
 
 @contextmanager
-def without_draws() -> Iterator[None]:
+def without_draws(*, constants: bool = True) -> Iterator[None]:
     """Skip random initialisation inside; every parameter must be loaded afterwards.
 
     Everything else is computed on the real device, so that buffers outside the state dict are right.
+
+    Args:
+        constants: Whether parameters that begin as zeros or ones do so here too.
     """
     _install()
-    before, _skipping.active = getattr(_skipping, "active", False), True
+    before = getattr(_skipping, "skipped", ())
+    _skipping.skipped = _FILLS[:1] if constants else _FILLS
     try:
         with _NoDraws():
             yield
     finally:
-        _skipping.active = before
+        _skipping.skipped = before
 
 
 def _install() -> None:
-    """Let torch ask this thread before it draws a truncated normal.
+    """Let torch ask this thread before it draws a truncated normal, or sets a parameter to a constant.
 
-    It draws again until every value lies between the bounds, which with whatever is in memory may never come true.
-    The question stays in place, so that threads that build at the same time cannot undo each other's.
+    A truncated normal is drawn again until every value lies between the bounds, which with whatever is in memory may
+    never come true. The question stays in place, so that threads that build at the same time cannot undo each other's.
     """
-    original = getattr(torch.nn.init, _TRUNCATED, None)
-    if original is None or hasattr(original, "__wrapped__"):
-        return
+    for name in _FILLS:
+        original = getattr(torch.nn.init, name, None)
+        if original is not None and not hasattr(original, "__wrapped__"):
+            setattr(torch.nn.init, name, _asking(name, original))
 
+
+def _asking(name: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(original)
     def ask(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return tensor if getattr(_skipping, "active", False) else original(tensor, *args, **kwargs)
+        if name in getattr(_skipping, "skipped", ()) and (name == _FILLS[0] or isinstance(tensor, Parameter)):
+            return tensor
+        return original(tensor, *args, **kwargs)
 
-    setattr(torch.nn.init, _TRUNCATED, ask)
+    return ask
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.blueprints import Plan, build_pair, plan, prove
-from compatkit.adapters.cutting.cut import cut
+from compatkit.adapters.cutting.cut import sides_of
 from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError, UnknownName
 
@@ -157,7 +157,7 @@ def test_cutting_leaves_the_whole_as_it_was():
     before = {name: value.clone() for name, value in whole.state_dict().items()}
     attributes = set(vars(whole))
     for approach in ("fx", "canonical"):
-        cut(whole, "layer2", approach, (3, 32, 32))
+        sides_of(whole, "layer2", approach, (3, 32, 32))
     assert set(vars(whole)) == attributes
     assert whole.training and not whole.layer1.training
     assert all(torch.equal(value, before[name]) for name, value in whole.state_dict().items())

@@ -14,9 +14,16 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import MappingKey, SequenceKey, tree_flatten_with_path, tree_leaves
 
-from compatkit.adapters.cutting.dataflow import early_nodes, frontier, late_nodes, reached
 from compatkit.adapters.cutting.signals import signal
-from compatkit.adapters.cutting.tracing import Traced, compute, name_of
+from compatkit.adapters.cutting.tracing import (
+    Traced,
+    compute,
+    early_nodes,
+    frontier,
+    late_nodes,
+    name_of,
+    reached,
+)
 from compatkit.errors import CutError
 
 MOST = 8
@@ -37,7 +44,7 @@ class Leaf:
 
 
 @attrs.frozen
-class Side:
+class AxisSize:
     """A number that is the size of a crossing tensor along one of its axes."""
 
     leaf: int
@@ -50,7 +57,7 @@ class Crossing:
 
     Attributes:
         leaves: Tensors that cross, in order; the cut module's own come first.
-        fixed: What else the late part uses, by node and place: a constant, or a ``Side``.
+        fixed: What else the late part uses, by node and place: a constant, or a ``AxisSize``.
         again: Early nodes that the head computes again.
         frozen: Whether a number that the head gets holds for the traced image size only.
     """
@@ -175,7 +182,7 @@ def _bound(
             shapes = [at_path(run[leaf.node], leaf.path).shape for run in runs]
             for axis in range(len(shapes[0])):
                 if [shape[axis] for shape in shapes] == seen:
-                    return Side(index, axis), False
+                    return AxisSize(index, axis), False
         if seen[0] == seen[1]:
             return seen[0], True
     raise CutError(

@@ -10,31 +10,30 @@ size: the extractor is the network itself, stopped at the cut module.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import attrs
 from torch import fx, nn
 
-from compatkit.adapters.cutting.canonical import cut_canonical
 from compatkit.adapters.cutting.crossing import Crossing, declared_crossing, plain_crossing
-from compatkit.adapters.cutting.dataflow import ancestors, late_nodes
-from compatkit.adapters.cutting.graphs import graphs_of
 from compatkit.adapters.cutting.ownership import Part, owners, state_of
-from compatkit.adapters.cutting.parts import Graphs, assemble, used_by
+from compatkit.adapters.cutting.parts import Graphs, TracedSide, graphs_of, used_by
 from compatkit.adapters.cutting.proof import unchanged
+from compatkit.adapters.cutting.pruned import StoppedSide, canonical_sides
 from compatkit.adapters.cutting.signals import signal
-from compatkit.adapters.cutting.stopping import stopped
-from compatkit.adapters.cutting.tracing import Traced, trace
+from compatkit.adapters.cutting.tracing import Traced, ancestors, late_nodes, trace
 from compatkit.errors import CutError, UnknownName
 
 CANONICAL = "forward_features"
 
-Cut = Callable[[nn.Module, str, tuple[int, ...]], tuple[nn.Module, nn.Module]]
+Sides = Mapping[Part, Callable[[nn.Module], nn.Module]]
+"""How each part is made of a network: by the names of modules and tensors, so that it holds for any other network that
+is built in the same way."""
 
 
-def cut_traced(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
-    """Return extractor (up to and with module ``split``) and head; nothing is run.
+def traced_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> Sides:
+    """Cut behind the module ``split`` with a trace of the modules above it; nothing is run.
 
     Raises:
         CutError: The module is called several times or never, another value crosses, a parameter is used on
@@ -46,27 +45,27 @@ def cut_traced(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn
         for training in (True, False):
             traces.append(trace(whole, split, training))
             restore()
-        return _parts(whole, split, traces, [plain_crossing(whole, one) for one in traces])
+        return _sides(whole, split, traces, [plain_crossing(whole, one) for one in traces])
 
 
-def cut_declared(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
-    """Return extractor and head where a tuple of tensors crosses, or numbers that follow from sizes.
+def declared_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> Sides:
+    """Cut where a tuple of tensors crosses, or numbers that follow from sizes.
 
     Raises:
-        CutError: As for ``cut_traced``; or more crosses than can be declared.
+        CutError: As for ``traced_sides``; or more crosses than can be declared.
     """
     with _cleared(whole) as restore:
         traces, found = _declared(whole, split, image, restore)
-        return _parts(whole, split, traces, found)
+        return _sides(whole, split, traces, found)
 
 
-def cut_stopped(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
-    """Return extractor and head where code before the cut branches on sizes and code behind it does not.
+def stopped_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> Sides:
+    """Cut where code before the cut branches on sizes and code behind it does not.
 
     Whether the parts serve other sizes must be tried; see ``planning``.
 
     Raises:
-        CutError: As for ``cut_declared``; or nothing branches, or more than the module's own output crosses.
+        CutError: As for ``declared_sides``; or nothing branches, or more than the module's own output crosses.
     """
     with _cleared(whole) as restore:
         traces, found = _declared(whole, split, image, restore)
@@ -83,12 +82,12 @@ def cut_stopped(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[n
                 f"{split!r} of {type(whole).__name__} needs no extractor that runs all code up to it."
             )
         free = [attrs.evolve(one, frozen=False) for one in traces]
-        _, head = _parts(whole, split, free, found)
-        kept = {id(tensor) for tensor in state_of(head).values()}
+        head = _sides(whole, split, free, found)["head"]
+        kept = {id(tensor) for tensor in state_of(head(whole)).values()}
         sides: dict[str, Part] = {
             name: "head" if id(tensor) in kept else "extractor" for name, tensor in state_of(whole).items()
         }
-        return stopped(whole, split, sides, found[1].names), head
+        return {"extractor": StoppedSide(split, sides, found[1].names), "head": head}
 
 
 def _declared(
@@ -135,29 +134,24 @@ def _cleared(whole: nn.Module) -> Iterator[Callable[[], None]]:
         restore(constants=False)
 
 
-APPROACHES: dict[str, Cut] = {
-    "fx": cut_traced,
-    "stopped": cut_stopped,
-    "declared": cut_declared,
-    "canonical": cut_canonical,
+APPROACHES: dict[str, Callable[[nn.Module, str, tuple[int, ...]], Sides]] = {
+    "fx": traced_sides,
+    "stopped": stopped_sides,
+    "declared": declared_sides,
+    "canonical": canonical_sides,
 }
-"""By name: (whole network, split point, image shape (channels, height, width)) to (extractor, head)."""
+"""By name: (whole network, split point, image shape (channels, height, width)) to how its parts are made."""
 
 
-def _parts(
-    whole: nn.Module, split: str, traces: list[Traced], found: list[Crossing]
-) -> tuple[nn.Module, nn.Module]:
-    """Return both parts from the traces in train and in eval mode."""
+def _sides(whole: nn.Module, split: str, traces: list[Traced], found: list[Crossing]) -> Sides:
+    """Return both sides from the traces in train and in eval mode."""
     train, evaluate = (graphs_of(whole, one, crossing) for one, crossing in zip(traces, found, strict=True))
     graphs: dict[Part, Graphs] = {
         "extractor": (train[0], evaluate[0]),
         "head": (train[1], evaluate[1]),
     }
-    sides = owners(whole, {side: used_by(whole, pair) for side, pair in graphs.items()}, split)
-    extractor, head = (
-        assemble(whole, graphs[side], side, sides, found[1].names) for side in ("extractor", "head")
-    )
-    return extractor, head
+    owned = owners(whole, {side: used_by(whole, pair) for side, pair in graphs.items()}, split)
+    return {side: TracedSide.of(whole, pair, side, owned, found[1].names) for side, pair in graphs.items()}
 
 
 def _barred(whole: nn.Module, traced: Traced, crossing: Crossing) -> frozenset[fx.Node]:
@@ -177,14 +171,15 @@ def approaches_for(split: str) -> tuple[str, ...]:
     return ("canonical",) if split == CANONICAL else ("fx", "stopped", "declared")
 
 
-def cut(whole: nn.Module, split: str, approach: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
-    """Return extractor and head, which hold the whole network's own modules, parameters and keys.
+def sides_of(whole: nn.Module, split: str, approach: str, image: tuple[int, ...]) -> Sides:
+    """Return how extractor and head are made of a network.
 
-    Every parameter and buffer belongs to exactly one part; what no part uses goes to the side it is
-    registered on. Cutting changes nothing in ``whole``.
+    The parts hold the whole network's own modules, parameters and keys: later training of a part trains it too. Every
+    parameter and buffer belongs to exactly one part; what no part uses goes to the side it is registered on. Cutting
+    changes nothing in ``whole``.
 
     Args:
-        whole: The network; later training of a part trains it too.
+        whole: The network.
         split: A module path, or ``"forward_features"``.
         approach: A key of ``APPROACHES``.
         image: (channels, height, width) of an image that the network takes.

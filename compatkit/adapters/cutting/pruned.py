@@ -1,7 +1,9 @@
-"""Cut at timm's own seam, ``forward_features`` | ``forward_head``, without tracing.
+"""Parts that are the network itself without the other part's layers, made without a graph.
 
-Each part is the network itself without the other part's layers: an instance of a subclass whose ``forward`` is
-one of the two methods. Which layer belongs where is seen in one forward pass.
+The canonical cut, ``forward_features`` | ``forward_head``, is timm's own seam: each part is an instance of a subclass
+whose ``forward`` is one of the two methods, and one forward pass shows which layer belongs where. A stopped extractor
+runs the network's own code and leaves it at the cut module: code that branches on the image's size, such as the
+resampling of position embeddings, cannot be traced for all sizes at once, and need not be where it ends before the cut.
 """
 
 from __future__ import annotations
@@ -22,11 +24,53 @@ from compatkit.adapters.cutting.proof import modes_kept
 from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError
 
-METHODS: dict[Part, str] = {"extractor": "forward_features", "head": "forward_head"}
+
+@attrs.frozen(eq=False)
+class CanonicalSide:
+    """One side of ``forward_features`` | ``forward_head``.
+
+    Attributes:
+        side: Which one.
+        sides: Side of every parameter and buffer, by name.
+        seam: What crosses.
+    """
+
+    side: Part
+    sides: Mapping[str, Part]
+    seam: Seam
+
+    def __call__(self, whole: nn.Module) -> nn.Module:
+        """Return the part of this network; it shares the network's tensors."""
+        part = without_other(whole, "", self.sides, self.side)
+        part.__class__ = _side_class(type(whole), self.side)
+        part.__dict__.update(seam=self.seam, port_names=self.seam.names)
+        return part
 
 
-def cut_canonical(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
-    """Return the network up to ``forward_features`` and from ``forward_head`` on.
+@attrs.frozen(eq=False)
+class StoppedSide:
+    """An extractor that gives what the module ``split`` gives.
+
+    Attributes:
+        split: Path of the cut module.
+        sides: Side of every parameter and buffer, by name.
+        names: Of the feature ports, in order.
+    """
+
+    split: str
+    sides: Mapping[str, Part]
+    names: tuple[str, ...]
+
+    def __call__(self, whole: nn.Module) -> nn.Module:
+        """Return the network without the head's layers; it shares the network's tensors."""
+        extractor = without_other(whole, "", self.sides, "extractor", named=True)
+        extractor.__class__ = _stopping_class(type(whole))
+        extractor.__dict__.update(stops_at=self.split, port_names=self.names)
+        return extractor
+
+
+def canonical_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> dict[Part, CanonicalSide]:
+    """Find which layers ``forward_features`` uses and which ``forward_head``.
 
     Args:
         whole: A network with timm's interface.
@@ -42,16 +86,15 @@ def cut_canonical(whole: nn.Module, split: str, image: tuple[int, ...]) -> tuple
         left, features = _uses(whole, "forward_features", signal((1, *image)))
         right, _ = _uses(whole, "forward_head", features)
     sides = owners(whole, {"extractor": left, "head": right}, None)
-    extractor, head = (without_other(whole, "", sides, side) for side in METHODS)
-    seam = _Seam.of(features, type(whole).__name__, split)
-    for part, side in ((extractor, "extractor"), (head, "head")):
-        part.__class__ = _side_class(type(whole), side)
-        part.__dict__.update(seam=seam, port_names=seam.names)
-    return extractor, head
+    seam = Seam.of(features, type(whole).__name__, split)
+    return {
+        "extractor": CanonicalSide("extractor", sides, seam),
+        "head": CanonicalSide("head", sides, seam),
+    }
 
 
 @attrs.frozen(eq=False)
-class _Seam:
+class Seam:
     """How what ``forward_features`` gives is taken apart into tensors, and put together again.
 
     Attributes:
@@ -65,7 +108,7 @@ class _Seam:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, features: Any, whose: str, split: str) -> _Seam:
+    def of(cls, features: Any, network: str, split: str) -> Seam:
         """Learn the structure from an example.
 
         Raises:
@@ -75,7 +118,7 @@ class _Seam:
         count = sum(isinstance(leaf, Tensor) for leaf in leaves)
         if not 0 < count <= MOST:
             raise CutError(
-                f"forward_features of {whose} gives {count} tensors; a cut passes 1 to {MOST}. Name a module path as "
+                f"forward_features of {network} gives {count} tensors; a cut passes 1 to {MOST}. Name a module path as "
                 "split point.",
                 subject=split,
             )
@@ -186,3 +229,33 @@ def _side_class(cls: type[nn.Module], side: Part) -> type[nn.Module]:
     return type(
         f"{cls.__name__}{side.capitalize()}", (cls,), {"forward": forward, "__module__": cls.__module__}
     )
+
+
+class _Reached(Exception):
+    """Carries the output of the cut module out of the network's code."""
+
+    def __init__(self, output: Any) -> None:
+        super().__init__()
+        self.output = output
+
+
+def _stop(module: nn.Module, args: Any, output: Any) -> None:
+    raise _Reached(output)
+
+
+@functools.cache
+def _stopping_class(cls: type[nn.Module]) -> type[nn.Module]:
+    def forward(self: Any, x: Tensor) -> Any:
+        """Images to features; several features are one tuple."""
+        # The module is the whole network's own, so the hook stays for this call only.
+        hook = self.get_submodule(self.stops_at).register_forward_hook(_stop)
+        try:
+            cls.forward(self, x)
+        except _Reached as reached:
+            output = reached.output
+            return output if isinstance(output, Tensor) else tuple(output)
+        finally:
+            hook.remove()
+        raise RuntimeError(f"{self.stops_at} was not reached")
+
+    return type(f"{cls.__name__}Stopped", (cls,), {"forward": forward, "__module__": cls.__module__})
