@@ -37,9 +37,7 @@ def features(channels: int, images: int) -> Iterator[tuple[torch.Tensor, torch.T
 
 def climb(channels: int, images: int) -> dict[str, float]:
     """Return the seconds of each fit, that of the moments without those of drawing features."""
-    from compatkit.adapters.alignment.permutation import permutation
-    from compatkit.adapters.alignment.procrustes import rotation, scale_of
-    from compatkit.adapters.alignment.ridge import ridge
+    from compatkit.adapters.alignment.maps import permutation, ridge, rotation, scale_of
     from compatkit.components.bridging import moments_of
 
     found, drawn, idle = dict[str, float](), 0.0, 0.0

@@ -1,4 +1,4 @@
-"""The door of this room: from a model name to parts and back, each built from its blueprint alone."""
+"""Build parts from their blueprints alone, derive their ports, and check that they come back as they are."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from torch import Tensor, nn
 
 from compatkit.adapters.builders import whole_of
 from compatkit.adapters.cutting.discovery import CutPoint
-from compatkit.adapters.cutting.planning import Plan, channels_of, cut_points, parts_of, plan, sides_of
+from compatkit.adapters.cutting.planning import CutPlan, channels_of, cut_points, parts_of, plan, sides_of
 from compatkit.adapters.cutting.proof import prove
-from compatkit.adapters.fingerprint import probe, same_probe
+from compatkit.adapters.fingerprint import observe, probe, same_probe
 from compatkit.adapters.initialisation import seeded, without_draws
 from compatkit.adapters.inputs import InputSpec, class_layer
 from compatkit.adapters.ports.structure import extractor_structure, head_structure
-from compatkit.adapters.stitching.entering import entered
-from compatkit.adapters.stitching.seam import build_adapter
-from compatkit.adapters.stitching.widths import Joined, own_width, widened
+from compatkit.adapters.stitching.layers import build_adapter
+from compatkit.adapters.stitching.widths import Joined, entered, own_width, widened
 from compatkit.adapters.weights import load_part, load_whole
-from compatkit.contracts.contract import Blueprint, Port, Structural
+from compatkit.contracts.contract import Blueprint, Contract, Port, Structural
 from compatkit.errors import CutError, UsageError
 
 __all__ = [
+    "CutPlan",
     "CutPoint",
     "InputSpec",
     "Joined",
-    "Plan",
     "build",
     "build_pair",
+    "check_rebuilt",
     "class_layers",
     "cut_points",
     "own_width_of",
@@ -106,6 +106,39 @@ def build_pair(
             load_whole(whole, weights, extractor.model)
         left, right = _parts(whole, extractor)
     return whole if extractor.width is None else Joined(left, right), left, right
+
+
+def check_rebuilt(whose: str, module: nn.Module, blueprint: Blueprint, contract: Contract) -> None:
+    """Build a part anew, as loading does, and compare it with what its contract promises.
+
+    Args:
+        whose: What the part is called in messages.
+        module: The part, with its weights, on the CPU.
+        blueprint: Of the part.
+        contract: Of the part; its probe decides. Without one, only the names and shapes of the weights do.
+
+    Raises:
+        CutError: The part is not rebuilt, gives other outputs, or gives random ones in eval mode.
+    """
+    state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    again, promised = build(blueprint, state=state, share=True), contract.statistical.probe
+    if promised is None:
+        return
+    dtypes = [port.dtype for port in contract.structural.inputs]
+    found = [observe(again, *promised.shapes, dtypes=dtypes, seed=seed).probe for seed in (0, 1)]
+    if not same_probe(*found):
+        raise CutError(
+            f"{whose} gives random outputs in eval mode, so that no contract can promise them; it is not kept. Draw "
+            "random numbers only where self.training is set.",
+            subject=whose,
+        )
+    if not same_probe(found[0], promised):
+        raise CutError(
+            f"{whose}, rebuilt from its blueprint and its weights, gives other outputs on the probe input; it is not "
+            "kept. It holds state outside its state dict, draws random numbers when it is built, or was changed after "
+            "its contract was derived.",
+            subject=whose,
+        )
 
 
 def _parts(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module]:

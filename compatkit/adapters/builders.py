@@ -16,7 +16,7 @@ from torch import nn
 
 from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.contract import Blueprint
-from compatkit.errors import FormatError, UnknownName, UsageError, type_of
+from compatkit.errors import CompatkitError, FormatError, UnknownName, UsageError, type_of
 from compatkit.plugins import find
 from compatkit.plugins import names as installed
 from compatkit.plugins.builders import build_network, library_of, models_of
@@ -139,9 +139,15 @@ def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: b
     given: dict[str, Any] = json_kwargs(model, kwargs)
     _refuse(model, given.keys() & set(source.barred))
     _check_model(source, builder, model)
-    if pretrained:
-        given["pretrained"] = True
-    whole = source.create(model, **given)
+    try:
+        whole = source.create(model, **given, **({"pretrained": True} if pretrained else {}))
+    except CompatkitError:
+        raise
+    except Exception as error:  # foreign code may raise anything
+        said = ", ".join(f"{name}={value!r}" for name, value in given.items()) or "no arguments"
+        raise UsageError(
+            f"{builder} does not build {model!r} with {said}: {type(error).__name__}: {error}", subject=model
+        ) from error
     if not isinstance(whole, nn.Module):
         raise UsageError(f"Builder {builder!r} gave {type_of(whole)} for {model!r}, not a module.")
     return whole

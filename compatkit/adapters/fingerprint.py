@@ -21,7 +21,7 @@ RELATIVE_TOLERANCE = 1e-3
 
 
 @attrs.frozen(eq=False)
-class Observation:
+class ProbeRun:
     """One forward pass on the fixed inputs: its outputs, one for each port, and the probe made of them."""
 
     probe: Probe
@@ -47,9 +47,7 @@ def probe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = ())
     return observe(module, *shapes, dtypes=dtypes).probe
 
 
-def observe(
-    module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = (), seed: int = 0
-) -> Observation:
+def observe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = (), seed: int = 0) -> ProbeRun:
     """Return the probe as ``probe`` does, with the outputs that it was made of.
 
     Args:
@@ -77,7 +75,7 @@ def observe(
     )
     digest = hashlib.sha256(values.numpy().astype("<f4").tobytes()).hexdigest()
     made = Probe(NAME, tuple(map(tuple, shapes)), sketch, RELATIVE_TOLERANCE, f"value:sha256:{digest}")
-    return Observation(made, outputs)
+    return ProbeRun(made, outputs)
 
 
 def same_probe(a: Probe, b: Probe) -> bool:

@@ -20,8 +20,8 @@ from torch import nn
 
 from compatkit.adapters.fetching import OFFLINE, hub, offline, reachable
 from compatkit.adapters.inputs import config_of
-from compatkit.adapters.networks import convolutional, dense, mobile, plain, residual, wide_residual
-from compatkit.errors import CompatkitError, EnvironmentFailure, UnknownName, UsageError
+from compatkit.adapters.networks import chains, mobile, plain, residual
+from compatkit.errors import EnvironmentFailure, UnknownName, UsageError
 
 BARRED = frozenset(
     {
@@ -55,7 +55,7 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
 
     Raises:
         UnknownName: timm knows no such model or no such tag of it, or has it under another name now.
-        UsageError: The model does not take these keyword arguments, or has no pretrained weights.
+        UsageError: The model has no pretrained weights.
         EnvironmentFailure: Pretrained weights could not be fetched or read.
     """
     _check_name(model)
@@ -65,19 +65,12 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
     try:
         with offline() if lost else nullcontext():
             return create_model(model, pretrained=pretrained, **kwargs)
-    except CompatkitError:
-        raise
     except OSError as error:
         why = f"they are not in the cache, and {hub()} does not answer" if lost else f"{error}".rstrip(".")
         raise EnvironmentFailure(
             f"The pretrained weights of {model!r} could not be fetched or read: {why}. Connect to the network, or "
             "put them into timm's cache first.",
             subject=model,
-        ) from error
-    except Exception as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items()) or "no arguments"
-        raise UsageError(
-            f"timm does not build {model!r} with {given}: {type(error).__name__}: {error}", subject=model
         ) from error
 
 
@@ -120,7 +113,7 @@ def _entry(function: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     return build
 
 
-ROOMS = (residual, wide_residual, plain, mobile, dense, convolutional)
+ROOMS = (residual, plain, mobile, chains)
 OURS = tuple(entry for module in ROOMS for entry in module.ENTRIES)
 
 for _function in OURS:

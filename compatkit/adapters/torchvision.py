@@ -62,19 +62,12 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
     configuration says. A Vision Transformer and MaxViT take ``img_size`` as timm's do.
 
     Raises:
-        UsageError: The model does not take these keyword arguments, or images of other than 3 channels are asked for.
+        UsageError: Images of other than 3 channels are asked for, or no such image size or class count can be built.
         CutError: The pretrained weights are of another shape.
         EnvironmentFailure: Pretrained weights could not be fetched or read.
     """
     given = _arguments(model, kwargs)
-    try:
-        network = get_model_builder(model)(weights=None, **given)
-    except Exception as error:
-        said = ", ".join(f"{name}={value!r}" for name, value in kwargs.items()) or "no arguments"
-        raise UsageError(
-            f"torchvision does not build {model!r} with {said}: {type(error).__name__}: {error}",
-            subject=model,
-        ) from error
+    network = get_model_builder(model)(weights=None, **given)
     if isinstance(network, models.MNASNet):
         network.__class__ = MNASNet
     vars(network)["pretrained_cfg"] = _configuration(model, network, given)

@@ -9,11 +9,10 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.alignment.affine import Affine
+from compatkit.adapters.alignment.maps import Affine, ridge, usual_strength
 from compatkit.adapters.alignment.moments import PairedMoments
 from compatkit.adapters.alignment.positions import Window, paired
-from compatkit.adapters.alignment.ridge import ridge, usual_strength
-from compatkit.adapters.stitching.seam import build_adapter
+from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.loading import load
 from compatkit.contracts.contract import Blueprint, Port
 from compatkit.contracts.manifest import Parent

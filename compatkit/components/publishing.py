@@ -11,8 +11,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.blueprints import build_pair, prove, structural
-from compatkit.adapters.rebuilding import check_rebuilt
+from compatkit.adapters.blueprints import build_pair, check_rebuilt, prove, structural
 from compatkit.components.proofs import normalisation_of, probe_of
 from compatkit.contracts.contract import (
     Anchor,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.adapters.stitching.seam import build_adapter
+from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.composition import ADAPTER, EXTRACTOR, HEAD, Composition, Facts, Pin
 from compatkit.components.loading import load, pinned
 from compatkit.components.pairs import check_pair

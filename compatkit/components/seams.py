@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from compatkit.adapters.stitching.seam import build_adapter
+from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.bridging import Place, fit_projection, own_extractor, standing
 from compatkit.components.loading import load, pinned
 from compatkit.components.publishing import contract_of

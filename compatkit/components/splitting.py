@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from compatkit.adapters.blueprints import InputSpec, build_pair, plan, prove, structural
-from compatkit.adapters.rebuilding import check_rebuilt
+from compatkit.adapters.blueprints import InputSpec, build_pair, check_rebuilt, plan, prove, structural
 from compatkit.components.promises import publish
 from compatkit.components.proofs import remember_proof
 from compatkit.components.publishing import Draft, blobs_of, contract_of
@@ -18,7 +17,7 @@ from compatkit.contracts.contract import Blueprint, Contract, Data, Label
 from compatkit.contracts.contract_rules import check_labels
 from compatkit.contracts.labels import label
 from compatkit.contracts.manifest import About, Parent
-from compatkit.data.resizing import KERNELS
+from compatkit.data.transforms import KERNELS
 from compatkit.errors import FormatError, UsageError
 from compatkit.evaluation.statistics import SAMPLES, feature_moments
 from compatkit.registry.names import check_name

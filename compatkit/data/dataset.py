@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -84,7 +84,7 @@ class DataSet:
         Raises:
             DataError: A class is not there, or asked for twice.
         """
-        return DataSet(self.name, self.train.of_classes(classes), self.test.of_classes(classes))
+        return self._both(lambda split: split.of_classes(classes))
 
     def halves(self) -> tuple[DataSet, DataSet]:
         """Return two disjoint, class-balanced data sets, named ``<name>-half1`` and ``<name>-half2``."""
@@ -94,15 +94,18 @@ class DataSet:
 
     def shifted(self, hue: float = 0.0, brightness: float = 1.0, blur: float = 0.0) -> DataSet:
         """Return the data set with both splits shifted in colour and blur; see ``Shift``."""
-        return DataSet(self.name, *(s.shifted(hue, brightness, blur) for s in (self.train, self.test)))
+        return self._both(lambda split: split.shifted(hue, brightness, blur))
 
     def resized(self, size: tuple[int, int]) -> DataSet:
         """Return the data set with all images at ``size`` (height, width)."""
-        return DataSet(self.name, self.train.resized(size), self.test.resized(size))
+        return self._both(lambda split: split.resized(size))
 
     def converted(self, channels: Channels) -> DataSet:
         """Return the data set with all images as ``"L"`` or ``"RGB"``."""
-        return DataSet(self.name, self.train.converted(channels), self.test.converted(channels))
+        return self._both(lambda split: split.converted(channels))
+
+    def _both(self, change: Callable[[Split], Split]) -> DataSet:
+        return DataSet(self.name, change(self.train), change(self.test))
 
     def renamed(self, name: str) -> DataSet:
         """Return the same images under another name, the splits' names included."""

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
-from compatkit.data.separable import Images
+from compatkit.data.transforms import Images
 from compatkit.errors import DataError, EnvironmentFailure
 
 LARGEST = 16 << 30

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from compatkit.data.dataset import DataSet
-from compatkit.data.separable import Floats, Images, quantised
+from compatkit.data.transforms import Floats, Images, quantised
 
 SIZE, TRAIN, TEST = 28, 50, 5
 """Pixels a side, and images of each class."""

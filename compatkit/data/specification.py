@@ -12,7 +12,7 @@ import attrs
 
 from compatkit.data.dataset import DataSet
 from compatkit.data.loading import Provider, is_path, load
-from compatkit.data.shift import Shift
+from compatkit.data.transforms import Shift
 from compatkit.errors import DataError
 
 KEYS = ("name", "as", "classes", "half", "train", "test", "seed", "channels", "shift")

@@ -13,9 +13,17 @@ from numpy.typing import NDArray
 
 from compatkit.contracts.labels import common
 from compatkit.data.checking import check_images, check_labels, check_names, check_size
-from compatkit.data.resizing import KERNELS, CropMode, resized
-from compatkit.data.separable import Floats, Images, chunks, mapped
-from compatkit.data.shift import Shift, shifted
+from compatkit.data.transforms import (
+    KERNELS,
+    CropMode,
+    Floats,
+    Images,
+    Shift,
+    chunks,
+    mapped,
+    resized,
+    shifted,
+)
 from compatkit.errors import DataError
 
 Channels = Literal["L", "RGB"]

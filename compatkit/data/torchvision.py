@@ -32,7 +32,7 @@ def _by_split(kind: Any, root: str, split: str, download: bool) -> Any:
 
 
 @attrs.frozen
-class Source:
+class TorchvisionSet:
     """How one of torchvision's data sets is found and read.
 
     Attributes:
@@ -51,13 +51,13 @@ class Source:
 
 
 SOURCES = {
-    "mnist": Source("MNIST", "MNIST/raw", DIGITS),
-    "usps": Source("USPS", "usps.bz2", DIGITS),
-    "fashionmnist": Source("FashionMNIST", "FashionMNIST/raw"),
-    "cifar10": Source("CIFAR10", "cifar-10-batches-py"),
-    "cifar100": Source("CIFAR100", "cifar-100-python"),
-    "stl10": Source("STL10", "stl10_binary", channels_first=True, make=_by_split),
-    "svhn": Source("SVHN", "train_32x32.mat", DIGITS, channels_first=True, make=_by_split),
+    "mnist": TorchvisionSet("MNIST", "MNIST/raw", DIGITS),
+    "usps": TorchvisionSet("USPS", "usps.bz2", DIGITS),
+    "fashionmnist": TorchvisionSet("FashionMNIST", "FashionMNIST/raw"),
+    "cifar10": TorchvisionSet("CIFAR10", "cifar-10-batches-py"),
+    "cifar100": TorchvisionSet("CIFAR100", "cifar-100-python"),
+    "stl10": TorchvisionSet("STL10", "stl10_binary", channels_first=True, make=_by_split),
+    "svhn": TorchvisionSet("SVHN", "train_32x32.mat", DIGITS, channels_first=True, make=_by_split),
 }
 
 
@@ -91,7 +91,7 @@ def read_torchvision(key: str, name: str, roots: Sequence[Path], *, download: bo
     return _read(source, name, roots[0], download=True) if download else None
 
 
-def _read(source: Source, name: str, root: Path, *, download: bool) -> DataSet:
+def _read(source: TorchvisionSet, name: str, root: Path, *, download: bool) -> DataSet:
     from torchvision import datasets
 
     kind = getattr(datasets, source.kind)
@@ -112,7 +112,7 @@ def _read(source: Source, name: str, root: Path, *, download: bool) -> DataSet:
     return DataSet.of(name, arrays[0], arrays[1], classes)
 
 
-def _damaged(source: Source, root: Path, error: Exception) -> DataError:
+def _damaged(source: TorchvisionSet, root: Path, error: Exception) -> DataError:
     return DataError(
         f"torchvision's {source.kind} in {root} is damaged or not complete: {_reason(error)}. Put the "
         "original files there, or remove them and allow the download.",
@@ -124,7 +124,7 @@ def _reason(error: Exception) -> str:
     return str(error).strip().rstrip(".") or type(error).__name__
 
 
-def _arrays(split: Any, source: Source) -> Arrays:
+def _arrays(split: Any, source: TorchvisionSet) -> Arrays:
     """Return images ``(n, h, w, c)`` and labels of one of torchvision's data sets."""
     images = np.asarray(split.data)
     labels = np.asarray(split.targets if hasattr(split, "targets") else split.labels)

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from compatkit.data.checking import check_size
 from compatkit.data.dataset import DataSet
-from compatkit.data.separable import Floats, Images, quantised
+from compatkit.data.transforms import Floats, Images, quantised
 from compatkit.errors import DataError, EnvironmentFailure
 
 FONTS = (

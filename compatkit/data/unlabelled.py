@@ -10,8 +10,8 @@ import numpy as np
 
 from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.packs import LARGEST, images_of, opened, stem
-from compatkit.data.separable import Images
 from compatkit.data.split import NO_CLASSES, Split
+from compatkit.data.transforms import Images
 from compatkit.errors import DataError, EnvironmentFailure
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from compatkit.evaluation.predictions import Predictions
 from compatkit.evaluation.preprocessing import normalise, prepare
 
 if TYPE_CHECKING:
-    from compatkit.data.separable import Images
+    from compatkit.data.transforms import Images
     from compatkit.evaluation.images import Given
 
 

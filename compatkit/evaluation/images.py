@@ -16,7 +16,7 @@ from compatkit.data.unlabelled import files_of, pixels_of, read_image
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
-    from compatkit.data.separable import Images
+    from compatkit.data.transforms import Images
 
     One = str | os.PathLike[str] | Image | np.ndarray[Any, Any] | Tensor
     Given = One | Split | Iterable[One]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.blueprints import (
+    CutPlan,
     Joined,
-    Plan,
     build,
     build_pair,
     own_width_of,
@@ -204,7 +204,7 @@ def parameters_digest(module: nn.Module) -> str:
     return state_digest(dict(module.named_parameters()))
 
 
-def _plan(task: Task) -> tuple[Plan, Data]:
+def _plan(task: Task) -> tuple[CutPlan, Data]:
     channels = task.kwargs.get("in_chans", 1 if task.data.train.channels == "L" else 3)
     if channels not in (1, 3):
         raise UsageError(f"Task {task.name!r}: in_chans must be 1 (grey) or 3 (RGB), got {channels!r}.")
@@ -232,7 +232,7 @@ def _plan(task: Task) -> tuple[Plan, Data]:
     return planned, Data(data.size, data.channels, mean, std, data.interpolation, data.labels)
 
 
-def to_width(task: Task, planned: Plan, channels: int, size: tuple[int, int]) -> Plan:
+def to_width(task: Task, planned: CutPlan, channels: int, size: tuple[int, int]) -> CutPlan:
     """Return a plan with the width that a task states, and with the head of another network where it names one.
 
     Args:
@@ -261,7 +261,7 @@ def to_width(task: Task, planned: Plan, channels: int, size: tuple[int, int]) ->
     )
 
 
-def _check_crossing(task: Task, planned: Plan) -> None:
+def _check_crossing(task: Task, planned: CutPlan) -> None:
     blueprint = planned.extractor
     if blueprint.cut_outputs != 1:
         raise CutError(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.blueprints import Plan, build_pair, plan, prove
+from compatkit.adapters.blueprints import CutPlan, build_pair, plan, prove
 from compatkit.adapters.cutting.cut import sides_of
 from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError, UnknownName
@@ -69,7 +69,7 @@ NAMES: dict[str, dict[str, Any]] = {
 }
 
 
-def pair(model: str, split: str, **given: Any) -> tuple[Plan, nn.Module, nn.Module, nn.Module]:
+def pair(model: str, split: str, **given: Any) -> tuple[CutPlan, nn.Module, nn.Module, nn.Module]:
     size = (32, 32) if (model, split) in SMALL else (64, 64)
     kwargs = {"num_classes": 10, **NAMES.get(model, {})}
     planned = plan(model, split, kwargs=kwargs, size=given.pop("size", size))

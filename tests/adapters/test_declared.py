@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from compatkit.adapters.blueprints import Plan, build, build_pair, plan, prove
+from compatkit.adapters.blueprints import CutPlan, build, build_pair, plan, prove
 from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError
 
 
-def parts(model: str, split: str, awkward: str) -> tuple[Plan, nn.Module, nn.Module, nn.Module]:
+def parts(model: str, split: str, awkward: str) -> tuple[CutPlan, nn.Module, nn.Module, nn.Module]:
     planned = plan(model, split, builder=awkward)
     whole, extractor, head = build_pair(planned.extractor, planned.head, seed=0)
     return planned, whole, extractor.eval(), head.eval()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from compatkit.adapters.blueprints import Plan, build, plan, structural
-from compatkit.adapters.stitching.entering import widen_entry
+from compatkit.adapters.blueprints import CutPlan, build, plan, structural
+from compatkit.adapters.stitching.widths import widen_entry
 from compatkit.contracts.codec import structure, unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol
 from compatkit.contracts.contract_rules import check_contract
@@ -20,11 +20,11 @@ DATA = Data((32, 32), "L", (0.5,), (0.5,))
 
 
 @pytest.fixture(scope="module")
-def planned() -> Plan:
+def planned() -> CutPlan:
     return plan("lenet", "pool1", kwargs={"num_classes": 3, "in_chans": 1}, size=(32, 32))
 
 
-def test_a_head_of_other_entry_layers_comes_back_from_blueprint_and_weights(planned: Plan) -> None:
+def test_a_head_of_other_entry_layers_comes_back_from_blueprint_and_weights(planned: CutPlan) -> None:
     wider = attrs.evolve(planned.head, entries=(("conv2", 9),))
     assert "entries" not in unstructure(planned.head) and unstructure(wider)["entries"] == [["conv2", 9]]
     before = torch.random.get_rng_state()
@@ -68,7 +68,7 @@ def test_what_is_no_linear_layer_is_refused(path: str, came: str) -> None:
         ("head", (("conv2", 9), ("conv2", 8)), "every layer once"),
     ],
 )
-def test_entries_that_no_head_has_are_refused(planned: Plan, side: str, entries: Any, says: str) -> None:
+def test_entries_that_no_head_has_are_refused(planned: CutPlan, side: str, entries: Any, says: str) -> None:
     wrong = attrs.evolve(getattr(planned, side), entries=entries)
     part = build(getattr(planned, side), seed=0)
     contract = Contract(structural(part, getattr(planned, side)), DATA, Protocol("none"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from compatkit.adapters.stitching.seam import ADAPTERS, build_adapter
+from compatkit.adapters.stitching.layers import ADAPTERS, build_adapter
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.stitch import FITTED
 from compatkit.errors import CutError, UnknownName, UsageError

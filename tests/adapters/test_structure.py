@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from compatkit.adapters.blueprints import build_pair, plan, structural, with_classes
-from compatkit.adapters.ports.sizes import LARGEST_STRIDE, SizeRule
+from compatkit.adapters.ports.runs import LARGEST_STRIDE, SizeRule
 from compatkit.contracts.contract import Port, Scaled, Structural
 from compatkit.errors import CutError, UsageError
 

@@ -6,6 +6,7 @@ import pytest
 import timm
 import torch
 
+from compatkit.adapters import builders
 from compatkit.adapters import timm as adapter
 from compatkit.errors import UnknownName, UsageError
 
@@ -39,7 +40,7 @@ def test_there_are_no_pretrained_weights_for_small_networks():
 
 def test_arguments_that_a_model_does_not_take_are_refused():
     with pytest.raises(UsageError, match="'resnet20_cifar' with depht=3"):
-        adapter.create("resnet20_cifar", depht=3)
+        builders.create("timm", "resnet20_cifar", {"depht": 3})
 
 
 def test_an_unknown_tag_lists_the_known_ones():

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from compatkit.adapters.blueprints import (
-    Plan,
+    CutPlan,
     build,
     build_pair,
     own_width_of,
@@ -24,17 +24,17 @@ from compatkit.errors import CutError
 
 
 @pytest.fixture(scope="module")
-def planned() -> Plan:
+def planned() -> CutPlan:
     return plan("resnet8_cifar", "layer2", kwargs={"num_classes": 3, "in_chans": 1}, size=(16, 16))
 
 
-def wide(planned: Plan, width: int) -> tuple[Blueprint, Blueprint]:
+def wide(planned: CutPlan, width: int) -> tuple[Blueprint, Blueprint]:
     return attrs.evolve(planned.extractor, width=width), attrs.evolve(planned.head, width=width)
 
 
 @pytest.mark.parametrize(("width", "names"), [(8, ["to_width", "from_width"]), (32, ["to_width"])])
 def test_parts_of_a_width_are_the_network_and_its_convolutions(
-    planned: Plan, width: int, names: list[str]
+    planned: CutPlan, width: int, names: list[str]
 ) -> None:
     """The network's own width is 32: a head of it begins as it is."""
     left, right = wide(planned, width)
@@ -52,7 +52,7 @@ def test_parts_of_a_width_are_the_network_and_its_convolutions(
     assert torch.equal(whole.eval()(images), bare_head.eval()(made))
 
 
-def test_a_part_comes_back_from_blueprint_and_weights(planned: Plan) -> None:
+def test_a_part_comes_back_from_blueprint_and_weights(planned: CutPlan) -> None:
     left, right = wide(planned, 8)
     for blueprint, shape in ((left, (2, 1, 16, 16)), (right, (2, 8, 8, 8))):
         part = build(blueprint, seed=1)
@@ -62,7 +62,7 @@ def test_a_part_comes_back_from_blueprint_and_weights(planned: Plan) -> None:
         build(left, state=build(planned.extractor, seed=1).state_dict())
 
 
-def test_ports_stand_behind_and_before_the_convolutions(planned: Plan) -> None:
+def test_ports_stand_behind_and_before_the_convolutions(planned: CutPlan) -> None:
     left, right = wide(planned, 8)
     given = structural(build(left, seed=0), left).outputs
     (taken,) = structural(build(right, seed=0), right, feature_ports=given).inputs
@@ -71,7 +71,7 @@ def test_ports_stand_behind_and_before_the_convolutions(planned: Plan) -> None:
     assert taken.shape == ("N", 8, "H", "W")
 
 
-def test_a_manifest_names_a_width_only_where_there_is_one(planned: Plan) -> None:
+def test_a_manifest_names_a_width_only_where_there_is_one(planned: CutPlan) -> None:
     assert "width" not in unstructure(planned.extractor)
     assert unstructure(wide(planned, 8)[0])["width"] == 8
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.adapters.blueprints import probe
-from compatkit.adapters.stitching.seam import build_adapter
+from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.bridging import fit_projection, standing
 from compatkit.components.seams import put_in, route
 from compatkit.components.splitting import SplitPart, publish_split, split

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_components import FEATURES, GREY
 
-from compatkit.adapters.stitching.seam import build_adapter
+from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.contracts.contract import Data, Port, Scaled
 from compatkit.contracts.match import adapters_for, inputs_of, outputs_of, wiring
 from compatkit.contracts.ports import grid_at, spatial_at, tensor_shape

@@ -9,8 +9,7 @@ from PIL import Image
 from timm.data import create_transform
 
 from compatkit.data.dataset import Split
-from compatkit.data.resizing import resized, scaled_size, weights
-from compatkit.data.separable import gaussian
+from compatkit.data.transforms import gaussian, resized, scaled_size, weights
 from compatkit.errors import DataError
 
 SIZES = [((28, 28), (32, 32)), ((28, 28), (16, 16)), ((8, 8), (16, 16)), ((9, 7), (5, 11)), ((4, 4), (1, 1))]
@@ -122,7 +121,7 @@ def test_constant_images_stay_constant():
 def test_many_chunks_give_the_same_as_one(monkeypatch):
     images = noise(12, 12, count=25)
     whole = resized(images, (8, 8))
-    monkeypatch.setattr("compatkit.data.separable.CHUNK", 12 * 12 * 4)
+    monkeypatch.setattr("compatkit.data.transforms.CHUNK", 12 * 12 * 4)
     assert (resized(images, (8, 8)) == whole).all()
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.ndimage import gaussian_filter
 
 from compatkit.data.dataset import Split
-from compatkit.data.shift import Shift, rotation, shifted
+from compatkit.data.transforms import Shift, rotation, shifted
 from compatkit.errors import DataError
 
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters import timm as adapter
 from compatkit.adapters.blueprints import build_pair, plan
-from compatkit.adapters.networks.autoencoding import Autoencoder, VAEDecoder, VAEEncoder
-from compatkit.adapters.networks.generators import Generator, Upscaler
+from compatkit.adapters.networks.generators import Autoencoder, Generator, Upscaler, VAEDecoder, VAEEncoder
 from compatkit.errors import UsageError
 from compatkit_plugins.regularizers.reverse_pass.chain import Stage, chain_of
 

@@ -23,7 +23,7 @@ from compatkit.errors import CutError, type_of
 
 
 @attrs.frozen
-class Plan:
+class CutPlan:
     """A cut that was tried and works.
 
     Attributes:
@@ -45,7 +45,7 @@ def plan(
     kwargs: Mapping[str, Any] | None = None,
     size: tuple[int, int] | None = None,
     builder: str = "timm",
-) -> Plan:
+) -> CutPlan:
     """Try a cut and return the blueprints of both parts.
 
     Args:
@@ -68,7 +68,9 @@ def plan(
         sum(parameter.numel() for parameter in part.parameters()) for part in (extractor, head)
     )
     layers = tuple(name for name in class_layer(whole) if any(k.startswith(name) for k in head.state_dict()))
-    return Plan(blueprint, attrs.evolve(blueprint, side="head"), layers, spec, (parameters[0], parameters[1]))
+    return CutPlan(
+        blueprint, attrs.evolve(blueprint, side="head"), layers, spec, (parameters[0], parameters[1])
+    )
 
 
 def cut_points(

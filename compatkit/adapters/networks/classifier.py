@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
@@ -89,8 +88,11 @@ class Classifier(nn.Module):
         self.set_submodule(self.classifier_name, layer)
 
     def pool(self, x: Tensor) -> Tensor:
-        """Features (N, C, H, W) to the vector (N, head_hidden_size) that enters the class layer."""
-        raise NotImplementedError
+        """Features (N, C, H, W) to the vector (N, head_hidden_size) that enters the class layer: the mean over pixels.
+
+        Networks that pool otherwise override this; the others have a layer ``global_pool``.
+        """
+        return self.get_submodule("global_pool")(x).flatten(1)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Images (N, in_chans, H, W) to the last feature map."""
@@ -175,6 +177,6 @@ def square(network: str, img_size: int | tuple[int, int] | list[int]) -> tuple[i
     return sizes[0], sizes[1]
 
 
-def stage(module: str, channels: int, reduction: int) -> Mapping[str, Any]:
+def stage(module: str, channels: int, reduction: int) -> dict[str, Any]:
     """Return an entry of ``feature_info``."""
     return {"num_chs": channels, "reduction": reduction, "module": module}

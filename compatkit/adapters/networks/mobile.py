@@ -82,7 +82,7 @@ class MobileNetV2Cifar(Classifier):
             for number in range(count):
                 blocks.append(InvertedResidual(before, channels, 1 if number else stride, expansion))
                 before = channels
-            self.feature_info.append(dict(stage(f"blocks.{len(blocks) - 1}", channels, reduction)))
+            self.feature_info.append(stage(f"blocks.{len(blocks) - 1}", channels, reduction))
         self.blocks = nn.Sequential(*blocks)
         self.conv_head = nn.Conv2d(before, 1280, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(1280)
@@ -94,10 +94,6 @@ class MobileNetV2Cifar(Classifier):
         """Images (N, in_chans, H, W) to (N, 1280, ceil(H / 8), ceil(W / 8)), from 0 to 6."""
         x = self.blocks(self.act1(self.bn1(self.conv_stem(x))))
         return self.act2(self.bn2(self.conv_head(x)))
-
-    def pool(self, x: Tensor) -> Tensor:
-        """(N, 1280, H, W) to (N, 1280), the mean over pixels."""
-        return self.global_pool(x).flatten(1)
 
 
 def _scaled(channels: int, multiplier: float) -> int:

@@ -47,7 +47,7 @@ class LeNet(Classifier):
         self.act3 = nn.ReLU()
         self.dense2 = nn.Linear(120, 84)
         self.act4 = nn.ReLU()
-        self.feature_info = [dict(stage("pool1", 6, 2)), dict(stage("pool2", 16, 4))]
+        self.feature_info = [stage("pool1", 6, 2), stage("pool2", 16, 4)]
         self.finish(16, 84)
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class SimpleCNN(Classifier):
         self.flatten = nn.Flatten()
         self.dense = nn.Linear(filters * size[0] * size[1], units)
         self.act = nn.ReLU()
-        self.feature_info = [dict(stage(f"blocks.{i}", filters, 1)) for i in range(convolutions)]
+        self.feature_info = [stage(f"blocks.{i}", filters, 1) for i in range(convolutions)]
         self.finish(filters, units)
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class VGG16Cifar(Classifier):
                 layers.append(ConvReLU(channels, filters))
                 channels = filters
             self.add_module(f"stage{number}", nn.Sequential(*layers, nn.MaxPool2d(2)))
-            self.feature_info.append(dict(stage(f"stage{number}", filters, 2**number)))
+            self.feature_info.append(stage(f"stage{number}", filters, 2**number))
         self.global_pool = nn.AdaptiveAvgPool2d(1)
         self.finish(channels)
 
@@ -153,10 +153,6 @@ class VGG16Cifar(Classifier):
         for number in range(1, len(self.GROUPS) + 1):
             x = self.get_submodule(f"stage{number}")(x)
         return x
-
-    def pool(self, x: Tensor) -> Tensor:
-        """(N, 512, H, W) to (N, 512), the mean over pixels."""
-        return self.global_pool(x).flatten(1)
 
 
 def lenet(**kwargs: Any) -> LeNet:

@@ -1,14 +1,16 @@
-"""Residual networks for 32x32 images (He et al. 2016, section 4.2): 3 stages, 16-32-64 channels, option A."""
+"""Residual networks for 32x32 images, plain (He et al. 2016, section 4.2) and wide (Zagoruyko and Komodakis 2016)."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compatkit.adapters.networks.classifier import Classifier, check_counts, stage
-from compatkit.adapters.networks.normalising import UnitLength, normalisation
+from compatkit.adapters.networks.layers import UnitLength, normalisation
 from compatkit.errors import UsageError
 
 STAGES = ("layer1", "layer2", "layer3")
@@ -31,7 +33,7 @@ class ShortcutA(nn.Module):
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.before, self.after))
 
 
-class Block(nn.Module):
+class BasicBlock(nn.Module):
     """Two 3x3 convolutions with normalisation, the shortcut added before the last ReLU."""
 
     def __init__(self, in_channels: int, channels: int, stride: int, norm: str = "batch") -> None:
@@ -90,17 +92,18 @@ class ResidualCifar(Classifier):
                 f"A residual network for 32x32 has 6 n + 2 layers (8, 14, 20, ...), got {depth}."
             )
         blocks, channels = (depth - 2) // 6, 16 * width
+        block = functools.partial(BasicBlock, norm=norm)
         self.conv1 = nn.Conv2d(in_chans, channels, 3, 1, 1, bias=False)
         self.bn1 = normalisation(type(self).__name__, norm, channels)
         self.act1 = nn.ReLU()
-        self.layer1 = _stage(channels, channels, blocks, 1, norm)
-        self.layer2 = _stage(channels, 2 * channels, blocks, 2, norm)
-        self.layer3 = _stage(2 * channels, 4 * channels, blocks, 2, norm)
+        self.layer1 = _stage(block, channels, channels, blocks, 1)
+        self.layer2 = _stage(block, channels, 2 * channels, blocks, 2)
+        self.layer3 = _stage(block, 2 * channels, 4 * channels, blocks, 2)
         unit = UnitLength(type(self).__name__, unit_over)
         if unit_length:
             getattr(self, unit_length).append(unit)
         self.global_pool = nn.AdaptiveAvgPool2d(1)
-        self.feature_info = [dict(stage(f"layer{i + 1}", channels * 2**i, 2**i)) for i in range(3)]
+        self.feature_info = [stage(f"layer{i + 1}", channels * 2**i, 2**i) for i in range(3)]
         self.finish(4 * channels)
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -108,14 +111,14 @@ class ResidualCifar(Classifier):
         x = self.act1(self.bn1(self.conv1(x)))
         return self.layer3(self.layer2(self.layer1(x)))
 
-    def pool(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) to (N, C), the mean over pixels."""
-        return self.global_pool(x).flatten(1)
 
-
-def _stage(in_channels: int, channels: int, blocks: int, stride: int, norm: str) -> nn.Sequential:
-    first = Block(in_channels, channels, stride, norm)
-    return nn.Sequential(first, *(Block(channels, channels, 1, norm) for _ in range(blocks - 1)))
+def _stage(
+    block: Callable[[int, int, int], nn.Module], in_channels: int, channels: int, blocks: int, stride: int
+) -> nn.Sequential:
+    """Return blocks of which the first changes channels and size."""
+    return nn.Sequential(
+        block(in_channels, channels, stride), *(block(channels, channels, 1) for _ in range(blocks - 1))
+    )
 
 
 def resnet8_cifar(**kwargs: Any) -> ResidualCifar:
@@ -148,4 +151,123 @@ def resnet110_cifar(**kwargs: Any) -> ResidualCifar:
     return ResidualCifar(110, **kwargs)
 
 
-ENTRIES = (resnet8_cifar, resnet20_cifar, resnet32_cifar, resnet44_cifar, resnet56_cifar, resnet110_cifar)
+class PreActivationBlock(nn.Module):
+    """Normalisation and ReLU before each of two 3x3 convolutions; a 1x1 shortcut where the shape changes.
+
+    The output is the sum, before any normalisation, so it is signed.
+    """
+
+    def __init__(self, in_channels: int, channels: int, stride: int, drop_rate: float) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.act1 = nn.ReLU()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.act2 = nn.ReLU()
+        self.drop = nn.Dropout(drop_rate)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.changes = stride != 1 or in_channels != channels
+        if self.changes:
+            self.shortcut = nn.Conv2d(in_channels, channels, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in_channels, H, W) to (N, channels, ceil(H / stride), ceil(W / stride))."""
+        active = self.act1(self.bn1(x))
+        inner = self.conv2(self.drop(self.act2(self.bn2(self.conv1(active)))))
+        return inner + (self.shortcut(active) if self.changes else x)
+
+
+class WideResidualCifar(Classifier):
+    """``6 n + 4`` layers: a 3x3 convolution, 3 stages of n blocks, normalisation, pooling, one class layer.
+
+    Args:
+        depth: Layers by the paper's count, ``6 n + 4``.
+        width: Factor k on the channels 16, 32, 64.
+        block_drop_rate: Dropout between the convolutions of a block.
+
+    Raises:
+        UsageError: A depth that is not ``6 n + 4``, or counts below 1.
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        width: int,
+        *,
+        num_classes: int = 10,
+        in_chans: int = 3,
+        drop_rate: float = 0.0,
+        block_drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__(num_classes, in_chans, drop_rate, (32, 32))
+        check_counts(type(self).__name__, depth=depth, width=width)
+        if depth < 10 or (depth - 4) % 6:
+            raise UsageError(f"A wide residual network has 6 n + 4 layers (10, 16, 22, ...), got {depth}.")
+        blocks, channels = (depth - 4) // 6, 16 * width
+        block = functools.partial(PreActivationBlock, drop_rate=block_drop_rate)
+        self.conv1 = nn.Conv2d(in_chans, 16, 3, 1, 1, bias=False)
+        self.layer1 = _stage(block, 16, channels, blocks, 1)
+        self.layer2 = _stage(block, channels, 2 * channels, blocks, 2)
+        self.layer3 = _stage(block, 2 * channels, 4 * channels, blocks, 2)
+        self.bn1 = nn.BatchNorm2d(4 * channels)
+        self.act1 = nn.ReLU()
+        self.global_pool = nn.AdaptiveAvgPool2d(1)
+        self.feature_info = [stage(f"layer{i + 1}", channels * 2**i, 2**i) for i in range(3)]
+        self.finish(4 * channels)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Images (N, in_chans, H, W) to (N, 64 width, ceil(H / 4), ceil(W / 4)), from 0 upwards."""
+        x = self.layer3(self.layer2(self.layer1(self.conv1(x))))
+        return self.act1(self.bn1(x))
+
+
+def wide_resnet10_2_cifar(**kwargs: Any) -> WideResidualCifar:
+    """WRN-10-2: one block a stage, for what has to be quick, 0.3 M parameters."""
+    return WideResidualCifar(10, 2, **kwargs)
+
+
+def wide_resnet16_4_cifar(**kwargs: Any) -> WideResidualCifar:
+    """WRN-16-4, 2.7 M parameters."""
+    return WideResidualCifar(16, 4, **kwargs)
+
+
+def wide_resnet28_2_cifar(**kwargs: Any) -> WideResidualCifar:
+    """WRN-28-2, 1.5 M parameters."""
+    return WideResidualCifar(28, 2, **kwargs)
+
+
+def wide_resnet28_10_cifar(**kwargs: Any) -> WideResidualCifar:
+    """WRN-28-10, 36.5 M parameters."""
+    return WideResidualCifar(28, 10, **kwargs)
+
+
+def wide_resnet28_16_cifar(**kwargs: Any) -> WideResidualCifar:
+    """WRN-28-16: 4 blocks a stage, 256-512-1024 channels, 93 M parameters."""
+    return WideResidualCifar(28, 16, **kwargs)
+
+
+def wide_resnet40_2_cifar(**kwargs: Any) -> WideResidualCifar:
+    """WRN-40-2, 2.2 M parameters."""
+    return WideResidualCifar(40, 2, **kwargs)
+
+
+def wide_resnet58_2_cifar(**kwargs: Any) -> WideResidualCifar:
+    """WRN-58-2: as many blocks a stage as ResNet-56 (9), twice as wide, 3.4 M parameters."""
+    return WideResidualCifar(58, 2, **kwargs)
+
+
+ENTRIES = (
+    resnet8_cifar,
+    resnet20_cifar,
+    resnet32_cifar,
+    resnet44_cifar,
+    resnet56_cifar,
+    resnet110_cifar,
+    wide_resnet10_2_cifar,
+    wide_resnet16_4_cifar,
+    wide_resnet28_2_cifar,
+    wide_resnet28_10_cifar,
+    wide_resnet28_16_cifar,
+    wide_resnet40_2_cifar,
+    wide_resnet58_2_cifar,
+)

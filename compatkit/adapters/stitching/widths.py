@@ -1,13 +1,18 @@
-"""A width that networks agree on: a 1x1 convolution behind an extractor, and one before a head of another width.
+"""Parts of another width: a 1x1 convolution at a cut that networks agree on, and entry layers that were refitted.
 
-Source: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
-Sec. 5.2: "to fit all extractors to a single DCC head, we add a 1x1 convolution layer which changes the number of
-channels to 64". The paper's head is the rest of MobileNetV2, which takes 64 channels after its 10th block: where a
-head's own width is the common one, nothing stands before it. Any other head begins with a 1x1 convolution to its own.
+Source of the common width: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning
+Compatible Representations", Sec. 5.2: "to fit all extractors to a single DCC head, we add a 1x1 convolution layer which
+changes the number of channels to 64". The paper's head is the rest of MobileNetV2, which takes 64 channels after its
+10th block: where a head's own width is the common one, nothing stands before it. Any other head begins with a 1x1
+convolution to its own.
+
+Where an absorbed bridge refits a head's entry layers to features of another width, the blueprint says which layers, so
+that the head is built again from its blueprint alone.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping
 
@@ -134,3 +139,47 @@ def _beginning(cls: type[nn.Module]) -> type[nn.Module]:
         return cls.forward(self, self.get_submodule(FROM)(x))
 
     return type(f"{cls.__name__}Widened", (cls,), {"forward": forward, "__module__": cls.__module__})
+
+
+def entered(head: nn.Module, blueprint: Blueprint) -> nn.Module:
+    """Give a head the entry layers that its blueprint states, their weights drawn as torch draws them; return it.
+
+    Raises:
+        CutError: There is no such layer, or it is no linear layer of one group.
+    """
+    for path, channels in blueprint.entries:
+        widen_entry(head, path, channels).reset_parameters()
+    return head
+
+
+def widen_entry(head: nn.Module, path: str, channels: int) -> nn.Conv2d | nn.Linear:
+    """Put a layer of other input channels, with a bias, in the place of a linear layer; return it, weights not set.
+
+    Args:
+        head: Changed in place.
+        path: Of the layer.
+        channels: That it takes from now on.
+
+    Raises:
+        CutError: There is no such layer, or it is no linear layer of one group.
+    """
+    old = dict(head.named_modules()).get(path)
+    if not isinstance(old, nn.Conv2d | nn.Linear) or getattr(old, "groups", 1) != 1:
+        came = "nothing" if old is None else type(old).__name__
+        raise CutError(
+            f"An entry layer is a convolution of one group or a linear layer; the head has {came} at {path!r}. Its "
+            "blueprint is of another network.",
+            subject=path,
+        )
+    new, weight = copy.copy(old), old.weight
+    new._parameters = dict(old._parameters)  # a shallow copy shares them with the old layer
+    shape = (weight.shape[0], channels, *weight.shape[2:])
+    new.weight = nn.Parameter(torch.empty(shape, dtype=weight.dtype, device=weight.device))
+    new.bias = nn.Parameter(torch.empty(shape[0], dtype=weight.dtype, device=weight.device))
+    if isinstance(new, nn.Conv2d):
+        new.in_channels = channels
+    else:
+        new.in_features = channels
+    holder, _, name = path.rpartition(".")
+    setattr(head.get_submodule(holder), name, new)
+    return new

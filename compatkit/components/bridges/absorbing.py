@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from compatkit.adapters.alignment.affine import Affine
+from compatkit.adapters.alignment.maps import Affine, ridge, usual_strength
 from compatkit.adapters.alignment.positions import Window
-from compatkit.adapters.alignment.ridge import ridge, usual_strength
-from compatkit.adapters.stitching.entering import widen_entry
+from compatkit.adapters.stitching.widths import widen_entry
 from compatkit.components.bridges.candidate import Candidate
 from compatkit.components.bridges.closed import COLUMNS
 from compatkit.components.bridges.ground import Ground

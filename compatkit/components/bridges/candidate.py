@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.alignment.affine import Affine
+from compatkit.adapters.alignment.maps import Affine
 from compatkit.components.bridges.ground import Ground
 from compatkit.components.bridges.passes import Passes
 from compatkit.components.bridging import projection

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from compatkit.adapters.alignment.affine import Affine
-from compatkit.adapters.alignment.permutation import permutation
+from compatkit.adapters.alignment.maps import Affine, permutation, procrustes, ridge, scale_of, usual_strength
 from compatkit.adapters.alignment.positions import PATCH
-from compatkit.adapters.alignment.procrustes import procrustes, scale_of
-from compatkit.adapters.alignment.ridge import ridge, usual_strength
 from compatkit.components.bridges.candidate import Candidate, plain, with_projection
 from compatkit.components.bridges.ground import Ground
 from compatkit.components.bridging import moments_of

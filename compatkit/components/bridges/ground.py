@@ -10,9 +10,9 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from compatkit.adapters.alignment.maps import rotation
 from compatkit.adapters.alignment.moments import PairedMoments
-from compatkit.adapters.alignment.procrustes import rotation
-from compatkit.adapters.stitching.seam import build_adapter
+from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.bridges.dividing import divided, pairing
 from compatkit.components.bridges.once import Once
 from compatkit.components.bridges.passes import Passes

@@ -7,10 +7,8 @@ import pytest
 import torch
 from paired import least_squares, samples, streamed
 
-from compatkit.adapters.alignment.affine import Affine
+from compatkit.adapters.alignment.maps import Affine, procrustes, ridge, usual_strength
 from compatkit.adapters.alignment.moments import PairedMoments
-from compatkit.adapters.alignment.procrustes import procrustes
-from compatkit.adapters.alignment.ridge import ridge, usual_strength
 from compatkit.errors import DataError, UsageError
 
 STRENGTHS = (1e-9, 0.01, 0.1, 1.0)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from paired import samples, streamed
 
-from compatkit.adapters.alignment.permutation import permutation
-from compatkit.adapters.alignment.procrustes import procrustes
+from compatkit.adapters.alignment.maps import permutation, procrustes
 from compatkit.errors import DataError
 
 

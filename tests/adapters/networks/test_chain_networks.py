@@ -9,10 +9,8 @@ import torch
 from torch import nn
 
 from compatkit.adapters.blueprints import build_pair, plan, prove
-from compatkit.adapters.networks.autoencoding import Autoencoder, VAEDecoder, VAEEncoder
-from compatkit.adapters.networks.convolutional import conv_chain
-from compatkit.adapters.networks.dense import fully_connected
-from compatkit.adapters.networks.generators import Generator, Upscaler
+from compatkit.adapters.networks.chains import conv_chain, fully_connected
+from compatkit.adapters.networks.generators import Autoencoder, Generator, Upscaler, VAEDecoder, VAEEncoder
 from compatkit.errors import UsageError
 
 

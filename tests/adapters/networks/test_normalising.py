@@ -11,7 +11,7 @@ from small import data_set, quick
 from torch import nn
 
 import compatkit as ck
-from compatkit.adapters.networks.normalising import UnitLength, normalisation
+from compatkit.adapters.networks.layers import UnitLength, normalisation
 from compatkit.adapters.networks.residual import resnet8_cifar, resnet20_cifar
 from compatkit.errors import UsageError
 

@@ -13,17 +13,15 @@ from compatkit.adapters.networks.classifier import Classifier
 from compatkit.adapters.networks.mobile import mobilenetv2_cifar
 from compatkit.adapters.networks.plain import lenet, simple_cnn, vgg16_cifar
 from compatkit.adapters.networks.residual import (
-    Block,
+    BasicBlock,
     ResidualCifar,
     ShortcutA,
+    WideResidualCifar,
     resnet20_cifar,
     resnet32_cifar,
     resnet44_cifar,
     resnet56_cifar,
     resnet110_cifar,
-)
-from compatkit.adapters.networks.wide_residual import (
-    WideResidualCifar,
     wide_resnet16_4_cifar,
     wide_resnet40_2_cifar,
 )
@@ -81,7 +79,7 @@ def test_shortcut_a_takes_every_second_pixel_and_adds_zero_channels():
 
 
 def test_a_strided_block_is_its_two_convolutions_plus_the_shortcut():
-    block = Block(2, 4, 2).double().eval()
+    block = BasicBlock(2, 4, 2).double().eval()
     x = torch.randn(1, 2, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     inner = F.relu(F.conv2d(x, block.conv1.weight, stride=2, padding=1) / math.sqrt(1 + block.bn1.eps))
     inner = F.conv2d(inner, block.conv2.weight, padding=1) / math.sqrt(1 + block.bn2.eps)

@@ -19,7 +19,7 @@ from sample_components import extractor, head, shared
 from small import data_set, quick, write_packs
 
 import compatkit as ck
-from compatkit.adapters.stitching.seam import build_adapter
+from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.matrices import filling
 from compatkit.contracts import evidence as cells
 from compatkit.contracts.evidence import Cell

@@ -1,0 +1,269 @@
+"""Transforms of images: resizing as Pillow and timm do it, Gaussian blur, and a shift in colour. Nothing is random.
+
+Resizing and blur are linear maps along rows and columns, as two small matrices; kernels are antialiased.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.errors import DataError
+
+Images = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+CHUNK = 4 << 20
+"""Values worked on at a time: the float copies of a chunk stay around 16 MB each."""
+
+
+def gaussian(size: int, sigma: float) -> Floats:
+    """Return the weights of a Gaussian blur, float32 ``(size, size)``; rows sum to 1.
+
+    Args:
+        size: Pixels along the axis.
+        sigma: Standard deviation in pixels; the kernel ends at three of them.
+
+    The border pixel is repeated outwards.
+    """
+    radius = math.ceil(3 * sigma)
+    offsets = np.arange(-radius, radius + 1)
+    kernel = np.exp(-0.5 * (offsets / sigma) ** 2)
+    weights = np.zeros((size, size))
+    rows = np.arange(size)
+    for offset, weight in zip(offsets, kernel / kernel.sum(), strict=True):
+        np.add.at(weights, (rows, np.clip(rows + offset, 0, size - 1)), weight)
+    return weights.astype(np.float32)
+
+
+def along_rows(images: Floats, weights: Floats) -> Floats:
+    """Return ``weights @ image`` for every image and channel: ``(n, h, w, c)`` by ``(H, h)`` to ``(n, H, w, c)``."""
+    count, height, width, channels = images.shape
+    product = np.matmul(weights, images.reshape(count, height, width * channels))
+    return product.reshape(count, weights.shape[0], width, channels)
+
+
+def along_columns(images: Floats, weights: Floats) -> Floats:
+    """Return ``image @ weights.T`` for every image and channel: ``(n, h, w, c)`` by ``(W, w)`` to ``(n, h, W, c)``."""
+    return np.matmul(weights, images)
+
+
+def apply(images: Floats, rows: Floats, columns: Floats) -> Floats:
+    """Return ``rows @ image @ columns.T`` for every image and channel.
+
+    Args:
+        images: ``(n, h, w, c)``.
+        rows: ``(H, h)``.
+        columns: ``(W, w)``.
+    """
+    return along_columns(along_rows(images, rows), columns)
+
+
+def quantised(values: Floats) -> Images:
+    """Return ``values`` rounded half up and clipped to 0..255; the argument is overwritten."""
+    np.clip(values, 0.0, 255.0, out=values)
+    values += 0.5
+    return values.astype(np.uint8)
+
+
+def chunks(images: Images) -> Iterator[slice]:
+    """Yield slices along the first axis that hold about ``CHUNK`` values each."""
+    step = max(1, CHUNK // max(1, int(np.prod(images.shape[1:]))))
+    for start in range(0, len(images), step):
+        yield slice(start, start + step)
+
+
+def mapped(images: Images, shape: tuple[int, int, int], function: Callable[[Floats], Floats]) -> Images:
+    """Apply ``function`` chunk by chunk to float images and round the results once.
+
+    Args:
+        images: uint8 ``(n, h, w, c)``.
+        shape: Height, width and channels of the results.
+        function: From float32 ``(m, h, w, c)`` on the scale 0 to 255 to float32 ``(m, *shape)``.
+    """
+    result = np.empty((len(images), *shape), dtype=np.uint8)
+    for part in chunks(images):
+        result[part] = quantised(function(images[part].astype(np.float32)))
+    return result
+
+
+CropMode = Literal["center", "squash"]
+Size = tuple[int, int]
+Kernel = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+def _triangle(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.clip(1.0 - np.abs(x), 0.0, None)
+
+
+def _cubic(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Keys' cubic convolution with a = -0.5."""
+    x = np.abs(x)
+    near, far = (1.5 * x - 2.5) * x * x + 1.0, ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+    return np.where(x < 1.0, near, np.where(x < 2.0, far, 0.0))
+
+
+def _lanczos(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(np.abs(x) < 3.0, np.sinc(x) * np.sinc(x / 3.0), 0.0)
+
+
+KERNELS: Mapping[str, Kernel | None] = {
+    "bilinear": _triangle,
+    "bicubic": _cubic,
+    "lanczos": _lanczos,
+    "nearest": None,
+}
+"""By the name that timm's configurations use."""
+
+OVERSHOOTS = ("bicubic", "lanczos")
+"""Kernels with negative lobes: what lies outside 0..255 after the first direction is clipped, as in Pillow."""
+
+
+def weights(source: int, target: int, interpolation: str) -> Floats:
+    """Return the weights of a resize along one axis, float32 ``(target, source)``; rows sum to 1.
+
+    Pixel centres lie at ``i + 0.5``. When shrinking, the kernel is widened by the factor, so that every source pixel
+    counts (as in Pillow, and in torch's ``interpolate(..., antialias=True)``); ``"nearest"`` takes the pixel that
+    holds the centre.
+    """
+    factor = source / target
+    centres = (np.arange(target) + 0.5) * factor
+    kernel = KERNELS[interpolation]
+    if kernel is None:
+        return (np.arange(source)[None, :] == np.floor(centres)[:, None]).astype(np.float32)
+    found = kernel((np.arange(source)[None, :] + 0.5 - centres[:, None]) / max(factor, 1.0))
+    return (found / found.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def scaled_size(source: Size, size: Size, crop_pct: float, crop_mode: CropMode) -> Size:
+    """Return the height and width that an image is resized to before ``size`` is cut out of its middle.
+
+    As in timm's transform for evaluation: ``floor(size / crop_pct)``, which ``"squash"`` takes as it is and
+    ``"center"`` covers with the aspect ratio kept.
+    """
+    wanted = (math.floor(size[0] / crop_pct), math.floor(size[1] / crop_pct))
+    if crop_mode == "squash":
+        return wanted
+    if wanted[0] == wanted[1]:
+        short = min(source)
+        return (int(wanted[0] * source[0] / short), int(wanted[0] * source[1] / short))
+    ratio = min(source[0] / wanted[0], source[1] / wanted[1])
+    return (round(source[0] / ratio), round(source[1] / ratio))
+
+
+def resized(
+    images: Images,
+    size: Size,
+    interpolation: str = "bilinear",
+    crop_pct: float = 1.0,
+    crop_mode: CropMode = "squash",
+) -> Images:
+    """Return uint8 images ``(n, h, w, c)`` at ``size`` (height, width), antialiased.
+
+    Values are rounded once, where Pillow rounds after each direction: results differ from Pillow's by 1 at most. Only
+    where height and width change by different factors, Pillow may take the rows first, and overshoots are clipped in
+    another order. Where less than ``size`` is left (``crop_pct`` above 1) the border is black.
+
+    Args:
+        images: uint8 ``(n, h, w, c)``.
+        size: Of the results.
+        interpolation: A key of ``KERNELS``.
+        crop_pct: See ``scaled_size``.
+        crop_mode: See ``scaled_size``.
+    """
+    source = (images.shape[1], images.shape[2])
+    scaled = scaled_size(source, size, crop_pct, crop_mode)
+    rows, columns = (
+        _middle(weights(have, want, interpolation), kept)
+        for have, want, kept in zip(source, scaled, size, strict=True)
+    )
+
+    def both(values: Floats) -> Floats:
+        if interpolation in OVERSHOOTS:
+            return along_rows(np.clip(along_columns(values, columns), 0.0, 255.0), rows)
+        return apply(values, rows, columns)
+
+    return mapped(images, (*size, images.shape[3]), both)
+
+
+def _middle(rows: Floats, count: int) -> Floats:
+    """Return ``count`` rows out of the middle, with rows of zeros around them where there are fewer."""
+    spare = len(rows) - count
+    if spare >= 0:
+        start = round(spare / 2)
+        return rows[start : start + count]
+    before = -spare // 2
+    return np.pad(rows, ((before, -spare - before), (0, 0)))
+
+
+@attrs.frozen
+class Shift:
+    """A shift in colour and blur, applied in the order of the attributes; the defaults change nothing.
+
+    Attributes:
+        hue: Rotation of the colours about the grey axis, in turns: 1/3 moves red to green, green to blue.
+        brightness: Factor of all values, above 0 and at most 1; 0.6 dims to 60 %.
+        blur: Standard deviation of a Gaussian blur in pixels.
+    """
+
+    hue: float = 0.0
+    brightness: float = 1.0
+    blur: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            DataError: A value is no finite number, or outside its range.
+        """
+        for name in ("hue", "brightness", "blur"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise DataError(f"Shift: {name} must be a finite number, got {value!r}.")
+        if not 0 < self.brightness <= 1:
+            raise DataError(f"Shift: brightness must be above 0 and at most 1, got {self.brightness}.")
+        if not 0 <= self.blur <= 100:
+            raise DataError(f"Shift: blur is in pixels, 0 to 100, got {self.blur}.")
+
+
+def rotation(turns: float) -> Floats:
+    """Return the colour map of a rotation about (1, 1, 1), float32 ``(3, 3)``, for row vectors of RGB.
+
+    Rodrigues' formula ``cos a I + sin a K + (1 - cos a) k k'`` with ``k = (1, 1, 1) / sqrt 3``; the sum of
+    the three channels is kept.
+    """
+    angle = 2 * math.pi * turns
+    cosine, sine = math.cos(angle), math.sin(angle)
+    cross = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
+    return (cosine * np.eye(3) + sine * cross + (1 - cosine) / 3).T.astype(np.float32)
+
+
+def shifted(images: Images, shift: Shift) -> Images:
+    """Return uint8 images ``(n, h, w, c)`` with ``shift`` applied, rounded once at the end.
+
+    Raises:
+        DataError: A hue is to be rotated in grey images.
+    """
+    if shift == Shift():
+        return images
+    _, height, width, channels = images.shape
+    if shift.hue and channels != 3:
+        raise DataError(
+            "Shift: grey images have no hue to rotate; leave hue out, or convert the data set to RGB first."
+        )
+    colours = rotation(shift.hue) if shift.hue else None
+    blurs = (gaussian(height, shift.blur), gaussian(width, shift.blur)) if shift.blur else None
+
+    def change(values: Floats) -> Floats:
+        if colours is not None:
+            values = np.clip(values @ colours, 0, 255)
+        if shift.brightness != 1:
+            values = values * np.float32(shift.brightness)
+        return values if blurs is None else apply(values, *blurs)
+
+    return mapped(images, (height, width, channels), change)
