@@ -108,11 +108,11 @@ def build_pair(
     return whole if extractor.width is None else Joined(left, right), left, right
 
 
-def check_rebuilt(whose: str, module: nn.Module, blueprint: Blueprint, contract: Contract) -> None:
+def check_rebuilt(owner: str, module: nn.Module, blueprint: Blueprint, contract: Contract) -> None:
     """Build a part anew, as loading does, and compare it with what its contract promises.
 
     Args:
-        whose: What the part is called in messages.
+        owner: What the part is called in messages.
         module: The part, with its weights, on the CPU.
         blueprint: Of the part.
         contract: Of the part; its probe decides. Without one, only the names and shapes of the weights do.
@@ -128,16 +128,16 @@ def check_rebuilt(whose: str, module: nn.Module, blueprint: Blueprint, contract:
     found = [observe(again, *promised.shapes, dtypes=dtypes, seed=seed).probe for seed in (0, 1)]
     if not same_probe(*found):
         raise CutError(
-            f"{whose} gives random outputs in eval mode, so that no contract can promise them; it is not kept. Draw "
+            f"{owner} gives random outputs in eval mode, so that no contract can promise them; it is not kept. Draw "
             "random numbers only where self.training is set.",
-            subject=whose,
+            subject=owner,
         )
     if not same_probe(found[0], promised):
         raise CutError(
-            f"{whose}, rebuilt from its blueprint and its weights, gives other outputs on the probe input; it is not "
+            f"{owner}, rebuilt from its blueprint and its weights, gives other outputs on the probe input; it is not "
             "kept. It holds state outside its state dict, draws random numbers when it is built, or was changed after "
             "its contract was derived.",
-            subject=whose,
+            subject=owner,
         )
 
 

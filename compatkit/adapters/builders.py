@@ -1,6 +1,6 @@
-"""The table of builders: who makes a whole network from a model name and JSON keyword arguments.
+"""Build whole networks from the name of a builder, a model name and JSON keyword arguments.
 
-Both come from files. A name is only ever looked up among what is built in and what is installed; nothing that a
+All three may come from files. Names are only looked up among what is built in and what is installed; nothing that a
 file says is read, fetched, imported or evaluated here.
 """
 

@@ -1,4 +1,4 @@
-"""Whether timm's pretrained weights are fetched: not where that was ruled out, and not where nobody answers.
+"""Decide whether timm fetches pretrained weights: not when offline was asked for, nor when the hub does not answer.
 
 They come through huggingface_hub, which tries an unreachable network for most of a minute.
 """
@@ -22,7 +22,7 @@ WAIT = 3.0
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Keep the hub's library from the network inside; what is in its cache is found."""
+    """Keep the hub's library off the network inside; it still finds what is in its cache."""
     before, constants = os.environ.get(OFFLINE), sys.modules.get("huggingface_hub.constants")
     known = getattr(constants, OFFLINE, None)
     os.environ[OFFLINE] = "1"
@@ -45,7 +45,7 @@ def hub() -> str:
 
 
 def reachable() -> bool:
-    """Tell whether the hub can be connected to; behind a proxy nobody knows before asking."""
+    """Tell whether the hub accepts connections; True behind a proxy, where only a request would show."""
     if {"https", "all"} & getproxies().keys():
         return True
     place = urlsplit(hub())

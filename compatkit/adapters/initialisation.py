@@ -88,7 +88,7 @@ def _asking(name: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Draw from ``seed`` on the CPU inside and give the global random state back; None changes nothing."""
+    """Seed the CPU generator inside and restore its state on exit; None changes nothing."""
     if seed is None:
         yield
         return

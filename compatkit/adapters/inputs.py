@@ -1,4 +1,4 @@
-"""What a backbone's own configuration says: its images and its class layer."""
+"""Read a backbone's own configuration: the images that it takes, and its class layer."""
 
 from __future__ import annotations
 

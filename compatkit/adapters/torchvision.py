@@ -22,7 +22,7 @@ from compatkit.adapters.weights import load_whole
 from compatkit.errors import EnvironmentFailure, UsageError
 
 BARRED = frozenset({"progress"})
-"""Keyword arguments of torchvision that describe no network, beside those for weights, which nobody takes."""
+"""Keyword arguments of torchvision that describe no network; those for weights are refused for every builder."""
 
 _AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
 _OLD_DENSE = re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.(?=[12]\.)")
@@ -85,15 +85,15 @@ def renamed(model: str, state: Mapping[str, Any]) -> tuple[dict[str, Any], tuple
     """
     found = {_OLD_DENSE.sub(r"\1", name): value for name, value in state.items()}
     changed = len(found.keys() - state.keys())
-    told = [f"renamed {changed} tensors as torchvision does"] if changed else []
+    notes = [f"renamed {changed} tensors as torchvision does"] if changed else []
     auxiliary = (
         [name for name in found if name.startswith(_AUXILIARY.get(model, ()))] if model in _AUXILIARY else []
     )
     if auxiliary:
-        told.append(
+        notes.append(
             f"left out {len(auxiliary)} tensors of auxiliary outputs, which are used in training only"
         )
-    return {name: value for name, value in found.items() if name not in set(auxiliary)}, tuple(told)
+    return {name: value for name, value in found.items() if name not in set(auxiliary)}, tuple(notes)
 
 
 def _arguments(model: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from compatkit.errors import CutError, EnvironmentFailure
 from compatkit.registry.weights.tensorfile import deserialise
 
 
-def load_part(part: nn.Module, state: Mapping[str, Tensor], whose: str, *, share: bool = False) -> None:
+def load_part(part: nn.Module, state: Mapping[str, Tensor], owner: str, *, share: bool = False) -> None:
     """Load all tensors of a part and no others.
 
     Args:
         part: What is loaded into.
         state: Tensors by name.
-        whose: What the part is, for the message.
+        owner: What the part is called in messages.
         share: Whether the part may take the tensors themselves, where they are of its dtypes and none of its own
             stands under two names; else they are copied.
 
@@ -30,9 +30,9 @@ def load_part(part: nn.Module, state: Mapping[str, Tensor], whose: str, *, share
     shapes = [name for name in own if name in state and own[name].shape != state[name].shape]
     if missing or extra or shapes:
         raise CutError(
-            f"The weights are not those of {whose}: missing {missing[:3]}, not known {extra[:3]}, of another shape "
+            f"The weights are not those of {owner}: missing {missing[:3]}, not known {extra[:3]}, of another shape "
             f"{shapes[:3]}. Take weights and blueprint from one component; the library that built it may have changed.",
-            subject=whose,
+            subject=owner,
         )
     part.load_state_dict(dict(state), strict=True, assign=share and _takes(own, state))
 

@@ -32,7 +32,7 @@ def read_unlabelled(path: str | os.PathLike[str], *, name: str | None = None) ->
         name: Of the images; that of the folder or file by default.
 
     Raises:
-        DataError: There is nothing such; a file is damaged, or its images differ in size or channels.
+        DataError: Nothing is there; a file is damaged, or its images differ in size or channels.
         EnvironmentFailure: The system does not let it be read.
     """
     place = Path(path).expanduser()
@@ -135,7 +135,7 @@ def read_image(file: Path) -> Images:
         raise DataError(f"{file} is no readable image: {error}", subject=file) from error
 
 
-def pixels_of(image: Image, whose: Path | str) -> Images:
+def pixels_of(image: Image, owner: Path | str) -> Images:
     """Return the pixels of a PIL image, uint8 ``(height, width, 1 or 3)``.
 
     Raises:
@@ -143,19 +143,19 @@ def pixels_of(image: Image, whose: Path | str) -> Images:
     """
     if max(image.size) > LARGEST_SIDE:
         raise DataError(
-            f"{whose} has {image.size[1]} x {image.size[0]} pixels, more than {LARGEST_SIDE} on a side. Scale it down "
+            f"{owner} has {image.size[1]} x {image.size[0]} pixels, more than {LARGEST_SIDE} on a side. Scale it down "
             "first.",
-            subject=whose,
+            subject=owner,
         )
     if image.mode not in MODES:
         raise DataError(
-            f"{whose} has mode {image.mode}; expected 8-bit grey or RGB. "
+            f"{owner} has mode {image.mode}; expected 8-bit grey or RGB. "
             + (
                 "Scale its values to 0 to 255 and save them as 8 bits: image.convert('RGB') would clip them."
                 if image.mode.startswith(("I", "F"))
                 else "Convert it first: image.convert('RGB'), which drops transparency."
             ),
-            subject=whose,
+            subject=owner,
         )
     pixels = np.asarray(image.convert(MODES[image.mode]))
     return cast("Images", pixels[..., None] if pixels.ndim == 2 else pixels)

@@ -27,7 +27,7 @@ from compatkit.adapters.cutting.tracing import (
 from compatkit.errors import CutError
 
 MOST = 8
-"""More tensors than this are no seam between parts any more."""
+"""Largest count of tensors that may cross."""
 OTHER_SIZES = ((1, 3), (13, 7), (32, 64), (96, 160))
 """Pixels added to height and width to learn what follows the image's size; as many as the network takes."""
 

@@ -114,9 +114,9 @@ def _declared(
 
 @contextmanager
 def _cleared(whole: nn.Module) -> Iterator[Callable[[], None]]:
-    """Give every module's attributes back as they were: code that is traced may keep what it is given.
+    """Restore every module's attributes on exit: traced code may have stored proxies in them.
 
-    Yields a function that does so between two traces, and leaves the constants that the tracer puts on the root.
+    Yields a function that does so between two traces; it keeps the constants that the tracer puts on the root.
     """
     before = [(module, dict(vars(module))) for module in whole.modules()]
 

@@ -142,7 +142,7 @@ def graphs_of(whole: nn.Module, traced: Traced, crossing: Crossing) -> tuple[fx.
     """Return the extractor's graph and the head's, for the mode that was traced."""
     early, late = early_nodes(traced), late_nodes(traced)
     from_image = reached(traced.graph, traced.image) | {traced.image}
-    # What hangs on the image but leads nowhere stays: checks of its size; and what changes buffers in place.
+    # What depends on the image but leads nowhere stays, such as checks of its size; so do changes of buffers in place.
     kept = {node for node in early if node in from_image or acts(node)} - crossing.again
     kept |= {leaf.node for leaf in crossing.leaves}
     extractor, head = fx.Graph(), fx.Graph()
@@ -166,10 +166,10 @@ def graphs_of(whole: nn.Module, traced: Traced, crossing: Crossing) -> tuple[fx.
 
 
 def require_shape(x: Tensor, shape: tuple[int, ...]) -> None:
-    """Check the shape without the batch axis of what a part takes that was cut for one image size.
+    """Check the input of a part that was cut for one image size; the batch axis may have any length.
 
     Raises:
-        CutError: It is another; the network uses numbers that hold for this size only.
+        CutError: The shape differs; the network uses numbers that hold for this size only.
     """
     if tuple(x.shape[1:]) != tuple(shape):
         raise CutError(
@@ -235,7 +235,7 @@ def _copy(graph: fx.Graph, wanted: set[fx.Node], copies: dict[fx.Node, Any], mad
 
 
 def _works_in_place(whole: nn.Module, at: fx.Node) -> bool:
-    """Whether an operation right after the cut visibly works in place, so that the head must take a copy.
+    """Tell whether an operation right after the cut visibly works in place, so that the head must take a copy.
 
     Features are given to several heads; none may change them.
     """

@@ -45,7 +45,7 @@ def prove(
 
 @contextmanager
 def unchanged(*modules: nn.Module) -> Iterator[None]:
-    """Give modes, buffers and the global CPU random state back as they were."""
+    """Restore modes, buffers and the global CPU random state on exit."""
     buffers = {buffer: buffer.clone() for module in modules for buffer in module.buffers()}
     with torch.random.fork_rng(devices=[]), modes_kept(*modules):
         try:
@@ -56,7 +56,7 @@ def unchanged(*modules: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def modes_kept(*modules: nn.Module) -> Iterator[None]:
-    """Give the mode of every submodule back as it was."""
+    """Restore the mode of every submodule on exit."""
     modes = {one: one.training for module in modules for one in module.modules()}
     try:
         yield

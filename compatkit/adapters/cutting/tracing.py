@@ -36,7 +36,7 @@ SIZES = frozenset(
         "is_floating_point",
     }
 )
-"""What may be asked of a tensor without looking at its values."""
+"""Attributes and methods of a tensor that do not depend on its values."""
 
 NO_GRADIENTS = "it runs without gradients in between, which a trace does not keep"
 
@@ -49,7 +49,7 @@ class Traced:
         at: The call of the cut module.
         image: The placeholder.
         values: What every node gave for the images of the trace; empty for a trace without images.
-        reads: Nodes whose value hangs on what the image shows, not only on its size.
+        reads: Nodes whose value depends on the image's values, not only on its size.
         frozen: Whether a number that follows the image's size was fixed while tracing.
         frozen_late: Whether that happened behind the cut module.
     """
@@ -138,11 +138,11 @@ class _Computing(_Tracer):
         self.images = images
         self.values: dict[fx.Node, Any] = {}
         self.looks: set[fx.Node] = set()
-        """Nodes whose value hangs on the image, sizes included."""
+        """Nodes whose value depends on the image, sizes included."""
         self.reads: set[fx.Node] = set()
-        """Nodes whose value hangs on more of the image than its size."""
+        """Nodes whose value depends on the image's values, not only on its size."""
         self.owns: set[fx.Node] = set()
-        """Nodes whose value hangs on the network's own parameters and buffers."""
+        """Nodes whose value depends on the network's own parameters and buffers."""
         self.frozen = False
         self.frozen_late = False
         self.passed = False
@@ -201,12 +201,12 @@ class _Computing(_Tracer):
         """Return the value of a node that code wants as a plain number.
 
         Raises:
-            TraceError: It hangs on what the image shows, or on weights, which may change.
+            TraceError: It depends on the image's values, or on weights, which may change.
         """
         if node in self.reads:
-            raise TraceError("a branch or a number hangs on what the image shows")
+            raise TraceError("a branch or a number depends on the image's values")
         if node in self.owns:
-            raise TraceError("a branch or a number hangs on the network's own parameters or buffers")
+            raise TraceError("a branch or a number depends on the network's own parameters or buffers")
         self.frozen |= node in self.looks
         self.frozen_late |= self.passed and node in self.looks
         return self.values[node]
@@ -268,7 +268,7 @@ def name_of(node: fx.Node) -> str:
 
 
 def _generators() -> tuple[bytes, Any, bytes]:
-    """Return the state of all generators of random numbers that code may draw from."""
+    """Return the state of all random generators that traced code may draw from."""
     arrays: Any = np.random.get_state()
     return (
         torch.get_rng_state().numpy().tobytes(),
@@ -278,7 +278,7 @@ def _generators() -> tuple[bytes, Any, bytes]:
 
 
 def _asks_size(node: fx.Node) -> bool:
-    """Whether a node asks a tensor for its size and the like."""
+    """Tell whether a node reads only the size, type or place of a tensor."""
     if node.op == "call_function" and node.target is getattr:
         return node.args[1] in SIZES
     return node.op == "call_method" and node.target in SIZES
@@ -329,5 +329,5 @@ def ancestors(nodes: Iterable[fx.Node], stop: frozenset[fx.Node] = frozenset()) 
 
 
 def acts(node: fx.Node) -> bool:
-    """Whether a node visibly changes a tensor in place."""
+    """Tell whether a node visibly changes a tensor in place."""
     return node.op in ("call_function", "call_method") and name_of(node).rstrip("_") + "_" == name_of(node)
