@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from compatkit.adapters.builders import whole_of
 from compatkit.adapters.cutting.discovery import CutPoint
-from compatkit.adapters.cutting.planning import CutPlan, channels_of, cut_points, parts_of, plan, sides_of
+from compatkit.adapters.cutting.planning import CutPlan, channels_of, cut_points, plan
 from compatkit.adapters.cutting.proof import prove
+from compatkit.adapters.cutting.remembered import remembered_sides
 from compatkit.adapters.fingerprint import observe, probe, same_probe
 from compatkit.adapters.initialisation import seeded, without_draws
 from compatkit.adapters.inputs import InputSpec, class_layer
@@ -143,7 +144,9 @@ def check_rebuilt(owner: str, module: nn.Module, blueprint: Blueprint, contract:
 
 def _parts(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module]:
     """Cut a whole network as its blueprint says, to the width and with the entry layers that it states."""
-    extractor, head = widened(*parts_of(whole, blueprint), blueprint, channels_of(blueprint))
+    sides = remembered_sides(whole, blueprint)
+    parts = sides["extractor"](whole), sides["head"](whole)
+    extractor, head = widened(*parts, blueprint, channels_of(blueprint))
     return extractor, entered(head, blueprint)
 
 
@@ -151,7 +154,7 @@ def _part(whole: nn.Module, blueprint: Blueprint) -> nn.Module:
     """Cut one part out of a whole network as its blueprint says."""
     if blueprint.width is not None:  # to know the network's own width takes both
         return _parts(whole, blueprint)[blueprint.side == "head"]
-    part = sides_of(whole, blueprint)["head" if blueprint.side == "head" else "extractor"](whole)
+    part = remembered_sides(whole, blueprint)["head" if blueprint.side == "head" else "extractor"](whole)
     return entered(part, blueprint) if blueprint.side == "head" else part
 
 

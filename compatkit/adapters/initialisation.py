@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.overrides import TorchFunctionMode
+
+from compatkit.adapters.watching import FunctionWatch
 
 _DRAWS = {
     Tensor.normal_,
@@ -28,17 +29,10 @@ _FILLS = ("_no_grad_trunc_normal_", "_no_grad_zero_", "_no_grad_fill_")
 _skipping = threading.local()
 
 
-class _NoDraws(TorchFunctionMode):
+class _NoDraws(FunctionWatch):
     """Leaves tensors as they are where random numbers would be drawn into them."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         initial = getattr(func, "__module__", None) == "torch.nn.init" and func.__name__ not in _CONSTANT
         if initial or func in _DRAWS:
             return args[0] if args else kwargs["tensor"]

@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
@@ -17,6 +16,7 @@ from compatkit.adapters.cutting.crossing import MOST
 from compatkit.adapters.cutting.cut import CANONICAL
 from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.signals import signal
+from compatkit.adapters.watching import FunctionWatch
 from compatkit.errors import CutError
 
 
@@ -110,7 +110,7 @@ class _Flops(TorchDispatchMode):
         return out
 
 
-class _Watch(TorchFunctionMode):
+class _Watch(FunctionWatch):
     """Numbers every operation; notes when each tensor that depends on the image is made and last used."""
 
     def __init__(self, whole: nn.Module, counter: _Flops) -> None:
@@ -164,16 +164,10 @@ class _Watch(TorchFunctionMode):
 
         vars(whole)["forward_features"] = followed
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.clock += 1
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         for tensor in given:
             if id(tensor) in self.counts:
                 first, _ = self.spans.get(id(tensor), (self.clock, 0))

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from compatkit.adapters.builders import BUILDERS, create, json_kwargs
 from compatkit.adapters.cutting.crossing import OTHER_SIZES
-from compatkit.adapters.cutting.cut import Sides, approaches_for
+from compatkit.adapters.cutting.cut import approaches_for, sides_of
 from compatkit.adapters.cutting.discovery import CutPoint, watched
 from compatkit.adapters.cutting.proof import unchanged
-from compatkit.adapters.cutting.remembered import remembered_sides
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialisation import seeded, without_draws
 from compatkit.adapters.inputs import InputSpec, class_layer, config_of, input_of
@@ -118,13 +117,13 @@ def _tried(whole: nn.Module, asked: Blueprint, point: CutPoint) -> CutPoint:
 
 def parts_of(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module]:
     """Cut a whole network as its blueprint says; return extractor and head."""
-    sides = sides_of(whole, blueprint)
+    sides = sides_of(whole, blueprint.split, blueprint.approach, image_of(blueprint))
     return sides["extractor"](whole), sides["head"](whole)
 
 
-def sides_of(whole: nn.Module, blueprint: Blueprint) -> Sides:
-    """Return how the parts of a blueprint's network are made."""
-    return remembered_sides(whole, blueprint, (channels_of(blueprint), *blueprint.traced_size))
+def image_of(blueprint: Blueprint) -> tuple[int, int, int]:
+    """Return channels, height and width of the images that a blueprint was cut with."""
+    return channels_of(blueprint), *blueprint.traced_size
 
 
 def channels_of(blueprint: Blueprint) -> int:

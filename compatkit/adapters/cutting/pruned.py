@@ -15,13 +15,13 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from compatkit.adapters.cutting.crossing import MOST
 from compatkit.adapters.cutting.ownership import Part, owners, state_of
 from compatkit.adapters.cutting.proof import modes_kept
 from compatkit.adapters.cutting.signals import signal
+from compatkit.adapters.watching import FunctionWatch
 from compatkit.errors import CutError
 
 
@@ -142,22 +142,16 @@ class Seam:
         )
 
 
-class _Record(TorchFunctionMode):
+class _Record(FunctionWatch):
     """Notes the id of every tensor that a torch function receives."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: set[int] = set()
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.seen.update(id(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def _uses(whole: nn.Module, method: str, x: Tensor) -> tuple[set[int], Any]:

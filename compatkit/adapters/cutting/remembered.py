@@ -27,6 +27,7 @@ from compatkit.adapters.builders import BUILDERS, BUILT_IN
 from compatkit.adapters.cutting.cut import CANONICAL, Sides, sides_of
 from compatkit.adapters.cutting.ownership import Part, state_of
 from compatkit.adapters.cutting.parts import TracedSide, compiled, require_shape
+from compatkit.adapters.cutting.planning import image_of
 from compatkit.contracts.contract import Blueprint
 from compatkit.registry.cache import above
 
@@ -67,19 +68,18 @@ class _NotPlain(Exception):
     """A graph is not made of plain data, or stored data is no graph of the network."""
 
 
-def remembered_sides(whole: nn.Module, blueprint: Blueprint, image: tuple[int, ...]) -> Sides:
+def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
     """Return how the parts of a blueprint's network are made, from an earlier cut where there was one.
 
     Args:
         whole: The network of the blueprint.
         blueprint: Says where and how to cut; networks of plugins, whose code has no version, are cut anew each time.
-        image: (channels, height, width) of an image that the network takes.
 
     Raises:
         CutError: As for ``sides_of``.
         UnknownName: As for ``sides_of``.
     """
-    cut = functools.partial(sides_of, whole, blueprint.split, blueprint.approach, image)
+    cut = functools.partial(sides_of, whole, blueprint.split, blueprint.approach, image_of(blueprint))
     if blueprint.builder not in BUILT_IN:
         return cut()
     traced = _traced_modules(whole, blueprint.split)

@@ -13,11 +13,11 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from compatkit.adapters.alignment.maps import Affine, ridge, usual_strength
 from compatkit.adapters.alignment.positions import Window
 from compatkit.adapters.stitching.widths import widen_entry
+from compatkit.adapters.watching import FunctionWatch
 from compatkit.components.bridges.candidate import Candidate
 from compatkit.components.bridges.closed import COLUMNS
 from compatkit.components.bridges.ground import Ground
@@ -121,7 +121,7 @@ def entries(head: nn.Module, features: Tensor) -> list[Entry]:
     return found
 
 
-class _Uses(TorchFunctionMode):
+class _Uses(FunctionWatch):
     """Notes every function that is called on the features, or on what a layer gives that takes them."""
 
     def __init__(self, features: Tensor, given: Mapping[str, Tensor]) -> None:
@@ -130,14 +130,8 @@ class _Uses(TorchFunctionMode):
         self.other: set[str] = set()
         self.takers: dict[str, list[str]] = {}
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = [one for some in (*args, *(kwargs or {}).values()) for one in _each(some)]
+    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        given = [one for some in (*args, *kwargs.values()) for one in _each(some)]
         name = getattr(func, "__name__", str(func))
         if any(one is self.features for one in given):
             if name in LINEAR:
@@ -147,7 +141,7 @@ class _Uses(TorchFunctionMode):
         for path, out in self.given.items():
             if name not in ASKING and any(one is out for one in given):
                 self.takers.setdefault(path, []).append(name)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
     def norm_of(self, path: str, normed: Sequence[tuple[Tensor, str]]) -> str:
         """Return the batch normalisation that can hold a layer's bias: that alone takes the output."""

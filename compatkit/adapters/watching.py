@@ -1,0 +1,25 @@
+"""Watch, or replace, the torch functions that foreign code calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
+
+class FunctionWatch(TorchFunctionMode):
+    """A mode in which every call of a torch function goes through ``called``; it ends with its ``with`` block."""
+
+    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return what the call gives; ``func(*args, **kwargs)`` where it is only watched."""
+        raise NotImplementedError
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return self.called(func, args, kwargs or {})
