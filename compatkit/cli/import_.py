@@ -48,8 +48,7 @@ def import_command(
     **_: object,
 ) -> None:
     """Copy components from another registry."""
-    from compatkit.registry.copy.choice import Choice
-    from compatkit.registry.copy.selection import chosen
+    from compatkit.registry.copy.choice import Choice, chosen
     from compatkit.registry.remotes.pushpull import import_components
     from compatkit.registry.store import Store
 

@@ -16,7 +16,7 @@ from compatkit.errors import FormatError
 if TYPE_CHECKING:
     from compatkit.components.exports.document import Description
     from compatkit.contracts.contract import Blueprint
-    from compatkit.registry.weights.header import Entry, Header
+    from compatkit.registry.weights.header import Header, TensorEntry
 
 FIRST, LAST = 30, 10
 """Tensors that are shown at both ends of a long list."""
@@ -164,7 +164,7 @@ def _totals(header: Header) -> dict[str, str]:
     return facts
 
 
-def _ends(header: Header) -> list[Entry | None]:
+def _ends(header: Header) -> list[TensorEntry | None]:
     """Return the tensors to show; None stands for those that are left out."""
     entries = header.tensors
     if len(entries) <= FIRST + LAST:
@@ -172,7 +172,7 @@ def _ends(header: Header) -> list[Entry | None]:
     return [*entries[:FIRST], None, *entries[-LAST:]]
 
 
-def _cells(one: Entry | None) -> tuple[str, ...]:
+def _cells(one: TensorEntry | None) -> tuple[str, ...]:
     if one is None:
         return "...", "", "", "", ""
     shape = " x ".join(map(str, one.shape)) or "scalar"
@@ -183,5 +183,5 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def _elements(one: Entry) -> int:
+def _elements(one: TensorEntry) -> int:
     return prod(one.shape)

@@ -36,8 +36,7 @@ def export_command(
     context: click.Context, folder: str, patterns: tuple[str, ...], latest: bool, machine: bool
 ) -> None:
     """Write an image layout."""
-    from compatkit.registry.oci.descriptors import ref
-    from compatkit.registry.oci.write import export
+    from compatkit.registry.oci.write import export, ref
 
     held, versions = store(context), "latest" if latest else "all"
     with progress("writing") as report:

@@ -158,7 +158,7 @@ def _choice(context: click.Context, report: Progress) -> Choice:
 def target_at(root: Path, planned: bool) -> Iterator[Callable[[], Store]]:
     """Give what opens or makes the registry at ``root``; for a plan, an empty one stands for one that is not there."""
     from compatkit.registry.layout import MARKER
-    from compatkit.registry.remotes.mirror import scratch
+    from compatkit.registry.remotes.remote import scratch_folder
     from compatkit.registry.store import Store
 
     def opened() -> Store:
@@ -170,7 +170,7 @@ def target_at(root: Path, planned: bool) -> Iterator[Callable[[], Store]]:
     if not planned or (root / MARKER).exists():
         yield opened
         return
-    with scratch() as empty:
+    with scratch_folder() as empty:
         yield lambda: Store.init(empty)
 
 

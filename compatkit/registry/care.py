@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     import os
 
     from compatkit.registry.copy.admission import Deciding
-    from compatkit.registry.copy.choice import Accept
+    from compatkit.registry.copy.choice import Accept, Versions
     from compatkit.registry.copy.report import Moved
-    from compatkit.registry.copy.selection import Versions
     from compatkit.registry.signing.keys import SigningKey
     from compatkit.registry.signing.sign import Signed
     from compatkit.registry.signing.trust import Trust

@@ -35,7 +35,7 @@ from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.places import place
 from compatkit.registry.maintenance.check import examine
-from compatkit.registry.remotes import files, readahead
+from compatkit.registry.remotes import files
 from compatkit.registry.remotes import remote as far_side
 from compatkit.registry.remotes.pushpull import pull, push
 from compatkit.registry.store import Store
@@ -832,7 +832,7 @@ def test_ranges_come_in_order_whatever_is_asked_for_at_once(
         asked.append((at, many))
         return data[at : at + many]
 
-    with readahead.reading(ask, size) as read:
+    with far_side.read_ahead(ask, size) as read:
         pieces = list(iter(lambda: read(count), b""))
     assert b"".join(pieces) == data and all(len(one) <= count for one in pieces)
     assert all(many <= max(count, 10) and at + many <= size for at, many in asked)
@@ -846,6 +846,6 @@ def test_a_range_that_fails_is_told_in_its_turn(monkeypatch: pytest.MonkeyPatch)
             raise EnvironmentFailure("gone")
         return b"x" * many
 
-    with pytest.raises(EnvironmentFailure, match="gone"), readahead.reading(ask, 100) as read:
+    with pytest.raises(EnvironmentFailure, match="gone"), far_side.read_ahead(ask, 100) as read:
         assert read(10) == read(10) == b"x" * 10
         read(10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from compatkit.errors import FormatError
-from compatkit.registry.weights.signatures import foreign
+from compatkit.registry.weights.header import foreign
 
 Format = Literal["safetensors", "zip", "legacy"]
 """``zip``: what ``torch.save`` writes since torch 1.6; ``legacy``: the pickle that it wrote before."""

@@ -1,4 +1,4 @@
-"""Whether versions from elsewhere get their names here: numbers that do not lie, and policies that are answered.
+"""Whether versions from elsewhere get their names here: their numbers must be true, and policies answered.
 
 Nobody who copies can choose the number: it belongs to the version. So what would be a larger step at publish is a
 refusal here. All that comes together is looked at as if it were released already, so that the answer does not depend on
@@ -66,7 +66,7 @@ class Admission:
     Attributes:
         store: Where they are to be named.
         coming: All that come, with name, version and digest, without those that are withdrawn where they come from.
-        bring: Sees to it that a blob of theirs is here: nothing refers to it yet, and it may be collected.
+        bring: Makes sure that a blob of theirs is here: nothing refers to it yet, and it may be collected.
         deciding: Makes what answers the questions of policies; None leaves them unanswered.
         unmeasured: Let in what nobody measured, and write that into the log of the policy.
     """
@@ -78,8 +78,8 @@ class Admission:
     unmeasured: bool = False
     _releases: Arriving = attrs.field(init=False)
     _asker: Asker = attrs.field(init=False)
+    _decide: Decide | None = attrs.field(init=False, default=None)
     _admitted: dict[Reference, tuple[Any, ...]] = attrs.field(init=False, factory=dict)
-    _made: list[Decide] = attrs.field(init=False, factory=list)
     _manifests: dict[str, Manifest] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -94,20 +94,19 @@ class Admission:
         for one in self.coming:
             question = self._standing(one).question
             for partner in question.partners if question is not None else ():
-                wanted = (question.candidate if question else None, partner.reference.digest, partner.bound)
-                found |= {
-                    function_digest(self._manifest(each)) for each in wanted if each and self._has(each)
-                }
+                wanted = (one.digest, partner.reference.digest, partner.bound)
+                here = (each for each in wanted if each and self.store.objects.size(each) is not None)
+                found.update(function_digest(self._manifest(each)) for each in here)
         return sorted(found)
 
     def check_all(self, progress: Callable[[int, int, str], None]) -> dict[Reference, CompatkitError]:
         """Return which versions may not come in, and why; the others are looked at again without them.
 
         Args:
-            progress: Told what is being done.
+            progress: Called with done, total and what is being done.
 
         Raises:
-            EnvironmentFailure: The surroundings failed.
+            EnvironmentFailure: Disk or network failed.
         """
         refused: dict[Reference, CompatkitError] = {}
         while True:
@@ -115,8 +114,7 @@ class Admission:
             for place, one in enumerate(self.coming):
                 progress(place, len(self.coming), f"asking the policy of {one}")
                 try:
-                    if self._admitted.get(one) != self._standing(one).basis:
-                        self.check(one)
+                    self._settle(one)
                 except EnvironmentFailure:
                     raise
                 except CompatkitError as error:
@@ -127,7 +125,58 @@ class Admission:
             self.coming = [one for one in self.coming if one not in fresh]
             self.__attrs_post_init__()
 
-    def check(self, one: Reference) -> None:
+    def link(self, one: Reference, create: Callable[[Callable[[], None]], bool]) -> bool:
+        """Link a version if it may come in, as things are at this moment.
+
+        Args:
+            one: The version.
+            create: Links it, after calling what it is given; returns False where the number is taken.
+
+        Raises:
+            CompatkitError: It may not, as for ``_check``.
+        """
+        while True:
+            if self._settle(one):
+                continue  # that may have taken long: look again
+
+            def ready() -> None:
+                if self._admitted[one] != self._standing(one).basis:
+                    raise _Outdated
+
+            try:
+                made = create(ready)
+            except _Outdated:
+                continue
+            if made:
+                self._look_back(one)
+            return made
+
+    def _look_back(self, one: Reference) -> None:
+        """Decide on what was linked at the same moment; withdraw the version where it does not hold."""
+        try:
+            self._settle(one)
+        except BaseException as error:
+            said = " ".join(
+                f"came in at the same moment as something that it does not go with: {error}".split()
+            )
+            if one.version is not None:
+                self.store.references.withdraw(one.name, one.version, said[:LONGEST])
+            raise
+
+    def _settle(self, one: Reference) -> bool:
+        """Decide on a version unless that was done on the same grounds; return whether it was decided now.
+
+        Raises:
+            CompatkitError: It may not come in, as for ``_check``.
+        """
+        standing = self._standing(one)
+        if self._admitted.get(one) == standing.basis:
+            return False
+        self._check(one, standing)
+        self._admitted[one] = standing.basis
+        return True
+
+    def _check(self, one: Reference, standing: Standing) -> None:
         """Refuse a version that may not come in.
 
         Raises:
@@ -137,51 +186,28 @@ class Admission:
             PolicyDataMissing: The images that decide are not at hand.
             FormatError: The policy of its name is damaged.
         """
-        standing = self._standing(one)
-        self._check_number(one, standing)
-        if standing.question is not None:
-            self._decide(one, standing, standing.question)
-        self._admitted[one] = standing.basis
-
-    def link(self, one: Reference, create: Callable[[Callable[[], None]], bool]) -> bool:
-        """Link a version if it may come in, as things are at this moment.
-
-        Args:
-            one: The version.
-            create: Links it, after calling what it is given; returns False where the number is taken.
-
-        Raises:
-            CompatkitError: It may not, as for ``check``.
-        """
-        while True:
-            if self._admitted.get(one) != self._standing(one).basis:
-                self.check(one)
-                continue  # that may have taken long: look again
-
-            def ready() -> None:
-                if self._admitted[one] != self._standing(one).basis:
-                    raise _Moved
-
-            try:
-                made = create(ready)
-            except _Moved:
+        own = None if one.version is None else (one.version, str(one.digest))
+        for before, after in ((standing.below, own), (own, standing.above)):
+            if before is None or after is None or before[1] == after[1]:
                 continue
-            if made:
-                self._look_back(one)
-            return made
-
-    def _look_back(self, one: Reference) -> None:
-        """Decide on what was linked at the same moment; withdraw the version where it does not hold."""
+            if why := untrue(*((version, self._manifest(digest)) for version, digest in (before, after))):
+                raise VersionUntrue(
+                    f"{one} does not fit among the versions of {self.store.root}: {why}. Its number cannot be changed; "
+                    "publish the component there under a larger step.",
+                    subject=str(one),
+                )
+        question = standing.question
+        if question is None:
+            return
         try:
-            if self._admitted[one] != self._standing(one).basis:
-                self.check(one)
-        except BaseException as error:
-            said = " ".join(
-                f"came in at the same moment as something that it does not go with: {error}".split()
-            )
-            if one.version is not None:
-                self.store.references.withdraw(one.name, one.version, said[:LONGEST])
-            raise
+            if question.is_open:
+                self._answer(question)
+            else:
+                self._check_unmeasured(one, standing, question)
+        except (PolicyUndecided, PolicyDataMissing):
+            if not self.unmeasured or question.revision is None:
+                raise
+            self.store.policies.admit(question.revision.scope, one)
 
     def _standing(self, one: Reference) -> Standing:
         version = one.version
@@ -200,50 +226,24 @@ class Admission:
         digest = str(one.digest)
         return self._asker.ask(one.name, self._manifest(digest), digest, version)
 
-    def _check_number(self, one: Reference, standing: Standing) -> None:
-        for pair in (
-            (standing.below, (one.version, one.digest)),
-            ((one.version, one.digest), standing.above),
-        ):
-            if any(side is None for side in pair):
-                continue
-            (first, left), (second, right) = pair  # type: ignore[misc]
-            if left == right:
-                continue
-            why = untrue((first, self._manifest(str(left))), (second, self._manifest(str(right))))  # type: ignore[arg-type]
-            if why:
-                raise VersionUntrue(
-                    f"{one} does not fit among the versions of {self.store.root}: {why}. Its number cannot be changed; "
-                    "publish the component there under a larger step.",
-                    subject=str(one),
-                )
-
-    def _decide(self, one: Reference, standing: Standing, question: Question) -> None:
-        try:
-            if question.is_open:
-                self._answer(question)
-            else:
-                self._check_unmeasured(one, standing, question)
-        except (PolicyUndecided, PolicyDataMissing):
-            if not self.unmeasured or question.revision is None:
-                raise
-            self.store.policies.admit(question.revision.scope, one)
-
     def _answer(self, question: Question) -> None:
         if self.deciding is None:
-            raise PolicyUndecided(_undecided(question), subject=question)
-        if not self._made:
-            self._made.append(self.deciding(self.store))
-        self._made[0](question)
+            raise PolicyUndecided(
+                f"{question.name}: the policy {question.policy} asks how this {question.kind} works with "
+                f"{question.told()}, and nobody looked. Let `compatkit.components.admitting.deciding` look, or let it "
+                "in as it is (unmeasured=True, --unmeasured), which the log of the policy tells.",
+                subject=question,
+            )
+        self._decide = self._decide or self.deciding(self.store)
+        self._decide(question)
 
     def _check_unmeasured(self, one: Reference, standing: Standing, question: Question) -> None:
-        """Where nothing is to be measured nothing vouches for new weights: the step is the one without a policy."""
+        """Hold new weights to the step without a policy where nothing is to be measured: nothing vouches for them."""
         policy, below = question.policy, standing.below
         if policy is None or below is None or one.version is None or not policy.concerns(question.kind):
             return
         before, after = self._manifest(below[1]), self._manifest(str(one.digest))
-        why = untrue((below[0], before), (one.version, after), measured=False)
-        if why:
+        if why := untrue((below[0], before), (one.version, after), measured=False):
             raise PolicyUndecided(
                 f"{one.name}: the policy {policy} binds it, and {question.reason}, so that nothing vouches for it: "
                 f"{why}. Bring the parts along that were released against that version, or let it in as it is "
@@ -251,15 +251,10 @@ class Admission:
                 subject=question,
             )
 
-    def _has(self, digest: str) -> bool:
-        return self.store.objects.size(digest) is not None
-
     def _manifest(self, digest: str) -> Manifest:
-        known = self._manifests.get(digest)
-        if known is None:
-            data = self._data(digest)
-            known = self._manifests[digest] = from_bytes(data, what=f"manifest {digest}")
-        return known
+        if digest not in self._manifests:
+            self._manifests[digest] = from_bytes(self._data(digest), what=f"manifest {digest}")
+        return self._manifests[digest]
 
     def _data(self, digest: str) -> bytes:
         for _ in range(TRIES if any(digest == one.digest for one in self.coming) else 0):
@@ -271,13 +266,5 @@ class Admission:
         return self.store.objects.read(digest, most=MAX_BYTES)
 
 
-class _Moved(Exception):
+class _Outdated(Exception):
     """Something was linked, or a policy changed, that the admission rests on."""
-
-
-def _undecided(question: Question) -> str:
-    return (
-        f"{question.name}: the policy {question.policy} asks how this {question.kind} works with "
-        f"{question.told()}, and nobody looked. Let `compatkit.components.admitting.deciding` look, or let it in "
-        "as it is (unmeasured=True, --unmeasured), which the log of the policy tells."
-    )

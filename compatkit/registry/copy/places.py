@@ -1,26 +1,87 @@
-"""Where components come from and go to: a folder, a remote, an image layout. Nothing that is read is believed."""
+"""Where components come from and go to: registries in folders, remotes, image layouts.
+
+Origins are only read, and nothing that they say is believed.
+"""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import attrs
 
 from compatkit.contracts.codec import MAX_BYTES
 from compatkit.contracts.codec import digest as digest_of
+from compatkit.contracts.manifest import Payload
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
-from compatkit.registry.names import Reference, Version
+from compatkit.registry import disk as durable
+from compatkit.registry.names import Reference
 from compatkit.registry.os_errors import environment
+from compatkit.registry.reach import How
 from compatkit.registry.refs import References
+from compatkit.registry.weights.header import check_header
+from compatkit.registry.weights.tensorfile import tensor_digest
 
 Refused = TypeVar("Refused", bound=CompatkitError)
-Examine = Callable[[memoryview], None]
-"""Raises if bytes must not come in."""
+Arrived = Callable[[int], None]
+"""Called with the number of bytes that came, piece by piece; may raise to stop."""
+
+
+@attrs.frozen
+class Member:
+    """A blob that belongs to a component.
+
+    Attributes:
+        digest: Of its bytes.
+        how: As what it is referred to.
+        whose: Component that it belongs to, for messages.
+        size: Bytes that it must have; None if nobody says.
+        payload: What a manifest promises of it, if it is weights.
+        function: Function digest, if it is a manifest.
+        further: Digests that it refers to in turn.
+    """
+
+    digest: str
+    how: How
+    whose: str
+    size: int | None = None
+    payload: Payload | None = None
+    function: str | None = None
+    further: tuple[str, ...] = ()
+
+    def check_size(self, actual: int) -> None:
+        """Refuse another number of bytes than a manifest gives.
+
+        Raises:
+            IntegrityError: Names both.
+        """
+        if self.size is not None and actual != self.size:
+            raise IntegrityError(
+                f"{self.whose}: its manifest gives {self.digest} {self.size} bytes, the blob has {actual}.",
+                subject=self.digest,
+            )
+
+    def check_weights(self, data: memoryview) -> None:
+        """Refuse weights that are no strict safetensors file with the tensors that their manifest promises.
+
+        Raises:
+            IntegrityError: Other tensors.
+            FormatError: No strict safetensors file.
+        """
+        if self.payload is None:
+            return
+        header = check_header(data)
+        found = tensor_digest(data, header)
+        if (found, len(header.tensors)) != (self.payload.tensors, self.payload.count):
+            raise IntegrityError(
+                f"{self.whose}: the manifest promises {self.payload.count} tensors {self.payload.tensors}, "
+                f"{self.digest} holds {len(header.tensors)} tensors {found}. It was not imported.",
+                subject=self.digest,
+            )
 
 
 @attrs.frozen
@@ -29,12 +90,12 @@ class Incoming:
 
     Attributes:
         place: Where they come from, for messages.
-        size: Their number, where it is known before they are read.
+        size: Their number.
         read: Returns at most so many of those that follow; none at the end.
     """
 
     place: str
-    size: int | None
+    size: int
     read: Callable[[int], bytes]
 
 
@@ -45,7 +106,7 @@ class Note:
     Attributes:
         path: Relative to the registry.
         data: Its content.
-        ready: Sees to it that what it refers to is there.
+        ready: Makes sure that what it refers to is there.
     """
 
     path: str
@@ -53,40 +114,22 @@ class Note:
     ready: Callable[[], object] | None = None
 
 
-class Carrier(Protocol):
-    """Takes blobs from the source to where they shall be too."""
+@attrs.define(eq=False)
+class Origin(ABC):
+    """Something that components can be copied from.
 
-    def holds(self, digest: str) -> bool:
-        """Tell whether a blob is there, and see to it that it stays."""
-        ...
+    Attributes:
+        where: What messages call it, without secrets.
+        advice: What to do where something in it is missing or damaged.
+        references: Its names and versions; of a remote, those that ``look`` was called with.
+        scratch: The folder of this machine that ``references`` reads in place of a remote; empty for a folder.
+    """
 
-    def bring(self, digest: str, size: int | None, whose: str, examine: Examine | None = None) -> bool:
-        """See to it that a blob is there and good; True if it was copied."""
-        ...
-
-
-class Source(ABC):
-    """Something that components can be copied from."""
-
-    @property
-    @abstractmethod
-    def references(self) -> References:
-        """Names and versions; of a source that is far, those that ``look`` was told of."""
-
-    @property
-    @abstractmethod
-    def where(self) -> str:
-        """What people call it, without secrets."""
-
-    @property
-    @abstractmethod
-    def advice(self) -> str:
-        """What to do where something in it is missing or damaged."""
-
-    @property
-    def scratch(self) -> str:
-        """The folder of this machine that ``references`` reads in its place; empty where there is none."""
-        return ""
+    where: str = attrs.field(init=False)
+    advice: str = attrs.field(init=False)
+    references: References = attrs.field(init=False)
+    scratch: str = attrs.field(init=False, default="")
+    _named: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
 
     @abstractmethod
     def size(self, digest: str) -> int | None:
@@ -97,7 +140,7 @@ class Source(ABC):
         """Open a blob.
 
         Raises:
-            IntegrityError: There is none, or something else stands in its place.
+            IntegrityError: It is missing, or something else stands in its place.
             EnvironmentFailure: It cannot be read.
         """
 
@@ -107,71 +150,80 @@ class Source(ABC):
 
     @abstractmethod
     def note(self, path: str) -> bytes | None:
-        """Return a small file, at most one byte more than it may have; None if there is none."""
+        """Return a small file, at most one byte more than it may have; None if it is missing."""
 
-    @abstractmethod
+    def read_notes(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+        """Yield small files; a remote fetches them together."""
+        for path in paths:
+            yield path, self.note(path)
+
     def named(self, digest: str) -> list[Reference]:
         """Return all versions that point at a manifest, withdrawn ones included."""
+        if not self._named:
+            self._named = by_digest(self.references)
+        return self._named.get(digest, [])
 
     def names(self) -> list[str]:
         """Return all names that have a version, sorted."""
         return self.references.names()
 
-    def look(self, names: Iterable[str]) -> None:  # noqa: B027 - a source that is near has nothing to do
-        """See that ``references`` knows the versions, tombstones and aliases of some names."""
+    def look(self, names: Iterable[str]) -> None:  # noqa: B027 - a folder has nothing to do
+        """Make sure that ``references`` knows the versions, tombstones and aliases of some names."""
 
-    def retold(self, error: Refused) -> Refused:
+    def expect(self, digests: Iterable[str]) -> None:  # noqa: B027 - a folder has nothing to do
+        """Announce documents that are read next, so that a remote may fetch them together."""
+
+    def is_withdrawn(self, one: Reference) -> bool:
+        """Tell whether a version was withdrawn."""
+        return one.version in self.references.withdrawn(one.name)
+
+    def missing(self, digest: str, whose: str) -> IntegrityError:
+        """Return the error about a blob that it lacks."""
+        return IntegrityError(f"{whose}: {self.where} lacks {digest}. {self.advice}", subject=digest)
+
+    def document(self, digest: str, whose: str) -> bytes:
+        """Return the bytes of a manifest, result or other document.
+
+        Raises:
+            IntegrityError: Missing, other bytes than promised, or too many for a document.
+            EnvironmentFailure: It cannot be read.
+        """
+        with self.opened(digest, whose) as incoming:
+            data = bytearray()
+            if incoming.size <= MAX_BYTES:
+                while len(data) <= MAX_BYTES and (piece := incoming.read(MAX_BYTES + 1 - len(data))):
+                    data += piece
+        if max(len(data), incoming.size) > MAX_BYTES:
+            raise IntegrityError(
+                f"{incoming.place} has more than {MAX_BYTES} bytes, too many for a document of {whose}.",
+                subject=incoming.place,
+            )
+        compare(digest, digest_of(data), incoming.place, whose)
+        return bytes(data)
+
+    def translated(self, error: Refused) -> Refused:
         """Return an error about ``references`` that names the place that people know, unless this machine failed."""
         if not self.scratch or isinstance(error, EnvironmentFailure):
             return error
         return type(error)(str(error).replace(self.scratch, self.where), subject=error.subject)
 
     @contextmanager
-    def speaking(self) -> Iterator[None]:
+    def translating(self) -> Iterator[None]:
         """Let errors about ``references`` name the place that people know."""
         try:
             yield
         except CompatkitError as error:
-            if (told := self.retold(error)) is error:
+            if (translated := self.translated(error)) is error:
                 raise
-            raise told from None
-
-    def withdrawn(self, name: str, version: Version) -> bool:
-        """Tell whether a version was withdrawn."""
-        return version in self.references.withdrawn(name)
-
-    def expect(self, digests: Iterable[str]) -> None:  # noqa: B027 - a source that is near has nothing to do
-        """Be told which documents are read next, so that a source that is far may fetch them together."""
-
-    def read_notes(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
-        """Yield small files; a source that is far fetches them together."""
-        for path in paths:
-            yield path, self.note(path)
-
-    def document(self, digest: str, whose: str) -> bytes:
-        """Return the bytes of a manifest, result or other document.
-
-        Raises:
-            IntegrityError: Missing, other bytes than promised, or more than a document has.
-            EnvironmentFailure: It cannot be read.
-        """
-        with self.opened(digest, whose) as incoming:
-            if incoming.size is not None and incoming.size > MAX_BYTES:
-                raise _too_long(incoming.place, whose)
-            data = bytearray()
-            while len(data) <= MAX_BYTES and (piece := incoming.read(MAX_BYTES + 1 - len(data))):
-                data += piece
-        if len(data) > MAX_BYTES:
-            raise _too_long(incoming.place, whose)
-        compare(digest, digest_of(data), incoming.place, whose)
-        return bytes(data)
+            raise translated from None
 
 
-class Target(Source):
+@attrs.define(eq=False)
+class Target(Origin):
     """A registry that components can be copied to.
 
     Attributes:
-        examines: Whether what is there already is held against what a new manifest promises of it.
+        examines: Whether bytes that are there already are compared with what a new manifest promises of them.
     """
 
     examines = False
@@ -189,21 +241,25 @@ class Target(Source):
     def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
         """Return how many bytes it has for digests; None where it has none."""
 
-    def lacking(self, expected: Mapping[str, int | None]) -> list[str]:
-        """Return which blobs are not there, or have another size than expected (None: any)."""
-        there = self.sizes(list(expected))
-        return [one for one, size in expected.items() if there[one] is None or size not in (None, there[one])]
+    @abstractmethod
+    def holds(self, digest: str) -> bool:
+        """Tell whether a blob that was brought is still there, and make sure that it stays."""
 
     @abstractmethod
-    def carrier(self, source: Source, arrived: Callable[[int], None]) -> Carrier:
-        """Return what takes blobs from a source to here; ``arrived`` is told of bytes, and may raise to stop."""
+    def bring(self, origin: Origin, one: Member, arrived: Arrived) -> bool:
+        """Make sure that a blob is there and good; True if it was copied.
+
+        Raises:
+            IntegrityError: Missing in the origin, or other bytes than promised.
+            EnvironmentFailure: It cannot be read or written; nothing is kept.
+        """
 
     def settle(self) -> None:
-        """See that what was brought is there, before anything refers to it."""
+        """Make sure that what was brought is there, before anything refers to it."""
 
     @abstractmethod
     def create(self, notes: Sequence[Note]) -> set[str]:
-        """Create small files that must not exist, and return the paths that were taken.
+        """Create small files that must not exist; return the paths that were taken.
 
         Raises:
             EnvironmentFailure: They cannot be written.
@@ -217,13 +273,13 @@ class Target(Source):
     def remove(self, path: str) -> None:
         """Remove a small file, if it is there."""
 
-    @abstractmethod
-    def digest_now(self, name: str, version: Version) -> str | None:
+    def digest_now(self, one: Reference) -> str | None:
         """Return the manifest digest that a version points at, as of now.
 
         Raises:
             IntegrityError: The file does not hold a digest.
         """
+        return None if one.version is None else self.references.digest(one.name, one.version)
 
 
 def place(digest: str) -> str:
@@ -232,10 +288,15 @@ def place(digest: str) -> str:
     return f"blobs/sha256/{name[:2]}/{name}"
 
 
-@contextmanager
-def opened_file(descriptor: int, path: Path) -> Iterator[Incoming]:
-    """Give the bytes of an open file, and close it."""
+def opened_file(path: Path, root: Path) -> AbstractContextManager[Incoming] | None:
+    """Open a plain file below ``root``; None if there is none."""
+    with environment("read", path):
+        descriptor = durable.open_plain(path, root)
+    return None if descriptor is None else _incoming(descriptor, path)
 
+
+@contextmanager
+def _incoming(descriptor: int, path: Path) -> Iterator[Incoming]:
     def read(count: int) -> bytes:
         with environment("read", path):
             return os.read(descriptor, count)
@@ -250,12 +311,9 @@ def by_digest(references: References) -> dict[str, list[Reference]]:
     """Return all versions by the digest that they point at; one that cannot be read names nothing here."""
     found: dict[str, list[Reference]] = {}
     for name, version in references.each():
-        try:
-            digest = references.digest(name, version)
-        except IntegrityError:
-            continue  # whoever asks for this version is told
-        if digest is not None:
-            found.setdefault(digest, []).append(Reference(name, version, digest=digest))
+        with suppress(IntegrityError):  # whoever asks for this version meets the error
+            if (digest := references.digest(name, version)) is not None:
+                found.setdefault(digest, []).append(Reference(name, version, digest=digest))
     return found
 
 
@@ -271,21 +329,3 @@ def compare(expected: str, actual: str, place: str, whose: str) -> None:
             "imported; import from another copy.",
             subject=expected,
         )
-
-
-def check_size(digest: str, expected: int | None, actual: int, whose: str) -> None:
-    """Refuse another number of bytes than a manifest gives.
-
-    Raises:
-        IntegrityError: Names both.
-    """
-    if expected is not None and actual != expected:
-        raise IntegrityError(
-            f"{whose}: its manifest gives {digest} {expected} bytes, the blob has {actual}.", subject=digest
-        )
-
-
-def _too_long(place: str, whose: str) -> IntegrityError:
-    return IntegrityError(
-        f"{place} has more than {MAX_BYTES} bytes, too many for a document of {whose}.", subject=place
-    )

@@ -1,4 +1,4 @@
-"""What was moved, or would be: for people, programs and the error that tells of refusals."""
+"""What was moved, or would be: for people, for programs, and for the error that lists refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Refusal:
 
 @attrs.frozen
 class Withdrawal:
-    """A version that turned out to be withdrawn on the other side."""
+    """A version that is withdrawn on the other side, and why."""
 
     reference: Reference
     reason: str
@@ -71,7 +71,7 @@ class Moved(Shown):
         unnamed: Parents without a name there: their number belongs to other bytes, or they were not accepted. They
             are kept, and found by digest.
         refused: What did not come, and why.
-        withdrawn: Versions that are withdrawn on the other side; told when it is learnt.
+        withdrawn: Versions that are withdrawn on the other side, reported when that is found out.
         apart: Aliases that both sides moved, and that stay as they are.
         items: Blobs that were moved.
         results: Number of measured results that are new there.
@@ -134,13 +134,13 @@ class Moved(Shown):
         """
         if not self.refused:
             return self
-        told = [str(one) for one in self.refused[:SHOWN]]
+        shown = [str(one) for one in self.refused[:SHOWN]]
         more = f" And {len(self.refused) - SHOWN} more." if len(self.refused) > SHOWN else ""
         rest = (
             "would come" if self.planned else f"came: {len(self.made)} new, {len(self.there)} there already"
         )
         raise Incomplete(
-            f"{len(self.refused)} refused, the rest {rest}. {' '.join(told)}{more}",
+            f"{len(self.refused)} refused, the rest {rest}. {' '.join(shown)}{more}",
             errors=tuple(one.error for one in self.refused),
             subject=self,
         )

@@ -1,133 +1,243 @@
-"""Copying one blob from a source that is not trusted: streamed, and verified before it gets its name here."""
+"""The bytes of a move: what belongs to components, and bringing what the target lacks, several blobs at once.
+
+A blob that is refused stops no other; a failing disk or network stops all.
+"""
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import mmap
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 
 import attrs
 
-from compatkit.contracts.manifest import Payload
-from compatkit.errors import IntegrityError
-from compatkit.registry import disk as durable
-from compatkit.registry.blobs import Objects
-from compatkit.registry.copy.places import Examine, Source, check_size, compare
-from compatkit.registry.os_errors import environment
-from compatkit.registry.weights.header import check_header
-from compatkit.registry.weights.tensorfile import tensor_digest
+from compatkit.contracts.codec import MAX_BYTES, loads
+from compatkit.contracts.manifest import from_bytes, function_digest, sized_edges
+from compatkit.errors import CompatkitError, EnvironmentFailure
+from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.places import Member, Origin, Target
+from compatkit.registry.copy.report import Item
+from compatkit.registry.names import Reference
+from compatkit.registry.reach import names
 
 
-@attrs.frozen(eq=False)
-class Transfer:
-    """Copies blobs; the source is only read, and nothing in it is believed.
+@attrs.define(eq=False)
+class Closure:
+    """Components with everything that their manifests refer to, and their parents; bytes are not kept in memory.
 
     Attributes:
-        source: Where they are.
-        target: Blobs of this registry.
-        arrived: Told how many bytes have come, piece by piece; may raise to stop.
+        origin: Where they are.
+        members: What belongs to the components, by digest.
     """
 
-    source: Source
-    target: Objects
-    arrived: Callable[[int], None]
+    origin: Origin
+    members: dict[str, Member] = attrs.field(init=False, factory=dict)
+    _broken: dict[str, CompatkitError] = attrs.field(init=False, factory=dict)
+    _asked: set[str] = attrs.field(init=False, factory=set)
 
-    def holds(self, digest: str) -> bool:
-        """Tell whether a blob is here, and see to it that it stays."""
-        return self.target.hold(digest)
+    def enter(self, references: Iterable[Reference]) -> None:
+        """Take in components; see ``take``."""
+        wanted = [Member(str(one.digest), "component", f"{one.name}@{one.version}") for one in references]
+        self._asked |= {one.digest for one in wanted}
+        self.take(wanted)
 
-    def bring(self, digest: str, size: int | None, whose: str, examine: Examine | None = None) -> bool:
-        """See to it that a blob is here and good; True if it was copied.
+    def take(self, ahead: list[Member]) -> None:
+        """Take in blobs and all that they reach, level by level: a remote fetches a level at once.
 
-        Args:
-            digest: Of the blob.
-            size: Bytes that it must have; None if nobody said.
-            whose: Component that it belongs to, for messages.
-            examine: Refuses content that must not get in, by an exception.
+        Documents that cannot be read are remembered, and ``of`` raises.
+        """
+        while ahead:
+            self.origin.expect(one.digest for one in ahead if one.how != "payload")
+            ahead = [further for one in ahead for further in self._taken_in(one)]
+
+    def of(self, digest: str) -> list[str]:
+        """Return a component's own digest and all that belongs to it, manifests last.
 
         Raises:
-            IntegrityError: Missing in the source, other bytes than promised, or refused.
-            EnvironmentFailure: It cannot be read or written; nothing is kept.
+            IntegrityError: A document that belongs to it is missing, damaged or not strict.
         """
-        data = self._there(digest)
-        if data is None:
-            self._copy(digest, size, whose, examine)
-            return True
-        check_size(digest, size, len(data), whose)
-        if examine is not None:
-            examine(data)
-        return False
+        seen: dict[str, None] = {}
+        ahead = [digest]
+        while ahead:
+            one = ahead.pop()
+            if one not in self.members:
+                raise self._broken[one]
+            if one not in seen:
+                seen[one] = None
+                ahead.extend(self.members[one].further)
+        return self.leaves_first(seen)
 
-    def _there(self, digest: str) -> memoryview | None:
-        if not self.target.hold(digest):
-            return None
+    def all_of(self, references: Iterable[Reference]) -> list[str]:
+        """Return what belongs to some components, each digest once, manifests last."""
+        return self.leaves_first(
+            dict.fromkeys(part for one in references for part in self.of(str(one.digest)))
+        )
+
+    def leaves_first(self, digests: Iterable[str]) -> list[str]:
+        """Return digests in their order, manifests last."""
+        return sorted(digests, key=lambda one: self.members[one].how == "component")
+
+    def components(self, digests: Iterable[str]) -> list[str]:
+        """Return which digests are those of components."""
+        return [one for one in digests if self.members[one].how == "component"]
+
+    def functions(self, components: Iterable[str]) -> list[str]:
+        """Return the function digests of components, sorted."""
+        return sorted({str(self.members[one].function) for one in components})
+
+    def parents(self) -> list[Reference]:
+        """Return the names that the origin has for parents that were not asked for themselves."""
+        lacking = {*self.components(self.members)} - self._asked
+        return [one for digest in sorted(lacking) for one in self.origin.named(digest)]
+
+    def _taken_in(self, one: Member) -> list[Member]:
+        known = self.members.get(one.digest)
+        if known is not None and (known.how == "component" or one.how != "component"):
+            if one.payload is not None and known.payload is None:
+                self.members[one.digest] = attrs.evolve(known, payload=one.payload)
+            return []
         try:
-            return memoryview(self.target.view(digest))
-        except IntegrityError:
-            return None  # it was moved to quarantine: a good copy takes its place
+            further = self._further(one)
+        except EnvironmentFailure:
+            raise
+        except CompatkitError as error:
+            self._broken[one.digest] = error
+            return []
+        return further
 
-    def _copy(self, digest: str, size: int | None, whose: str, examine: Examine | None) -> None:
-        scratch = self.target.root / "tmp"
-        with environment("write below", self.target.root):
-            for _ in range(durable.TRIES):
-                durable.make_folder(scratch, self.target.root)
-                draft = durable.temporary(scratch)
-                try:
-                    self._write(draft, digest, size, whose)
-                    if examine is not None:
-                        _on_file(draft, examine)
-                    self.target.place(draft, digest)
-                except FileNotFoundError:
-                    continue  # the draft, or a folder that was still empty, was cleaned away
-                finally:
-                    durable.discard(draft)
-                return
-            raise FileNotFoundError(errno.ENOENT, "temporary files vanish; give up", str(scratch))
+    def _further(self, one: Member) -> list[Member]:
+        """Keep a blob, and return what it refers to."""
+        function = None
+        further: list[Member] = []
+        if one.how == "component":
+            data = self.origin.document(one.digest, one.whose)
+            manifest = from_bytes(data, what=f"manifest of {one.whose} in {self.origin.where}")
+            function = function_digest(manifest)
+            ways = dict(names(data, one.digest, component=True))
+            for edge, size in sized_edges(loads(data, what=one.whose)):
+                how = ways.get(edge, "blob")
+                if edge == manifest.payload.file.blob:
+                    if not self._is_collected(edge, one.digest):
+                        further.append(Member(edge, "payload", one.whose, size, manifest.payload))
+                else:
+                    parent = f" (parent {edge[:19]})" if how == "component" else ""
+                    further.append(Member(edge, how, f"{one.whose}{parent}", size))
+        elif one.how != "payload" and (self.origin.size(one.digest) or MAX_BYTES + 1) <= MAX_BYTES:
+            data = self.origin.document(one.digest, one.whose)
+            for edge, how in names(data, one.digest, component=False):
+                if how != "named" and self.origin.size(edge) is not None:
+                    further.append(Member(edge, "blob", one.whose))
+        digests = tuple(each.digest for each in further)
+        self.members[one.digest] = attrs.evolve(one, function=function, further=digests)
+        return further
 
-    def _write(self, draft: Path, digest: str, size: int | None, whose: str) -> None:
-        """Write a draft with the bytes of a blob, comparing size and digest as they come."""
-        hashed, count = hashlib.sha256(), 0
-        with self.source.opened(digest, whose) as incoming:
-            if incoming.size is not None:
-                check_size(digest, size, incoming.size, whose)
-
-            def pieces() -> Iterator[bytes]:
-                nonlocal count
-                while piece := incoming.read(durable.CHUNK):
-                    count += len(piece)
-                    hashed.update(piece)
-                    if size is not None and count > size:
-                        check_size(digest, size, max(count, incoming.size or 0), whose)
-                    self.arrived(len(piece))
-                    yield piece
-
-            durable.write(draft, pieces(), root=self.target.root)
-        compare(digest, f"sha256:{hashed.hexdigest()}", incoming.place, whose)
-
-
-def promised(payload: Payload, whose: str) -> Examine:
-    """Return what refuses weights that are not a strict safetensors file with the tensors that a manifest promises."""
-
-    def examine(data: memoryview) -> None:
-        header = check_header(data)
-        found = tensor_digest(data, header)
-        if (found, len(header.tensors)) != (payload.tensors, payload.count):
-            raise IntegrityError(
-                f"{whose}: the manifest promises {payload.count} tensors {payload.tensors}, {payload.file.blob} holds "
-                f"{len(header.tensors)} tensors {found}. It was not imported.",
-                subject=payload.file.blob,
-            )
-
-    return examine
+    def _is_collected(self, payload: str, digest: str) -> bool:
+        """Tell whether weights are gone for a good reason: all versions that have them were withdrawn."""
+        if self.origin.size(payload) is not None:
+            return False
+        versions = self.origin.named(digest)
+        return bool(versions) and all(map(self.origin.is_withdrawn, versions))
 
 
-def _on_file(path: Path, examine: Examine) -> None:
-    """Show the content of a draft, which nobody else changes."""
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            examine(memoryview(b""))
-        else:  # closed when the last view of it is gone, which an error may keep
-            examine(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+class Stopped(Exception):
+    """Another blob failed in a way that ends the whole."""
+
+
+@attrs.define(eq=False)
+class Transfer(Closure):
+    """Components whose bytes are brought to a target.
+
+    Attributes:
+        target: Where they are copied to.
+        choice: How many blobs move at once, whether one that is refused ends all, and who is shown progress.
+        items: Blobs that were copied.
+    """
+
+    target: Target
+    choice: Choice
+    items: list[Item]
+    _here: set[str] = attrs.field(init=False, factory=set)
+    _stop: threading.Event = attrs.field(init=False, factory=threading.Event)
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _arrived: int = attrs.field(init=False, default=0)
+    _total: int = attrs.field(init=False, default=0)
+    _done: tuple[int, int] = attrs.field(init=False, default=(0, 0))
+
+    def lacking(self, digests: Iterable[str]) -> list[str]:
+        """Return which blobs the target lacks, or has with another size than expected."""
+        wanted = {one: self.members[one].size for one in digests}
+        there = self.target.sizes(list(wanted))
+        return [one for one, size in wanted.items() if there[one] is None or size not in (None, there[one])]
+
+    def item(self, digest: str) -> Item:
+        """Return what a report says of a blob."""
+        one = self.members[digest]
+        size = one.size if one.size is not None else self.origin.size(digest)
+        return Item(digest, size or 0, one.whose)
+
+    def bring(self, digest: str) -> bool:
+        """Copy one blob unless it is there; weights are compared with what their manifest promises, once.
+
+        Returns:
+            Whether it was copied.
+        """
+        if digest in self._here and self.target.holds(digest):
+            return False
+        copied = self.target.bring(self.origin, self.members[digest], self._count)
+        self._here.add(digest)
+        return copied
+
+    def bring_all(self, digests: Sequence[str]) -> dict[str, CompatkitError]:
+        """Bring blobs; return why some were refused.
+
+        Raises:
+            EnvironmentFailure: Disk or network failed; the others were stopped.
+            CompatkitError: One was refused, and the choice is strict.
+        """
+        self._arrived, self._total = 0, sum(self.item(one).bytes for one in self.lacking(digests))
+        failed: dict[str, CompatkitError] = {}
+        with closing(self._each(digests)) as each:
+            for place, (digest, came) in enumerate(each):
+                if isinstance(came, CompatkitError):
+                    failed[digest] = came
+                elif came:
+                    self.items.append(self.item(digest))
+                self._done = place, len(digests)
+                self._show()
+        self.target.settle()
+        return failed
+
+    def _each(self, digests: Sequence[str]) -> Generator[tuple[str, bool | CompatkitError]]:
+        """Yield each blob with whether it was copied, or why it was refused, in the order in which they end."""
+        if self.choice.jobs == 1:
+            yield from map(self._one, digests)
+            return
+        with ThreadPoolExecutor(self.choice.jobs) as pool:
+            running = [pool.submit(self._one, one) for one in digests]
+            try:
+                for one in as_completed(running):
+                    yield one.result()
+            except BaseException:
+                self._stop.set()
+                for other in running:
+                    other.cancel()
+                raise
+
+    def _one(self, digest: str) -> tuple[str, bool | CompatkitError]:
+        try:
+            return digest, self.bring(digest)
+        except CompatkitError as error:
+            if self.choice.strict or isinstance(error, EnvironmentFailure):
+                raise
+            return digest, error
+
+    def _count(self, arrived: int) -> None:
+        if self._stop.is_set():
+            raise Stopped
+        with self._lock:
+            self._arrived += arrived
+        self._show()
+
+    def _show(self) -> None:
+        self.choice.progress(*self._done, f"{self._arrived / 1e6:.1f} of {self._total / 1e6:.1f} MB")

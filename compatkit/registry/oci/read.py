@@ -1,9 +1,14 @@
-"""Reading components from an OCI image layout: verified as strictly as from any remote, and named last."""
+"""Reading components from an OCI image layout: verified as strictly as from any remote, and named last.
+
+After the OCI Image Format Specification 1.1 (opencontainers/image-spec): a component version is an image manifest with
+an ``artifactType`` and the empty config; its layers are the component's manifest first, then everything that the
+manifest refers to. Layers are the same bytes, under the same digests, as in a registry.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -11,53 +16,162 @@ from typing import Any
 import attrs
 
 from compatkit.contracts.codec import MAX_BYTES, is_digest, loads
-from compatkit.errors import CompatkitError, EnvironmentFailure, FormatError, IntegrityError, LayoutError
+from compatkit.errors import (
+    CompatkitError,
+    EnvironmentFailure,
+    FormatError,
+    IntegrityError,
+    InvalidName,
+    LayoutError,
+)
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.folders import IntoFolder
 from compatkit.registry.copy.move import Move
-from compatkit.registry.copy.places import Incoming, Source, by_digest, opened_file
+from compatkit.registry.copy.places import Incoming, Origin, opened_file
 from compatkit.registry.copy.report import Moved, Refusal
-from compatkit.registry.copy.vouchers import FOLDER as SIGNATURES
-from compatkit.registry.names import Reference
-from compatkit.registry.oci.descriptors import (
-    IMAGE,
-    LAYOUT,
-    SIGNATURE,
-    SIGNS,
-    TITLE,
-    Image,
-    descriptor,
-    parse,
-)
-from compatkit.registry.os_errors import environment
+from compatkit.registry.copy.stores import StoreTarget
+from compatkit.registry.names import Version, check_name
 from compatkit.registry.refs import LIMIT, References, version_line
-from compatkit.registry.remotes.mirror import mirrored, scratch
 from compatkit.registry.remotes.pushpull import asked
+from compatkit.registry.remotes.remote import scratch_folder, write_scratch
+from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
 from compatkit.registry.store import Store
 
 MARKER, INDEX = "oci-layout", "index.json"
+LAYOUT = {"imageLayoutVersion": "1.0.0"}
 MOST = 4 * 2**20
 """Bytes of an image manifest: container registries take no more."""
+IMAGE_TYPE = "application/vnd.oci.image.manifest.v1+json"
+EMPTY = {
+    "mediaType": "application/vnd.oci.empty.v1+json",
+    "digest": "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
+    "size": 2,
+    "data": "e30=",
+}
+"""The config of an artifact that needs none: the two bytes ``{}``."""
+ARTIFACT = "application/vnd.compatkit.component.v1"
+MANIFEST = "application/vnd.compatkit.manifest.v1+json"
+WEIGHTS = "application/vnd.compatkit.weights.v1.safetensors"
+BLOB = "application/vnd.compatkit.blob.v1"
+SIGNATURE = "application/vnd.compatkit.signature.v1"
+LAYERS = (MANIFEST, WEIGHTS, BLOB, SIGNATURE)
+TITLE = "org.opencontainers.image.title"
+NAME, VERSION, KIND, COMPONENT, SIGNS = (
+    f"vnd.compatkit.{one}" for one in ("name", "version", "kind", "component", "signs")
+)
+
+
+@attrs.frozen
+class Descriptor:
+    """What an index says of an image manifest, or an image manifest of a layer.
+
+    Attributes:
+        kind: Media type.
+        digest: Of its bytes.
+        size: Their number.
+        annotations: Texts by key.
+    """
+
+    kind: str
+    digest: str
+    size: int
+    annotations: Mapping[str, str] = attrs.field(factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        plain = {"mediaType": self.kind, "digest": self.digest, "size": self.size}
+        return {**plain, "annotations": dict(self.annotations)} if self.annotations else plain
+
+    @classmethod
+    def read(cls, value: Any, what: str) -> Descriptor:
+        """Read a descriptor.
+
+        Raises:
+            FormatError: It is none, or of another hash than sha256.
+        """
+        if not isinstance(value, dict) or not isinstance(value.get("mediaType"), str):
+            raise FormatError(f"{what}: expected a descriptor with a mediaType, got {value!r:.100}.")
+        digest, size = value.get("digest"), value.get("size")
+        if not is_digest(digest) or type(size) is not int or not 0 <= size < 2**63:
+            raise FormatError(
+                f"{what}: expected a sha256 digest and a size, got {digest!r:.100} and {size!r:.40}."
+            )
+        return cls(value["mediaType"], str(digest), size, _annotations(value, what))
+
+
+@attrs.frozen
+class Image:
+    """The image manifest of a component version, as far as it is read here.
+
+    Attributes:
+        name: Of the component.
+        version: Its number.
+        layers: Its own manifest first.
+    """
+
+    name: str
+    version: Version
+    layers: tuple[Descriptor, ...]
+
+    @property
+    def component(self) -> str:
+        """Digest of the component's manifest."""
+        return self.layers[0].digest
+
+    @classmethod
+    def read(cls, value: Any, what: str) -> Image | None:
+        """Read an image manifest, strictly as far as a component needs it; None if it is of something else.
+
+        Raises:
+            FormatError: It says that it is a component, and is not written as one.
+        """
+        if not isinstance(value, dict) or value.get("artifactType") != ARTIFACT:
+            return None
+        notes, layers = _annotations(value, what), value.get("layers")
+        config = Descriptor.read(value.get("config"), f"{what}: config")
+        kind = value.get("schemaVersion"), value.get("mediaType"), config.digest
+        if kind != (2, IMAGE_TYPE, EMPTY["digest"]):
+            raise FormatError(
+                f"{what}: expected schemaVersion 2, mediaType {IMAGE_TYPE} and the empty config of an artifact."
+            )
+        if not isinstance(layers, list) or not layers:
+            raise FormatError(f"{what}: expected layers, got {layers!r:.80}.")
+        try:
+            name, version = check_name(notes.get(NAME, "")), Version.parse(notes.get(VERSION, ""))
+        except InvalidName as error:
+            raise FormatError(f"{what}: the annotations {NAME} and {VERSION}: {error}") from None
+        read = tuple(Descriptor.read(one, f"{what}: layers[{place}]") for place, one in enumerate(layers))
+        for place, one in enumerate(read):
+            expected = (MANIFEST,) if place == 0 else LAYERS
+            if one.kind not in expected:
+                raise FormatError(
+                    f"{what}: layers[{place}]: expected one of {', '.join(expected)}, got {one.kind!r:.100}."
+                )
+        return cls(name, version, read)
+
+
+def _annotations(value: dict[str, Any], what: str) -> dict[str, str]:
+    notes = value.get("annotations", {})
+    if not isinstance(notes, dict) or not all(isinstance(one, str) for one in notes.values()):
+        raise FormatError(f"{what}: annotations are texts, got {notes!r:.100}.")
+    return notes
 
 
 @attrs.define(eq=False)
-class ImageLayout(Source):
+class ImageLayout(Origin):
     """Components in an image layout; only read.
 
     Attributes:
         root: The folder.
         mirror: An empty folder, for names and versions.
-        refuse: Is told of an entry that cannot be read, and why; the others can be.
-        images: What was read of each version, by ``name@version``.
+        refuse: Called with an entry that cannot be read, and why; the others can be.
     """
 
     root: Path
-    mirror: Path
+    mirror: str
     refuse: Callable[[str, CompatkitError], None]
-    images: dict[str, Image] = attrs.field(init=False, factory=dict)
+    _images: dict[str, Image] = attrs.field(init=False, factory=dict)
     _signatures: dict[str, str] = attrs.field(init=False, factory=dict)
-    _by_digest: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
         """Read the index.
@@ -67,6 +181,9 @@ class ImageLayout(Source):
             FormatError: The index is not strict.
             IntegrityError: A link or file stands where it keeps its blobs.
         """
+        self.where, self.scratch = str(self.root), self.mirror
+        self.references = References(Path(self.mirror))
+        self.advice = "Copy it from the container registry again, or export it again."
         listed = entries(self.root)
         durable.check_folders(self.root / "blobs" / "sha256", self.root)
         for place, one in enumerate(listed):
@@ -77,43 +194,20 @@ class ImageLayout(Source):
                 raise
             except CompatkitError as error:
                 self.refuse(what, error)
-        self._by_digest.update(by_digest(self.references))
-
-    @property
-    def where(self) -> str:
-        """Its path."""
-        return str(self.root)
-
-    @property
-    def advice(self) -> str:
-        """What to do where something in it is missing or damaged."""
-        return "Copy it from the container registry again, or export it again."
-
-    @property
-    def references(self) -> References:
-        """Names and versions."""
-        return References(self.mirror)
-
-    @property
-    def scratch(self) -> str:
-        """The folder of this machine in which names and versions are."""
-        return str(self.mirror)
 
     def size(self, digest: str) -> int | None:
         """Return the number of bytes that it has for a digest; None if it has none."""
         try:
-            return os.lstat(self._place(digest)).st_size
+            return os.lstat(self._path(digest)).st_size
         except FileNotFoundError:
             return None
 
     def opened(self, digest: str, whose: str) -> AbstractContextManager[Incoming]:
         """Open a blob."""
-        path = self._place(digest)
-        with environment("read", path):
-            descriptor = durable.open_plain(path, self.root)
-        if descriptor is None:
-            raise IntegrityError(f"{whose}: {self.root} lacks {digest}. {self.advice}", subject=digest)
-        return opened_file(descriptor, path)
+        incoming = opened_file(self._path(digest), self.root)
+        if incoming is None:
+            raise self.missing(digest, whose)
+        return incoming
 
     def notes(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all signatures below folders; a layout holds no other small files."""
@@ -127,17 +221,13 @@ class ImageLayout(Source):
         with self.opened(digest, path) as incoming:
             return incoming.read(LIMIT + 1)
 
-    def named(self, digest: str) -> list[Reference]:
-        """Return all versions that point at a manifest."""
-        return self._by_digest.get(digest, [])
-
-    def _place(self, digest: str) -> Path:
+    def _path(self, digest: str) -> Path:
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def _enter(self, entry: Any, what: str) -> None:
         """Take in one entry of the index, if it is a component's."""
-        image = descriptor(entry, what)
-        if image.kind != IMAGE:
+        image = Descriptor.read(entry, what)
+        if image.kind != IMAGE_TYPE:
             return
         if image.size > MOST or self.size(image.digest) != image.size:
             raise IntegrityError(
@@ -145,30 +235,27 @@ class ImageLayout(Source):
                 f"{self.size(image.digest)}.",
                 subject=image.digest,
             )
-        found = parse(loads(self.document(image.digest, what), what=what), what)
+        found = Image.read(loads(self.document(image.digest, what), what=what), what)
         if found is None:
             return
+        reference = f"{found.name}@{found.version}"
         for one in found.layers:
             if self.size(one.digest) != one.size:
                 raise IntegrityError(
-                    f"{found.name}@{found.version}: the layer {one.digest} should have {one.size} bytes, it has "
+                    f"{reference}: the layer {one.digest} should have {one.size} bytes, it has "
                     f"{self.size(one.digest)}. {self.advice}",
                     subject=one.digest,
                 )
-        self._keep(found, what)
-
-    def _keep(self, found: Image, what: str) -> None:
-        reference = f"{found.name}@{found.version}"
-        known = self.images.setdefault(reference, found)
+        known = self._images.setdefault(reference, found)
         if known.component != found.component:
             raise FormatError(
                 f"{what}: {reference} is {known.component} in one entry and {found.component} in another.",
                 subject=reference,
             )
         path = f"refs/{found.name}/@versions/{found.version}"
-        mirrored(self.mirror, path, version_line(reference, found.component))
+        write_scratch(self.scratch, path, version_line(reference, found.component))
         for one in found.layers:
-            notes = one.notes
+            notes = one.annotations
             if one.kind == SIGNATURE and is_digest(notes.get(SIGNS)) and "/" not in notes.get(TITLE, "/"):
                 signed = notes[SIGNS].removeprefix("sha256:")
                 self._signatures[f"{SIGNATURES}/{signed}/{notes[TITLE]}"] = one.digest
@@ -184,9 +271,9 @@ def import_layout(
     """Copy components of an image layout to a registry.
 
     Args:
-        store: Where they shall be too; or what makes it, called once the layout is known to hold what is asked for.
+        store: Where they are copied to; or what makes it, called once the layout is known to hold what is asked for.
         folder: The layout; only read.
-        patterns: Names, globs, or references for one version of each; None takes all there is.
+        patterns: Names, globs, or references for one version of each; None takes all.
         choice: What is moved, and how; a layout holds no results or aliases.
 
     Returns:
@@ -205,10 +292,10 @@ def import_layout(
             raise error
         refused.append(Refusal(what, error))
 
-    with scratch() as mirror:
-        layout = ImageLayout(folder.expanduser().absolute(), Path(mirror), refuse)
+    with scratch_folder() as scratch:
+        layout = ImageLayout(folder.expanduser().absolute(), scratch, refuse)
         wanted = asked(layout, patterns)
-        target = IntoFolder(store() if callable(store) else store)
+        target = StoreTarget(store() if callable(store) else store)
         moved = Move(layout, target, chosen).run(wanted)
     moved.refused[:0] = refused
     return moved
@@ -221,16 +308,14 @@ def entries(root: Path) -> list[Any]:
         LayoutError: The folder is no image layout.
         FormatError: The index is not strict.
     """
-    marker = durable.read(root / MARKER, root, limit=LIMIT)
-    said: Any = None if marker is None else loads(marker[0], what=str(root / MARKER))
-    if not isinstance(said, dict) or said.get("imageLayoutVersion") != LAYOUT["imageLayoutVersion"]:
+    marker = _json(root, MARKER, LIMIT)
+    if not isinstance(marker, dict) or marker.get("imageLayoutVersion") != LAYOUT["imageLayoutVersion"]:
         raise LayoutError(
             f"{root} is no OCI image layout: {MARKER} should hold {LAYOUT}. Write one with `compatkit oci "
             "export`, `skopeo copy docker://... oci:FOLDER:TAG` or `oras copy --to-oci-layout`.",
             subject=root,
         )
-    found = durable.read(root / INDEX, root, limit=MAX_BYTES + 1)
-    value: Any = None if found is None else loads(found[0], what=str(root / INDEX))
+    value = _json(root, INDEX, MAX_BYTES + 1)
     if (
         not isinstance(value, dict)
         or value.get("schemaVersion") != 2
@@ -238,3 +323,8 @@ def entries(root: Path) -> list[Any]:
     ):
         raise FormatError(f"{root / INDEX}: expected schemaVersion 2 and a list of manifests.", subject=root)
     return value["manifests"]
+
+
+def _json(root: Path, name: str, limit: int) -> Any:
+    found = durable.read(root / name, root, limit=limit)
+    return None if found is None else loads(found[0], what=str(root / name))

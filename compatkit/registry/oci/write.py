@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,55 +17,73 @@ from compatkit.contracts.manifest import from_bytes
 from compatkit.errors import CompatkitError, EnvironmentFailure, LayoutError, VersionExists
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
-from compatkit.registry.copy import selection
-from compatkit.registry.copy.closure import Closure
-from compatkit.registry.copy.folders import Folder
+from compatkit.registry.copy.choice import Versions, chosen
 from compatkit.registry.copy.report import Item, Moved, Progress, Refusal
-from compatkit.registry.copy.selection import Versions
-from compatkit.registry.copy.vouchers import FOLDER, Vouchers
-from compatkit.registry.names import Reference
-from compatkit.registry.oci import descriptors as oci
-from compatkit.registry.oci.read import INDEX, MARKER, entries
+from compatkit.registry.copy.smallfiles import SignatureFiles
+from compatkit.registry.copy.stores import StoreOrigin
+from compatkit.registry.copy.transfer import Closure
+from compatkit.registry.names import Reference, Version
+from compatkit.registry.oci.read import (
+    ARTIFACT,
+    BLOB,
+    COMPONENT,
+    EMPTY,
+    IMAGE_TYPE,
+    INDEX,
+    KIND,
+    LAYOUT,
+    MANIFEST,
+    MARKER,
+    NAME,
+    SIGNATURE,
+    SIGNS,
+    TITLE,
+    VERSION,
+    WEIGHTS,
+    Descriptor,
+    entries,
+)
 from compatkit.registry.os_errors import environment
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+REF_NAME = "org.opencontainers.image.ref.name"
+_REF = re.compile(
+    r"[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*)*"
+)
+_SEPARATORS = re.compile(r"[-._]{2,}")
+
 
 @attrs.define(eq=False)
 class Blobs:
-    """The blobs of an image layout, written; see ``closure.Carrier``.
+    """The blobs of an image layout, written.
 
     Attributes:
-        source: Blobs of the registry.
-        root: Of the layout.
-        written: Those that are new.
+        objects: Blobs of the registry.
+        folder: Of the layout's blobs.
+        written: Sizes of those that are new, by digest.
     """
 
-    source: Objects
-    root: Path
+    objects: Objects
+    folder: Path
     written: dict[str, int] = attrs.field(factory=dict)
     _there: set[str] = attrs.field(init=False, factory=set)
 
-    def holds(self, digest: str) -> bool:
-        """Tell whether a blob was seen to be there."""
-        return digest in self._there
+    def copy(self, digest: str) -> int:
+        """Make sure that a blob of the registry is there and good; return its size."""
+        data = memoryview(self.objects.view(digest))
+        self.put(data, digest)
+        return len(data)
 
-    def bring(self, digest: str, size: int | None, whose: str, examine: object = None) -> bool:
-        """See to it that a blob is there and good; True if it was written."""
-        data = memoryview(self.source.view(digest))
-        return self.put(data, digest)
-
-    def put(self, data: memoryview | bytes, digest: str) -> bool:
+    def put(self, data: memoryview | bytes, digest: str) -> None:
         """Write bytes under their digest, unless they are there."""
-        path = self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
-        if digest in self._there or self._is_good(path, digest, len(data)):
-            self._there.add(digest)
-            return False
-        durable.replace_file(path, data)
+        path = self.folder / digest.removeprefix("sha256:")
+        if digest not in self._there and not self._is_good(path, digest, len(data)):
+            durable.replace_file(path, data)
+            self.written[digest] = len(data)
         self._there.add(digest)
-        self.written[digest] = len(data)
-        return True
 
     def _is_good(self, path: Path, digest: str, size: int) -> bool:
         with environment("read", path):
@@ -101,12 +120,11 @@ def export(
         LayoutError: The folder holds something else.
         EnvironmentFailure: Disk full, no right to write.
     """
-    found = selection.chosen(store.references, patterns, versions)
+    found = chosen(store.references, patterns, versions)
     wanted = [one for one in found if one.version not in store.references.withdrawn(one.name)]
     folder = folder.expanduser().absolute()
     moved, known = Moved(), _prepare(folder)
-    blobs = Blobs(store.objects, folder)
-    closure = Closure(Folder(store), blobs)
+    blobs, closure = Blobs(store.objects, folder / "blobs" / "sha256"), Closure(StoreOrigin(store))
     closure.enter(wanted)
     for place, one in enumerate(wanted):
         progress(place, len(wanted), f"writing {one}")
@@ -119,12 +137,22 @@ def export(
             continue
         _enter(known, one, entry, moved)
     moved.items = [
-        Item(digest, size, closure.parts[digest].whose if digest in closure.parts else "images")
+        Item(digest, size, closure.members[digest].whose if digest in closure.members else "images")
         for digest, size in blobs.written.items()
     ]
-    blobs.put(b"{}", str(oci.EMPTY["digest"]))
-    durable.replace_file(folder / INDEX, oci.index(known))
+    blobs.put(b"{}", str(EMPTY["digest"]))
+    durable.replace_file(folder / INDEX, _index(known))
     return moved
+
+
+def ref(name: str, version: Version) -> str:
+    """Return the name of a version in an index: ``digits/mnist.head:1.0.0``.
+
+    The specification allows no two separators in a row but ``--``; where a component's name has some they become
+    ``--``, and the name itself stands in the annotations.
+    """
+    plain = f"{name}:{version}"
+    return plain if _REF.fullmatch(plain) else f"{_SEPARATORS.sub('--', name)}:{version}"
 
 
 def _prepare(folder: Path) -> list[dict[str, Any]]:
@@ -142,68 +170,79 @@ def _prepare(folder: Path) -> list[dict[str, Any]]:
     with environment("write below", folder):
         blobs.mkdir(parents=True, exist_ok=True)
     if not (folder / MARKER).exists():
-        durable.replace_file(folder / INDEX, oci.index([]))
-        durable.replace_file(folder / MARKER, dumps(oci.LAYOUT))
+        durable.replace_file(folder / INDEX, _index([]))
+        durable.replace_file(folder / MARKER, dumps(LAYOUT))
     listed = entries(folder)
     for place, one in enumerate(listed):
-        oci.descriptor(one, f"{folder / INDEX}: manifests[{place}]")
+        Descriptor.read(one, f"{folder / INDEX}: manifests[{place}]")
     return listed
 
 
 def _write(one: Reference, closure: Closure, blobs: Blobs) -> dict[str, Any]:
     """Write the blobs of a version and its image manifest; return the entry of the index."""
-    digest = str(one.digest)
+    digest, version = str(one.digest), one.version or Version(0, 0, 0)
     held = closure.of(digest)
-    for part in held:
-        closure.bring(part)
-    manifest = from_bytes(blobs.source.read(digest, most=MAX_BYTES), what=f"manifest of {one}")
-    layers = [_layer(part, digest, manifest.payload.file.blob, closure) for part in _own_first(held, digest)]
-    layers += _signatures(held, closure, blobs)
+    components = sorted(closure.components(held))
+    manifest = from_bytes(blobs.objects.read(digest, most=MAX_BYTES), what=f"manifest of {one}")
+    titles = {digest: "manifest.json", manifest.payload.file.blob: "weights.safetensors"}
+    kinds = {"component": MANIFEST, "payload": WEIGHTS}
+    layers: list[Descriptor] = []
+    for part in sorted(held, key=lambda part: (part != digest, part)):
+        notes = {TITLE: titles[part]} if part in titles else {}
+        kind = kinds.get(closure.members[part].how, BLOB)
+        layers.append(Descriptor(kind, part, blobs.copy(part), notes))
+    signatures = SignatureFiles(closure.origin)
+    signatures.read(components)
+    for component in components:
+        signatures.of(component)  # raises where they are too many
+        for note in signatures.sorted_out([component])[0]:
+            signed = digest_of(note.data)
+            blobs.put(note.data, signed)
+            notes = {SIGNS: component, TITLE: note.path.rpartition("/")[2]}
+            layers.append(Descriptor(SIGNATURE, signed, len(note.data), notes))
     about = manifest.about
     texts = {"title": about.title, "description": about.description, "licenses": about.licence}
-    if one.version is None:
-        raise VersionExists(f"{one} is not resolved to a version.", subject=str(one))
-    data = oci.image(one.name, one.version, manifest.kind, texts, layers)
-    blobs.put(data, digest_of(data))
-    return oci.entry(one.name, one.version, digest, digest_of(data), len(data))
-
-
-def _own_first(held: list[str], digest: str) -> list[str]:
-    return [digest, *sorted(part for part in held if part != digest)]
-
-
-def _layer(part: str, digest: str, weights: str, closure: Closure) -> oci.Descriptor:
-    kinds = {"component": oci.MANIFEST, "payload": oci.WEIGHTS}
-    titles = {digest: "manifest.json", weights: "weights.safetensors"}
-    notes = {oci.TITLE: titles[part]} if part in titles else {}
-    size = closure.source.size(part) or 0
-    return oci.Descriptor(kinds.get(closure.parts[part].how, oci.BLOB), part, size, notes)
-
-
-def _signatures(held: list[str], closure: Closure, blobs: Blobs) -> list[oci.Descriptor]:
-    components = [part for part in held if closure.parts[part].how == "component"]
-    vouchers, layers = Vouchers(), list[oci.Descriptor]()
-    vouchers.read(closure.source, components)
-    for component in sorted(components):
-        vouchers.of(component)
-        for path, content in vouchers.sound(component):
-            blobs.put(content, digest_of(content))
-            title = path.removeprefix(f"{FOLDER}/").partition("/")[2]
-            notes = {oci.SIGNS: component, oci.TITLE: title}
-            layers.append(oci.Descriptor(oci.SIGNATURE, digest_of(content), len(content), notes))
-    return layers
+    own = {NAME: one.name, VERSION: str(version), COMPONENT: digest}
+    image = dumps(
+        {
+            "schemaVersion": 2,
+            "mediaType": IMAGE_TYPE,
+            "artifactType": ARTIFACT,
+            "config": EMPTY,
+            "layers": [layer.to_json() for layer in layers],
+            "annotations": {
+                TITLE: one.name,
+                **{f"org.opencontainers.image.{key}": text for key, text in texts.items() if text},
+                "org.opencontainers.image.version": str(version),
+                **own,
+                KIND: manifest.kind,
+            },
+        }
+    )
+    blobs.put(image, digest_of(image))
+    return {
+        "mediaType": IMAGE_TYPE,
+        "artifactType": ARTIFACT,
+        "digest": digest_of(image),
+        "size": len(image),
+        "annotations": {REF_NAME: ref(one.name, version), **own},
+    }
 
 
 def _enter(known: list[dict[str, Any]], one: Reference, entry: dict[str, Any], moved: Moved) -> None:
     """Add an entry to an index; of the same component, which was signed meanwhile, it takes the old one's place."""
-    same = [other for other in known if oci.note(other, oci.REF_NAME) == oci.note(entry, oci.REF_NAME)]
-    others = [other for other in same if other["digest"] != entry["digest"]]
-    strange = [other for other in others if oci.note(other, oci.COMPONENT) != one.digest]
+    name = _annotation(entry, REF_NAME)
+    same = [other for other in known if _annotation(other, REF_NAME) == name]
+    strange = [
+        other
+        for other in same
+        if other["digest"] != entry["digest"] and _annotation(other, COMPONENT) != one.digest
+    ]
     if strange:
         error = VersionExists(
-            f"{one} is the component {one.digest}, and its name {oci.note(entry, oci.REF_NAME)!r} belongs to the image "
-            f"{strange[0]['digest']} of {oci.note(strange[0], oci.COMPONENT) or 'another component'} in the layout. "
-            "A version is never rewritten; export into a new folder.",
+            f"{one} is the component {one.digest}, and its name {name!r} belongs to the image "
+            f"{strange[0]['digest']} of {_annotation(strange[0], COMPONENT) or 'another component'} in the layout. A "
+            "version is never rewritten; export into a new folder.",
             subject=str(one),
         )
         moved.refused.append(Refusal(str(one), error))
@@ -211,3 +250,14 @@ def _enter(known: list[dict[str, Any]], one: Reference, entry: dict[str, Any], m
     known[:] = [other for other in known if other not in same]
     known.append(entry)
     (moved.there if same else moved.made).append(one)
+
+
+def _index(entries: Iterable[dict[str, Any]]) -> bytes:
+    """Return an index, its entries in order of their names and digests."""
+    ordered = sorted(entries, key=lambda one: (_annotation(one, REF_NAME), one["digest"]))
+    return dumps({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": ordered})
+
+
+def _annotation(entry: dict[str, Any], key: str) -> str:
+    """Return an annotation of an entry of an index; empty if it has none."""
+    return entry.get("annotations", {}).get(key, "")

@@ -1,4 +1,4 @@
-"""What a person writes to name a remote: a folder, or an address that fsspec reaches."""
+"""Addresses of remotes: a folder, or a URL that fsspec reaches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ATOMIC = frozenset(
 )
 """Protocols of stores in which a file appears with its whole content or not at all."""
 OTHERS = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-"""Libraries of protocols that nobody tried here, so that no extra brings them."""
+"""Libraries of protocols that are not tested here, so that no extra installs them."""
 LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", **OTHERS}
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 _SECRET = re.compile(r"(?<=://)[^/@]*@")

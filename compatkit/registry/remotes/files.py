@@ -1,7 +1,7 @@
-"""Files of a remote through fsspec: every call to the back end, one method each, errors told as this library's.
+"""Files of a remote through fsspec: one method for each call to the back end, with this library's errors.
 
-``step`` is called before each of them and does nothing; tests replace it to fail at any call. The back end is asked
-for ranges and never for whole files of unknown size.
+``step`` is called before each call and does nothing; tests replace it to fail at any of them. The back end is asked for
+ranges and never for whole files of unknown size.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Found = TypeVar("Found")
 WORKERS = 16
 """Small requests at once."""
 FEW = 64
-"""Up to so many folders or files are asked for one by one; for more, everything is listed."""
+"""Up to so many folders or files are asked for one by one; beyond, everything is listed."""
 _SECRET = re.compile(r"(?<=://)[^/@\s]*@")
 _BEYOND = {errno.EINVAL, errno.ERANGE}
-"""What back ends answer to a range that begins behind the end, as in an empty file."""
+"""Errors of back ends for a range that begins behind the end, as in an empty file."""
 
 
 def step(operation: str, path: str) -> None:
@@ -45,7 +45,7 @@ class Files:
     Attributes:
         system: The fsspec file system.
         root: Path of the place in it, without a slash at the end.
-        url: What people call the place, without secrets.
+        url: What messages call the place, without secrets.
         atomic: Whether a file appears with its whole content or not at all, as in object stores; else files are
             written under another name first.
     """
@@ -112,22 +112,22 @@ class Files:
 
         seen = 0
 
-        def tell(size: int | None, value: int, **others: Any) -> None:
+        def count(size: int | None, value: int, **others: Any) -> None:
             nonlocal seen
             more, seen = value - seen, value
             arrived(more)
 
-        told: Any = Callback(hooks={"arrived": tell})
+        counting: Any = Callback(hooks={"arrived": count})
         with self.talking("write", path), self._drafted(path) as draft:
             step("upload", path)
-            self.system.put_file(str(local), draft, callback=told)
+            self.system.put_file(str(local), draft, callback=counting)
 
     def create(self, path: str, data: bytes) -> bool:
         """Write a small file that must not exist; False if the name is taken.
 
-        Where the back end has a conditional write, as S3 has, exactly one of several writers wins. Where it has none,
-        it is asked first and the file is read back after: of two that write in between, both may believe that they won,
-        and the last one's bytes stay.
+        Where the back end has a conditional write, as S3 has, exactly one of several writers wins. Elsewhere it is
+        asked first and the file is read back after: of two that write in between, both may believe that they won, and
+        the last one's bytes stay.
         """
         with self.talking("create", path):
             step("create", path)
@@ -145,7 +145,7 @@ class Files:
         return {path for (path, _), fresh in made if not fresh}
 
     def settle(self) -> None:
-        """See that what was put and uploaded is there; a back end that gathers changes makes them now."""
+        """Make sure that what was put and uploaded is there; a back end that gathers changes makes them now."""
 
     def replace(self, path: str, data: bytes) -> None:
         """Put a small file in the place of another, or of none."""
@@ -197,7 +197,7 @@ class Files:
 
     @contextmanager
     def _drafted(self, path: str) -> Iterator[str]:
-        """Give a path to write to; what is written gets its name when it is whole."""
+        """Give a path to write to; the file gets its own name when it is whole."""
         final = self.path(path)
         if self.atomic:
             yield final

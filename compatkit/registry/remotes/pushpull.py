@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from compatkit.errors import CompatkitError, LayoutError, UsageError
 from compatkit.registry import resolving
-from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.folders import Folder, IntoFolder
+from compatkit.registry.copy.choice import Choice, matching
 from compatkit.registry.copy.move import Move
-from compatkit.registry.copy.places import Source, Target
+from compatkit.registry.copy.places import Origin
 from compatkit.registry.copy.report import Moved
-from compatkit.registry.copy.selection import names
+from compatkit.registry.copy.stores import StoreOrigin, StoreTarget
 from compatkit.registry.layout import FOLDERS, MARKER
 from compatkit.registry.remotes.address import locate
 from compatkit.registry.remotes.files import Files
-from compatkit.registry.remotes.mirror import scratch
-from compatkit.registry.remotes.remote import IntoRemote, Remote
-
-if TYPE_CHECKING:
-    from compatkit.registry.store import Store
+from compatkit.registry.remotes.remote import Remote, RemoteTarget, scratch_folder
+from compatkit.registry.store import Store
 
 
 def import_components(
@@ -35,7 +31,7 @@ def import_components(
 
     Args:
         source: Where they are; only read.
-        target: Where they shall be too.
+        target: Where they are copied to.
         patterns: As for ``push``.
         choice: What is moved, and how; it is strict whatever it says.
 
@@ -58,8 +54,8 @@ def import_components(
         raise UsageError(
             f"{source.root} would be imported into itself; name another registry.", subject=source.root
         )
-    chosen = attrs.evolve(choice or Choice(), strict=True)
-    return Move(Folder(source), IntoFolder(target), chosen).run(patterns)
+    strict = attrs.evolve(choice or Choice(), strict=True)
+    return Move(StoreOrigin(source), StoreTarget(target), strict).run(patterns)
 
 
 def push(
@@ -76,7 +72,7 @@ def push(
         store: Where they are; not changed.
         remote: A folder, or an address that fsspec reaches, such as ``s3://bucket/parts``.
         patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"`` for one version of each;
-            None takes all there is.
+            None takes all.
         options: Of the fsspec file system.
         choice: What is moved, and how.
 
@@ -90,14 +86,20 @@ def push(
         EnvironmentFailure: No right, no network, no library for the address; the same call goes on where it stopped.
         UsageError: The address or the options cannot be used; the remote is this registry.
     """
-    choice, source = choice or Choice(), Folder(store)
-    wanted = asked(source, patterns)
+    choice, origin = choice or Choice(), StoreOrigin(store)
+    wanted = asked(origin, patterns)
     there = locate(remote, options)
     if not choice.create:
         _check_there(there)
-    with _folder(there, choice) if isinstance(there, Path) else _far(IntoRemote(there)) as target:
-        _check_other(store, target)
-        return Move(source, target, choice).run(wanted)
+    if not isinstance(there, Path):
+        with closing(RemoteTarget(there, objects=store.objects)) as target:
+            return Move(origin, target, choice).run(wanted)
+    _check_other(store, there)
+    fresh = not (there / MARKER).exists()
+    with scratch_folder() if fresh and choice.dry_run else nullcontext(str(there)) as folder:
+        if fresh:
+            check_new(Path(folder))
+        return Move(origin, StoreTarget(Store.init(folder, exist_ok=True)), choice).run(wanted)
 
 
 def pull(
@@ -111,7 +113,7 @@ def pull(
     """Copy components of a remote to a registry; each is verified while it arrives, and named last.
 
     Args:
-        store: Where they shall be too; or what makes it, called once the remote is known to hold what is asked for.
+        store: Where they are copied to; or what makes it, called once the remote is known to hold what is asked for.
         remote: A folder, or an address that fsspec reaches; only read.
         patterns: As for ``push``.
         options: Of the fsspec file system.
@@ -127,13 +129,14 @@ def pull(
         EnvironmentFailure: No right, no network, disk full; the same call goes on where it stopped.
         UsageError: The address or the options cannot be used; the remote is this registry.
     """
-    with source_of(remote, options) as source:
-        wanted = asked(source, patterns)
+    with _origin(remote, options) as origin:
+        wanted = asked(origin, patterns)
         target = store() if callable(store) else store
-        _check_other(target, source)
-        if isinstance(source, Remote):
-            source.here = target.objects
-        return Move(source, IntoFolder(target), choice or Choice()).run(wanted)
+        if isinstance(origin, StoreOrigin):
+            _check_other(target, origin.store.root)
+        if isinstance(origin, Remote):
+            origin.here = target.objects
+        return Move(origin, StoreTarget(target), choice or Choice()).run(wanted)
 
 
 def clone(
@@ -159,107 +162,66 @@ def clone(
         EnvironmentFailure: No right, no network, disk full.
         UsageError: The address or the options cannot be used.
     """
-    from compatkit.registry.store import Store
-
     folder = folder.expanduser().absolute()
-    check_new(folder)
-    made: list[Store] = []
-
-    def make() -> Store:
-        made.append(Store.init(folder))
-        return made[0]
-
-    moved = pull(make, remote, options=options, choice=choice)
-    return made[0], moved
-
-
-@contextmanager
-def source_of(remote: str, options: Mapping[str, Any] | None = None) -> Iterator[Source]:
-    """Give a remote to read from.
-
-    Args:
-        remote: A folder or an address.
-        options: Of the fsspec file system.
-
-    Raises:
-        LayoutError: It is no registry, or one that this version cannot read.
-    """
-    from compatkit.registry.store import Store
-
-    there = locate(remote, options)
-    if isinstance(there, Path):
-        yield Folder(Store.open(there))
-        return
-    far = Remote(there)
-    try:
-        far.check()
-        yield far
-    finally:
-        far.close()
-
-
-def check_new(folder: Path) -> None:
-    """See that a folder can become a clone: it is not there, or empty.
-
-    Raises:
-        LayoutError: It is a registry, or holds other files.
-    """
     if (folder / MARKER).exists():
         raise LayoutError(
             f"{folder} is a registry already. Go on with `compatkit --registry {folder} pull REMOTE`, or name a new "
             "folder.",
             subject=folder,
         )
-    if folder.exists() and (not folder.is_dir() or {one.name for one in folder.iterdir()} - _TOPS):
+    check_new(folder)
+    moved = pull(lambda: Store.init(folder), remote, options=options, choice=choice)
+    return Store.open(folder), moved
+
+
+def check_new(folder: Path) -> None:
+    """Check that a folder can become a registry: it does not exist, or is empty.
+
+    Raises:
+        LayoutError: It holds other files.
+    """
+    tops = {one.partition("/")[0] for one in FOLDERS}
+    if folder.exists() and (not folder.is_dir() or {one.name for one in folder.iterdir()} - tops):
         raise LayoutError(f"{folder} holds other files; name a new folder.", subject=folder)
 
 
-_TOPS = {folder.partition("/")[0] for folder in FOLDERS}
-
-
-def asked(source: Source, patterns: Iterable[str] | None) -> list[str]:
-    """Return the patterns to move; of a registry that is empty, nothing is all there is.
+def asked(origin: Origin, patterns: Iterable[str] | None) -> list[str]:
+    """Return the patterns to move; for None everything, which is nothing in an empty registry.
 
     Raises:
         NotFound: A pattern matches nothing.
     """
     if patterns is None:
-        return ["*"] if source.names() else []
+        return ["*"] if origin.names() else []
     asked = [patterns] if isinstance(patterns, str) else list(patterns)
-    with source.speaking():
+    with origin.translating():
         for pattern in asked:
-            if not names(pattern, source.names()):
-                resolving.select(source.references, pattern)  # says what there is
+            if not matching(pattern, origin.names()):
+                resolving.select(origin.references, pattern)  # raises an error that says what there is
     return asked
 
 
 @contextmanager
-def _far(target: IntoRemote) -> Iterator[Target]:
-    try:
-        yield target
-    finally:
-        target.close()
+def _origin(remote: str, options: Mapping[str, Any] | None) -> Iterator[Origin]:
+    """Give a remote to read from.
 
-
-@contextmanager
-def _folder(root: Path, choice: Choice) -> Iterator[Target]:
-    """Give the registry in a folder, made if it is none yet; for a plan, an empty one stands for it."""
-    from compatkit.registry.store import Store
-
-    if (root / MARKER).exists() or not choice.dry_run:
-        if not (root / MARKER).exists():
-            check_new(root)
-        yield IntoFolder(Store.init(root, exist_ok=True))
+    Raises:
+        LayoutError: It is no registry, or one that this version cannot read.
+    """
+    there = locate(remote, options)
+    if isinstance(there, Path):
+        yield StoreOrigin(Store.open(there))
         return
-    with scratch() as empty:
-        yield IntoFolder(Store.init(empty, exist_ok=True))
+    with closing(Remote(there)) as origin:
+        origin.check()
+        yield origin
 
 
 def _check_there(there: Path | Files) -> None:
-    """See that a push finds a registry, so that a mistyped address does not become one.
+    """Check that a push finds a registry, so that a mistyped address does not become one.
 
     Raises:
-        LayoutError: There is none; names those beside it that are spelt alike.
+        LayoutError: It does not; names registries beside it that are spelt alike.
     """
     if isinstance(there, Path):
         found, where = (there / MARKER).exists(), str(there)
@@ -279,7 +241,7 @@ def _check_there(there: Path | Files) -> None:
 
 
 def _alike(there: Path | Files) -> list[str]:
-    """Return the addresses of registries beside one, as far as their names are spelt like its own."""
+    """Return the addresses of registries beside one whose names are spelt like its own."""
     if isinstance(there, Path):
         names = [one.name for one in there.parent.iterdir() if (one / MARKER).exists()]
         return [str(there.with_name(one)) for one in get_close_matches(there.name, names)]
@@ -293,6 +255,6 @@ def _alike(there: Path | Files) -> list[str]:
         ]
 
 
-def _check_other(store: Store, other: Source) -> None:
-    if isinstance(other, Folder) and other.root.resolve() == store.root.resolve():
+def _check_other(store: Store, root: Path) -> None:
+    if root.resolve() == store.root.resolve():
         raise UsageError(f"{store.root} is this registry itself; name another.", subject=store.root)

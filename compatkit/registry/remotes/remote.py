@@ -1,85 +1,78 @@
-"""A registry that is far, as a source and as a target of components; what is uploaded is verified before it leaves."""
+"""A registry elsewhere, as an origin and as a target of components.
+
+Names and versions are mirrored into a scratch folder, and then read by the rules of any registry. Only paths that a
+registry may have are mirrored, so that nothing is written elsewhere; what is too long for its kind is cut off, so that
+whoever reads it refuses it.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import attrs
 
 from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.codec import dumps
-from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, UsageError
+from compatkit.errors import EnvironmentFailure, IntegrityError, InvalidName, LayoutError
+from compatkit.registry import cache
+from compatkit.registry import disk as durable
 from compatkit.registry import layout as layouts
 from compatkit.registry.blobs import Objects
-from compatkit.registry.copy.folders import Folder
-from compatkit.registry.copy.places import (
-    Examine,
-    Incoming,
-    Note,
-    Source,
-    Target,
-    by_digest,
-    check_size,
-    compare,
-    place,
-)
+from compatkit.registry.copy.places import Arrived, Incoming, Member, Note, Origin, Target, compare, place
 from compatkit.registry.layout import MARKER, Layout
-from compatkit.registry.names import Reference, Version
+from compatkit.registry.names import VERSION, Reference, check_alias, check_name
+from compatkit.registry.os_errors import environment
 from compatkit.registry.reach import names as named_in
 from compatkit.registry.refs import LIMIT, References
 from compatkit.registry.remotes.files import FEW, Files
-from compatkit.registry.remotes.mirror import Mirror, mirrored
-from compatkit.registry.remotes.readahead import reading
 
 LARGE = 2**23
 """Bytes; larger blobs are uploaded from their file, in parts where the back end takes parts."""
 KEPT = 2**20
 """Bytes; longer documents are not kept in memory between being read and being copied."""
 KEPT_IN_ALL = 2**28
+AHEAD = 4
+"""Ranges of a large blob that are asked for at once, because remotes answer late; each is held in memory."""
+_NUMBER = re.compile("[1-9][0-9]{0,8}")
+_LISTED = ".listed"
+"""A file that stands for the versions of a name that were listed and not fetched; it is no version."""
 
 
 @attrs.define(eq=False)
-class Remote(Source):
-    """A registry that is far; only read.
+class Remote(Origin):
+    """A registry elsewhere; only read.
 
     Attributes:
         files: Its files.
-        here: Blobs of this machine's registry: what is there already is not read from afar.
+        here: Blobs of this machine's registry: what is there already is not fetched.
     """
 
     files: Files
     here: Objects | None = None
-    _mirror: Mirror = attrs.field(init=False)
-    _listed: bool = attrs.field(init=False, default=False)
+    _folder: TemporaryDirectory[str] = attrs.field(init=False)
+    _paths: dict[str, list[str]] | None = attrs.field(init=False, default=None)
+    _fetched: set[str] = attrs.field(init=False, factory=set)
     _sizes: dict[str, int | None] = attrs.field(init=False, factory=dict)
     _kept: dict[str, bytes] = attrs.field(init=False, factory=dict)
     _kept_bytes: int = attrs.field(init=False, default=0)
-    _by_digest: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
-    _known: int = attrs.field(init=False, default=-1)
 
     def __attrs_post_init__(self) -> None:
-        """Look at nothing yet."""
-        self._mirror = Mirror(self.files)
+        """Make the scratch folder; nothing is read yet."""
+        self._folder = scratch_folder()
+        self.where, self.scratch = self.files.url, self._folder.name
+        self.references = References(Path(self.scratch))
+        self.advice = "Push it there again from a registry that holds it, or pull from another remote."
 
     def close(self) -> None:
-        """Remove what was mirrored."""
-        self._mirror.close()
-
-    @property
-    def where(self) -> str:
-        """Its address, without secrets."""
-        return self.files.url
-
-    @property
-    def advice(self) -> str:
-        """What to do where something in it is missing or damaged."""
-        return "Push it there again from a registry that holds it, or pull from another remote."
-
-    @property
-    def references(self) -> References:
-        """Names and versions, as they were when they were looked at."""
-        return self._mirror.references
+        """Remove the scratch folder."""
+        self._folder.cleanup()
 
     def layout(self) -> Layout | None:
         """Return what its ``compatkit.json`` says; None if it has none.
@@ -92,7 +85,7 @@ class Remote(Source):
         return None if data is None else layouts.read(data, self.where, f"{self.where}/{MARKER}")
 
     def check(self) -> None:
-        """See that it is a registry.
+        """Check that it is a registry.
 
         Raises:
             LayoutError: It is none, or one that this version cannot read.
@@ -103,28 +96,65 @@ class Remote(Source):
                 subject=self.where,
             )
 
+    # --- names and versions
+
     def names(self) -> list[str]:
         """Return all names that have a version."""
-        self._list()
-        return self._mirror.names()
+        listed = self._listed().items()
+        return sorted(name for name, paths in listed if any("/@versions/" in path for path in paths))
 
     def look(self, names: Iterable[str]) -> None:
-        """Fetch what ``references`` has to know of some names."""
-        self._list()
-        self._mirror.fetch(names)
+        """Fetch the files of names that are listed, many at once."""
+        listed = self._listed()
+        wanted = [name for name in sorted(set(names) - self._fetched) if name in listed]
+        if not wanted:
+            return
+        paths = [path for name in wanted for path in listed[name]]
+        for path, content in self.files.at_once(lambda path: self.files.read(path, 0, LIMIT + 1), paths):
+            if content is not None:
+                write_scratch(self.scratch, path, content)
+        self._fetched.update(wanted)
+        self._named = {}
 
-    @property
-    def scratch(self) -> str:
-        """The folder of this machine in which names and versions are mirrored."""
-        return str(self._mirror.root)
+    def named(self, digest: str) -> list[Reference]:
+        """Return all versions that point at a manifest: of names that are beside those looked at, else of all."""
+        spaces = {name.partition("/")[0] for name in self._fetched}
+        self.look(name for name in self.names() if name.partition("/")[0] in spaces)
+        if not super().named(digest):
+            self.look(self.names())
+        return super().named(digest)
+
+    def _listed(self) -> dict[str, list[str]]:
+        """Return the paths of versions, tombstones, aliases and their logs by name; listed once."""
+        if self._paths is None:
+            found: dict[str, list[str]] = defaultdict(list)
+            for path in self.files.listed("refs"):
+                if (name := _owner(path)) is not None:
+                    found[name].append(path)
+            self._paths = {name: sorted(paths) for name, paths in found.items()}
+            for name in self.names():
+                write_scratch(self.scratch, f"refs/{name}/@versions/{_LISTED}", b"")
+        return self._paths
+
+    # --- blobs
 
     def size(self, digest: str) -> int | None:
         """Return the number of bytes that it has for a digest, or that are here already."""
         here = None if self.here is None else self.here.size(digest)
         return here if here is not None else self.sizes([digest])[digest]
 
+    def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
+        """Return how many bytes the remote has for digests: asked one by one, or by a list of all blobs."""
+        unknown = [one for one in digests if one not in self._sizes]
+        if len(unknown) > FEW:
+            listed = self.files.listed("blobs/sha256")
+            self._sizes.update((one, listed.get(place(one))) for one in unknown)
+        else:
+            self._sizes.update(self.files.at_once(lambda one: self.files.size(place(one)), unknown))
+        return {one: self._sizes[one] for one in digests}
+
     def expect(self, digests: Iterable[str]) -> None:
-        """Fetch documents that are not here, many at once, and look how long what they name is."""
+        """Fetch documents that are not here, many at once, and the sizes of what they name."""
         wanted = [one for one in dict.fromkeys(digests) if self._is_away(one)]
         sizes = self.sizes(wanted)
         short = [one for one in wanted if (sizes[one] or KEPT + 1) <= KEPT and self._kept_bytes < KEPT_IN_ALL]
@@ -137,6 +167,9 @@ class Remote(Source):
                     found = named_in(data, one, component=False)
                     further |= {name for name, how in found if how != "named" and self._is_away(name)}
         self.sizes(sorted(further))
+
+    def _is_away(self, digest: str) -> bool:
+        return digest not in self._kept and (self.here is None or self.here.size(digest) is None)
 
     def document(self, digest: str, whose: str) -> bytes:
         """Return the bytes of a document; from here, if it is here and good."""
@@ -155,35 +188,42 @@ class Remote(Source):
         """Open a blob."""
         path, kept = place(digest), self._kept.get(digest)
         size = len(kept) if kept is not None else self.sizes([digest])[digest]
-        missing = IntegrityError(f"{whose}: {self.where} lacks {digest}. {self.advice}", subject=digest)
         if size is None:
-            raise missing
+            raise self.missing(digest, whose)
 
         def ask(at: int, count: int) -> bytes:
             data = kept[at : at + count] if kept is not None else self.files.read(path, at, count)
             if data is None:
-                raise missing
+                raise self.missing(digest, whose)
             return data
 
-        with reading(ask, size) as read:
+        with read_ahead(ask, size) as read:
             yield Incoming(f"{self.where}/{path}", size, read)
+
+    # --- small files
 
     def notes(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all files below folders."""
-        inside = [one for one in folders if one.startswith("refs/")]
-        found = {path for path in self._refs(inside)}
-        others = sorted(set(folders) - set(inside))
+        found: set[str] = set()
+        others: set[str] = set()
+        for folder in folders:
+            if folder.startswith("refs/"):
+                name = folder.removeprefix("refs/").partition("/@")[0]
+                found.update(one for one in self._listed().get(name, []) if one.startswith(f"{folder}/"))
+            else:
+                others.add(folder)
         if len(others) <= FEW:
-            found.update(path for _, sizes in self.files.at_once(self.files.listed, others) for path in sizes)
+            for _, sizes in self.files.at_once(self.files.listed, sorted(others)):
+                found.update(sizes)
         else:
+            wanted = tuple(f"{one}/" for one in others)
             for top in sorted({one.partition("/")[0] for one in others}):
-                wanted = tuple(f"{one}/" for one in others)
                 found.update(path for path in self.files.listed(top) if path.startswith(wanted))
         return sorted(found)
 
     def note(self, path: str) -> bytes | None:
         """Return a small file."""
-        mirrored = self._mirror.root / path
+        mirrored = Path(self.scratch, path)
         if path.startswith("refs/") and mirrored.is_file():
             return mirrored.read_bytes()
         return self.files.read(path, 0, LIMIT + 1)
@@ -192,47 +232,16 @@ class Remote(Source):
         """Yield small files, many at once."""
         yield from self.files.at_once(self.note, paths)
 
-    def named(self, digest: str) -> list[Reference]:
-        """Return all versions that point at a manifest: of names that are beside those looked at, else of all."""
-        spaces = {name.partition("/")[0] for name in self._mirror.fetched}
-        self.look(name for name in self.names() if name.partition("/")[0] in spaces)
-        if digest not in self._naming():
-            self.look(self.names())
-        return self._naming().get(digest, [])
-
-    def _naming(self) -> dict[str, list[Reference]]:
-        if self._known != len(self._mirror.fetched):
-            self._by_digest, self._known = by_digest(self.references), len(self._mirror.fetched)
-        return self._by_digest
-
-    def _list(self) -> None:
-        if not self._listed:
-            self._mirror.refresh()
-            self._listed = True
-
-    def _refs(self, folders: Sequence[str]) -> Iterator[str]:
-        self._list()
-        for folder in folders:
-            name = folder.removeprefix("refs/").partition("/@")[0]
-            yield from (path for path in self._mirror.listed.get(name, []) if path.startswith(f"{folder}/"))
-
-    def _is_away(self, digest: str) -> bool:
-        return digest not in self._kept and (self.here is None or self.here.size(digest) is None)
-
-    def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
-        """Return how many bytes the remote has for digests: asked one by one, or by a list of all blobs."""
-        unknown = [one for one in digests if one not in self._sizes]
-        if len(unknown) > FEW:
-            listed = self.files.listed("blobs/sha256")
-            self._sizes.update((one, listed.get(place(one))) for one in unknown)
-        else:
-            self._sizes.update(self.files.at_once(lambda one: self.files.size(place(one)), unknown))
-        return {one: self._sizes[one] for one in digests}
-
 
 @attrs.define(eq=False)
-class IntoRemote(Remote, Target):
-    """A registry that is far, into which components come."""
+class RemoteTarget(Remote, Target):
+    """A registry elsewhere, into which components of this machine's registry come.
+
+    Attributes:
+        objects: Blobs of this machine's registry, which are uploaded; each is verified before it leaves.
+    """
+
+    objects: Objects = attrs.field(kw_only=True)
 
     def begin(self) -> None:
         """Make it a registry if it is none yet."""
@@ -246,21 +255,38 @@ class IntoRemote(Remote, Target):
             )
         found.check_writer(self.where)
 
-    def carrier(self, source: Source, arrived: Callable[[int], None]) -> Upload:
-        """Return what copies blobs there."""
-        if not isinstance(source, Folder):
-            raise UsageError(
-                f"components go to {self.where} from a registry in a folder; pull them into one first."
-            )
-        return Upload(source.store.objects, self.files, self._sizes, arrived)
+    def holds(self, digest: str) -> bool:
+        """Tell whether the remote has a blob."""
+        return self._sizes.get(digest) is not None
+
+    def bring(self, origin: Origin, one: Member, arrived: Arrived) -> bool:
+        """Upload a blob, unless the remote has one of its size."""
+        data = memoryview(self.objects.view(one.digest))
+        one.check_size(len(data))
+        if self._sizes.get(one.digest) == len(data):
+            return False
+        path = place(one.digest)
+        if len(data) <= LARGE:
+            self.files.put(path, bytes(data))
+            arrived(len(data))
+        else:
+            self.files.upload(path, self.objects.path(one.digest), arrived)
+            if (came := self.files.size(path)) != len(data):
+                raise EnvironmentFailure(
+                    f"{self.where}/{path} should have {len(data)} bytes after it was written, it has {came}. "
+                    "The same command goes on where it was.",
+                    subject=path,
+                )
+        self._sizes[one.digest] = len(data)
+        return True
+
+    def settle(self) -> None:
+        """Make sure that what was brought is there."""
+        self.files.settle()
 
     def create(self, notes: Sequence[Note]) -> set[str]:
         """Create small files that must not exist, many at once."""
         return self.files.create_all([(note.path, note.data) for note in notes])
-
-    def settle(self) -> None:
-        """See that what was brought is there."""
-        self.files.settle()
 
     def replace(self, path: str, data: bytes) -> None:
         """Put a small file in the place of another."""
@@ -270,63 +296,86 @@ class IntoRemote(Remote, Target):
         """Remove a small file."""
         self.files.remove(path)
 
-    def digest_now(self, name: str, version: Version) -> str | None:
+    def digest_now(self, one: Reference) -> str | None:
         """Return the manifest digest that a version points at, as of now."""
-        path = f"refs/{name}/@versions/{version}"
-        data = self.files.read(path, 0, LIMIT + 1)
-        if not data:
+        path = f"refs/{one.name}/@versions/{one.version}"
+        if not (data := self.files.read(path, 0, LIMIT + 1)):
             return None
-        mirrored(self._mirror.root, path, data)
-        with self.speaking():
-            return self.references.digest(name, version)
+        write_scratch(self.scratch, path, data)
+        with self.translating():
+            return super().digest_now(one)
 
 
-@attrs.frozen(eq=False)
-class Upload:
-    """Copies blobs to a remote.
+def scratch_folder() -> TemporaryDirectory[str]:
+    """Return a new folder of this process, in the user's cache folder if that can be written.
 
-    Attributes:
-        source: Blobs of this machine's registry.
-        files: Of the remote.
-        there: Bytes that the remote has for digests, as far as that is known; kept up to date.
-        arrived: Told how many bytes have left; may raise to stop.
+    Raises:
+        EnvironmentFailure: The system's folder for temporary files cannot be written either.
     """
+    try:
+        cache.above().mkdir(parents=True, exist_ok=True)
+        return TemporaryDirectory(prefix="remote-", dir=cache.above())
+    except OSError:
+        with environment("make a folder beside", cache.above()):
+            return TemporaryDirectory(prefix="compatkit-")
 
-    source: Objects
-    files: Files
-    there: dict[str, int | None]
-    arrived: Callable[[int], None]
 
-    def holds(self, digest: str) -> bool:
-        """Tell whether the remote has a blob."""
-        return self.there.get(digest) is not None
+def write_scratch(folder: str, path: str, data: bytes) -> None:
+    """Write a file into a scratch folder.
 
-    def bring(self, digest: str, size: int | None, whose: str, examine: Examine | None = None) -> bool:
-        """See to it that the remote has a blob; True if it was copied.
+    Raises:
+        EnvironmentFailure: It cannot be written.
+    """
+    file = Path(folder, path)
+    with environment("write", file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
 
-        Raises:
-            IntegrityError: It is missing or damaged here, or of another size than its manifest says.
-            EnvironmentFailure: It cannot be read or written.
-        """
-        data = memoryview(self.source.view(digest))
-        check_size(digest, size, len(data), whose)
-        if self.there.get(digest) == len(data):
-            return False
-        path = place(digest)
-        if len(data) <= LARGE:
-            self.files.put(path, bytes(data))
-            self.arrived(len(data))
-        else:
-            self._upload(path, digest, len(data))
-        self.there[digest] = len(data)
-        return True
 
-    def _upload(self, path: str, digest: str, size: int) -> None:
-        self.files.upload(path, self.source.path(digest), self.arrived)
-        came = self.files.size(path)
-        if came != size:
-            raise EnvironmentFailure(
-                f"{self.files.url}/{path} should have {size} bytes after it was written, it has {came}. "
-                "The same command goes on where it was.",
-                subject=path,
-            )
+@contextmanager
+def read_ahead(ask: Callable[[int, int], bytes], size: int) -> Iterator[Callable[[int], bytes]]:
+    """Give a function that returns at most so many of the bytes that follow, none at the end.
+
+    Args:
+        ask: Returns at most so many bytes (second) from a place on (first).
+        size: Bytes in all; no range reaches beyond.
+    """
+    if size <= durable.CHUNK:
+        yield BytesIO(ask(0, size) if size else b"").read
+        return
+    waiting: deque[Future[bytes]] = deque()
+    starts = iter(range(0, size, durable.CHUNK))
+    rest = b""
+
+    def read(count: int) -> bytes:
+        nonlocal rest
+        while len(waiting) < AHEAD and (at := next(starts, None)) is not None:
+            waiting.append(pool.submit(ask, at, min(durable.CHUNK, size - at)))
+        data = rest or (waiting.popleft().result() if waiting else b"")
+        rest = data[count:]
+        return data[:count]
+
+    with ThreadPoolExecutor(AHEAD) as pool:
+        try:
+            yield read
+        finally:
+            for one in waiting:
+                one.cancel()
+
+
+def _owner(path: str) -> str | None:
+    """Return the name that a path below ``refs`` belongs to; None if no registry has such a file."""
+    name, mark, rest = path.removeprefix("refs/").partition("/@")
+    parts = rest.split("/")
+    try:
+        if not mark or not check_name(name):
+            return None
+        if parts[0] in ("versions", "tombstones"):
+            return name if len(parts) == 2 and VERSION.fullmatch(parts[1]) else None
+        if parts[0] == "aliases":
+            return name if len(parts) == 2 and check_alias(parts[1]) else None
+        if parts[0] == "log" and len(parts) == 3 and _NUMBER.fullmatch(parts[2]):
+            return name if check_alias(parts[1]) else None
+    except InvalidName:
+        return None
+    return None

@@ -10,32 +10,20 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from compatkit.contracts.codec import loads, structure
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
 from compatkit.registry.os_errors import environment
-from compatkit.registry.weights.entries import DTYPES, Entry, check_cover, check_tensor_name, entries_of
-from compatkit.registry.weights.signatures import foreign
-
-__all__ = [
-    "DTYPES",
-    "MAX_HEADER",
-    "MAX_TENSORS",
-    "Buffer",
-    "Entry",
-    "Header",
-    "check_header",
-    "check_tensor_name",
-    "opened",
-    "read_header",
-    "read_whole",
-]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -44,10 +32,66 @@ MAX_HEADER = 100_000_000
 MAX_TENSORS = 100_000
 MAX_VALUES = 40 * MAX_TENSORS
 """Commas and opening brackets: no tensor has more."""
+MAX_RANK = 32
+MAX_NAME = 512
 SNIFFED = 512
 """First bytes that tell what a file is."""
+DTYPES: Mapping[str, tuple[str, int]] = {
+    "BOOL": ("bool", 1),
+    "U8": ("uint8", 1),
+    "I8": ("int8", 1),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E5M2": ("float8_e5m2", 1),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 1),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 1),
+    "U16": ("uint16", 2),
+    "I16": ("int16", 2),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "U32": ("uint32", 4),
+    "I32": ("int32", 4),
+    "F32": ("float32", 4),
+    "U64": ("uint64", 8),
+    "I64": ("int64", 8),
+    "F64": ("float64", 8),
+    "C64": ("complex64", 8),
+}
+"""Code in the file to torch's name and bytes an element. Types below one byte are not stored."""
 _READ_ONLY = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NEVER_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_UNSEEN = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
+"""Categories of characters that move the cursor, turn the writing around, or are not seen at all."""
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*", re.ASCII)
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|^[A-Za-z]:|(^|/)\.\.?(/|$)")
+_PICKLE = "unpickling runs code, so compatkit never does it; save the weights as safetensors"
+_TEXT = re.compile(rb"[\t\n\r -~]{8}")
+
+
+@attrs.frozen
+class _Stated:
+    """One tensor as the header states it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+@attrs.frozen
+class TensorEntry:
+    """One tensor of a file.
+
+    Attributes:
+        dtype: Code in the file, ``"F32"``.
+        shape: Elements along each axis; empty for a scalar.
+        start: First byte, counted from the beginning of the file.
+        stop: First byte after it.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
 
 
 @attrs.frozen
@@ -61,7 +105,7 @@ class Header:
         size: Bytes of the whole file.
     """
 
-    tensors: tuple[Entry, ...]
+    tensors: tuple[TensorEntry, ...]
     metadata: Mapping[str, str]
     start: int
     size: int
@@ -97,16 +141,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 
 
 def read_whole(path: str | os.PathLike[str]) -> bytes:
-    """Return all bytes of a safetensors file from anywhere, its header checked before the tensors are read.
-
-    Args:
-        path: Of any file; links are followed, pipes and devices are not opened.
-
-    Raises:
-        FormatError: See ``check_header``; or a folder, pipe, socket or device.
-        IntegrityError: The file changed while it was read.
-        EnvironmentFailure: No such file, no right to read, device failed.
-    """
+    """Return all bytes of a safetensors file, its header checked before the tensors are read; see ``read_header``."""
     with _checked(path) as (file, header):
         file.seek(0)
         return _exactly(file, header.size, Path(path))
@@ -219,6 +254,128 @@ def _parsed(raw: memoryview, total: int) -> Header:
             f"safetensors: at most {MAX_TENSORS} tensors are read, the header lists {len(content)}."
         )
     base = 8 + len(raw)
-    entries = entries_of(content, base)
-    check_cover(entries, base, total)
+    entries = [_entry(name, one, base) for name, one in content.items()]
+    entries.sort(key=lambda one: (one.start, one.stop))
+    _check_cover(entries, base, total)
     return Header(tuple(entries), metadata, base, total)
+
+
+def check_tensor_name(name: str) -> None:
+    """Raise if a tensor name could be a path, hide a twin, or upset a terminal.
+
+    Raises:
+        FormatError: Empty, ``__metadata__``, control or invisible characters, path-like, too long, or not in NFC.
+    """
+    if isinstance(name, str) and _PLAIN.fullmatch(name) and len(name) <= MAX_NAME:
+        return  # nearly all names are of this kind
+    if not isinstance(name, str) or not name or name == "__metadata__" or _UNSAFE.search(name):
+        fault = "is not safe: no empty name, '__metadata__', control character, backslash, absolute path or '..' part"
+    elif len(name.encode("utf-8", "surrogatepass")) > MAX_NAME:
+        fault = f"has {len(name)} characters; at most {MAX_NAME} bytes are allowed"
+    elif name.isascii():
+        return
+    elif not unicodedata.is_normalized("NFC", name):
+        fault = "is not in Unicode's composed form (NFC), so that twins could hide"
+    elif any(unicodedata.category(one) in _UNSEEN for one in name):
+        fault = "holds a character that cannot be seen or that turns the writing around"
+    else:
+        return
+    raise FormatError(f"tensor name {name!a:.100} {fault}; rename the parameter.")
+
+
+def _entry(name: str, value: Any, base: int) -> TensorEntry:
+    """Return one tensor of a header whose tensors begin at ``base``.
+
+    Raises:
+        FormatError: Unsafe name, unknown or missing fields, unknown dtype, sizes that do not match.
+    """
+    check_tensor_name(name)
+    code, shape, begin, end = _stated(name, value)
+    if code not in DTYPES:
+        raise FormatError(f"safetensors: {name!r} has dtype {code!r:.40}; known are {', '.join(DTYPES)}.")
+    out_of_range = shape and not 0 <= min(shape) <= max(shape) < 2**63
+    if len(shape) > MAX_RANK or out_of_range or min(begin, end) < 0 or max(begin, end) >= 2**63:
+        raise FormatError(
+            f"safetensors: {name!r} has shape {shape!r:.80} and data_offsets {begin!r:.40} to {end!r:.40}; expected "
+            f"numbers from 0, below 2**63, and at most {MAX_RANK} axes."
+        )
+    width = DTYPES[code][1]
+    size = width * prod(shape)
+    if size != end - begin:
+        raise FormatError(
+            f"safetensors: {name!r} of {code} {shape!r:.80} needs {size!s:.40} bytes, its data_offsets give "
+            f"{end - begin}."
+        )
+    if size == 0 and (max(shape) > 2**40 or width * prod(filter(None, shape)) >= 2**63):
+        raise FormatError(
+            f"safetensors: {name!r} of {code} {shape!r:.80} needs 0 bytes, and its other lengths are beyond any "
+            "tensor: at most 2**40 each, and below 2**63 bytes together."
+        )
+    return TensorEntry(name, code, tuple(shape), base + begin, base + end)
+
+
+def _stated(name: str, value: Any) -> tuple[str, Sequence[int], int, int]:
+    """Return dtype, shape and offsets as a header states them."""
+    with suppress(KeyError, TypeError, ValueError):
+        code, shape, (begin, end) = value["dtype"], value["shape"], value["data_offsets"]
+        if len(value) == 3 and type(code) is str and type(shape) is list:
+            if {type(begin), type(end), *map(type, shape)} == {int}:
+                return code, shape, begin, end
+    found: _Stated = structure(_Stated, value, f"safetensors.{name:.80}")  # says what is wrong, and where
+    return found.dtype, found.shape, *found.data_offsets
+
+
+def _check_cover(entries: Sequence[TensorEntry], base: int, total: int) -> None:
+    """Check that entries, in the order of their bytes, cover a file from ``base`` to its end.
+
+    Raises:
+        FormatError: Overlap, hole, truncated file, trailing bytes.
+    """
+    reached, before = base, "the header"
+    for one in entries:
+        if one.start != reached:
+            fault = "overlaps" if one.start < reached else "leaves a hole after"
+            raise FormatError(
+                f"safetensors: {one.name!r} {fault} {before}: begins at {one.start}, expected {reached}."
+            )
+        reached, before = one.stop, repr(one.name)
+    if reached != total:
+        fault = "is truncated" if total < reached else "has trailing bytes"
+        raise FormatError(
+            f"safetensors: the file {fault}: the header describes {reached} bytes, the file has {total}."
+        )
+
+
+def foreign(head: bytes) -> str | None:
+    """Name the format that ``head``, the first bytes of a file, belongs to; None if it is not known.
+
+    Returns:
+        What it is and what to do, as the end of a sentence.
+    """
+    if head.startswith(b"PK\x03\x04"):
+        return f"a zip archive, which is what torch.save writes ({_PICKLE})."
+    # PROTO 2..5; a safetensors header of 640 bytes begins with the same two, but its JSON starts at byte 8
+    if len(head) >= 3 and head[0] == 0x80 and 2 <= head[1] <= 5 and head[8:9] != b"{":
+        return f"a pickle ({_PICKLE})."
+    if head.startswith(b"version https://git-lfs"):
+        return "a git-lfs pointer, not the file itself; run `git lfs pull`."
+    start = head.lstrip()[:64].lower()
+    if start.startswith((b"<!doctype html", b"<html", b"<?xml")):
+        return "a web page, probably an error or login page in place of the download; download it again."
+    if head.startswith(b"\x89HDF\r\n"):
+        return "an HDF5 file; convert its weights to safetensors."
+    if head.startswith(b"GGUF"):
+        return "a GGUF file; convert its weights to safetensors."
+    if head.startswith(b"\x1f\x8b"):
+        return "a gzip archive; unpack it first."
+    if head.startswith(b"\x93NUMPY"):
+        return "a NumPy array; convert its weights to safetensors."
+    if len(head) >= 8 and not any(head):
+        return (
+            "zero bytes: it was never written, by a copy that broke off or a disk that failed; copy it again."
+        )
+    if _TEXT.fullmatch(head[:8]):  # as the length of a header, eight such bytes are above 10**17
+        return (
+            f"text that begins with {head[:40].decode('latin-1')!r}; is this a message in place of the file?"
+        )
+    return None

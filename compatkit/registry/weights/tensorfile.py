@@ -14,8 +14,8 @@ from compatkit.registry.weights.header import (
     DTYPES,
     MAX_TENSORS,
     Buffer,
-    Entry,
     Header,
+    TensorEntry,
     check_header,
     check_tensor_name,
 )
@@ -66,7 +66,7 @@ def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[byt
 
     Those that fill whole units of 64 bytes come first, from a multiple of 64 bytes on, so that they can be used where
     they lie in a mapped file; then, as everywhere in the safetensors library's files, by dtype and by name.
-    The library itself copies all of it into one buffer, or writes a file of mode 0600 by steps that cannot be seen.
+    The library itself copies all of it into one buffer, or writes a file of mode 0600 in steps that tests cannot see.
 
     Raises:
         FormatError: A name, a dtype or a layout (sparse) cannot be stored.
@@ -121,7 +121,7 @@ def _placed(tensor: Tensor) -> Tensor:
     return tensor if tensor.ndim < 2 or tensor.data_ptr() % ALIGNED == 0 else tensor.clone()
 
 
-def _shared(mapped: mmap.mmap, one: Entry) -> Tensor:
+def _shared(mapped: mmap.mmap, one: TensorEntry) -> Tensor:
     import torch
 
     name, size = DTYPES[one.dtype]
