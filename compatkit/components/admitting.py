@@ -21,7 +21,7 @@ from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.planning import is_normalised
 from compatkit.evaluation.records import Cells
 from compatkit.registry.copy.admission import Deciding
-from compatkit.registry.names import Reference
+from compatkit.registry.names import Reference, Version
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.publish import Decide
 from compatkit.registry.questions import Question
@@ -163,10 +163,16 @@ class Recalling(Decider):
         )
 
     def _whole(self, part: LoadedPart, known: dict[str, LoadedPart]) -> LoadedPart:
-        """Return a part with its module."""
+        """Return a part with its module; signatures of released parts are asked for as by any load.
+
+        That of the candidate was asked for before its bytes came, and what has no version of its own here is covered by
+        that of the part whose manifest names it.
+        """
         if part.digest not in known:
-            name = part.reference.partition("@")[0]
-            made = load(self.store, Reference(name, digest=part.digest), admitted=True)
+            name, _, version = part.reference.partition("@")
+            released = Version.parse(version) if version not in ("", CANDIDATE) else None
+            reference = Reference(name, released, digest=part.digest)
+            made = load(self.store, reference, admitted=released is None)
             known[part.digest] = attrs.evolve(made, reference=part.reference)
         return known[part.digest]
 

@@ -114,20 +114,38 @@ def matrix(world: World, whom: Any) -> Any:
     return ck.Registry.open(world.root, require_signature=whom).matrix(EXTRACTOR, HEAD, [DATA.test])
 
 
+def renewed(registry: ck.Registry, at: ck.Registry) -> str:
+    """Publish a new version of the extractor of one registry at another, which a policy measures with the head."""
+    registry.policies.set(EXTRACTOR, "backward", data=DATA.test, tolerance=0.5, bn_policy="running")
+    manifest = registry.store.manifest(EXTRACTOR)
+    statistical = attrs.evolve(manifest.contract.statistical, probe=None)
+    contract = attrs.evolve(manifest.contract, statistical=statistical)
+    state = {
+        key: value * 1.0001 if value.is_floating_point() else value
+        for key, value in registry.load(EXTRACTOR).state_dict().items()
+    }
+    return at.publish(attrs.evolve(manifest, contract=contract), EXTRACTOR, state=state, data=[DATA.test])
+
+
 def publish(world: World, whom: Any) -> Any:
     """Publish a new extractor, which a policy measures with the released head."""
     plain = ck.Registry.open(shutil.copytree(world.root, world.elsewhere / "publishing"))
-    plain.policies.set(EXTRACTOR, "backward", data=DATA.test, tolerance=0.5, bn_policy="running")
-    manifest = plain.store.manifest(EXTRACTOR)
-    contract = attrs.evolve(
-        manifest.contract, statistical=attrs.evolve(manifest.contract.statistical, probe=None)
-    )
-    state = {
-        key: value * 1.0001 if value.is_floating_point() else value
-        for key, value in plain.load(EXTRACTOR).state_dict().items()
-    }
-    strict = ck.Registry.open(plain.store.root, require_signature=whom)
-    return strict.publish(attrs.evolve(manifest, contract=contract), EXTRACTOR, state=state, data=[DATA.test])
+    return renewed(plain, ck.Registry.open(plain.store.root, require_signature=whom))
+
+
+def pull_measured(world: World, whom: Any) -> Any:
+    """Pull a new extractor that is signed, which a policy measures with the released head that is here."""
+    bob = SigningKey.new("bob")
+    there = ck.Registry.open(shutil.copytree(world.root, world.elsewhere / "there"))
+    renewed(there, there)
+    shutil.rmtree(there.store.root / "signatures")
+    there.care.sign(EXTRACTOR, bob)
+    here = ck.Registry.open(shutil.copytree(world.root, world.elsewhere / "here"))
+    here.policies.set(EXTRACTOR, "backward", data=DATA.test, tolerance=0.5, bn_policy="running")
+    strict = ck.Registry.open(here.store.root, require_signature=[whom, bob.public.id])
+    return strict.pull(
+        str(there.store.root), f"{EXTRACTOR}@^1", evidence=False, measure=True, data=[DATA.test]
+    ).made
 
 
 def import_from(world: World, whom: Any) -> Any:
@@ -181,6 +199,7 @@ DOORS = (
     publish,
     import_from,
     pull,
+    pull_measured,
     pull_into_strict,
     push_into_memory_and_pull,
     clone,
