@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from compatkit.plugins import Use, use
     from compatkit.registry.policies import Policy
     from compatkit.registry.signing import public as signing
-    from compatkit.registry.versions.differences import Difference
+    from compatkit.registry.versions.diff import Difference
     from compatkit.reports import pictures
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts, check_all
@@ -60,7 +60,7 @@ _HOMES = {
     "Component": "compatkit.components.workspace.component",
     "Contract": "compatkit.contracts.contract",
     "DataSet": "compatkit.data.dataset",
-    "Difference": "compatkit.registry.versions.differences",
+    "Difference": "compatkit.registry.versions.diff",
     "EarlyStopping": "compatkit.training.evaluating",
     "Finding": "compatkit.contracts.check",
     "Fit": "compatkit.training.fit",

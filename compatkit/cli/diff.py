@@ -13,7 +13,7 @@ from compatkit.cli.roots import registry
 
 if TYPE_CHECKING:
     from compatkit.registry.names import Bump, Reference
-    from compatkit.registry.versions.differences import Difference
+    from compatkit.registry.versions.diff import Difference
     from compatkit.registry.versions.tensors import TensorChange
 
 SHOWN = 12

@@ -21,7 +21,7 @@ from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference, check_name
 from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store, named
-from compatkit.registry.versions.differences import differing
+from compatkit.registry.versions.diff import differing
 from compatkit.registry.weights.tensorfile import check_finite, state_digest
 
 if TYPE_CHECKING:

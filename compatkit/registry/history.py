@@ -15,7 +15,7 @@ from compatkit.errors import CompatkitError, NotFound
 from compatkit.registry.maintenance.smallfiles import read_json, read_move, small_file
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Bump, Version, check_name
-from compatkit.registry.versions.differences import diff
+from compatkit.registry.versions.diff import diff
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store

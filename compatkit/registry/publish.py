@@ -20,7 +20,7 @@ from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.questions import Asker, Question, Vanished
 from compatkit.registry.refs import References
 from compatkit.registry.steps import check_step
-from compatkit.registry.versions.differences import Difference, diff
+from compatkit.registry.versions.diff import Difference, diff
 
 FIRST = Version(1, 0, 0)
 LONGEST = 2000

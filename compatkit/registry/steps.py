@@ -10,8 +10,8 @@ from __future__ import annotations
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import VersionTooSmall
 from compatkit.registry.names import Version
-from compatkit.registry.versions.demands import MEASURED
-from compatkit.registry.versions.differences import Difference, diff
+from compatkit.registry.versions.diff import Difference, diff
+from compatkit.registry.versions.rules import MEASURED
 
 SHOWN = 8
 """Reasons that a message lists; a head may lose thousands of labels at once."""

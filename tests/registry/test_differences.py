@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from compatkit.contracts.codec import loads
 from compatkit.contracts.contract import Statistical
 from compatkit.contracts.manifest import About, Manifest, function_digest, to_bytes
-from compatkit.registry.versions.differences import ABSENT, LEVELS, Change, diff, shown, written
+from compatkit.registry.versions.diff import ABSENT, LEVELS, Change, diff, shown, written
 
 
 def test_a_change_as_json_says_where_it_is() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from compatkit.registry.versions.tensors import Form, TensorChange, tensor_changes
+from compatkit.registry.versions.tensors import TensorChange, TensorForm, tensor_changes
 from compatkit.registry.weights.header import DTYPES
 from compatkit.registry.weights.tensorfile import deserialise, serialise
 
@@ -25,7 +25,7 @@ def test_counts_and_largest_difference_are_those_of_float64():
     distance = np.abs(before.astype(np.float64) - after.astype(np.float64))
     assert found.values == np.count_nonzero(distance) > 0
     assert found.largest == distance.max()
-    assert found.before == found.after == Form("float32", (7, 3, 5, 5))
+    assert found.before == found.after == TensorForm("float32", (7, 3, 5, 5))
 
 
 def test_what_is_equal_bit_by_bit_is_left_out():
@@ -53,7 +53,7 @@ def test_names_that_came_and_went_and_other_shapes():
 
 def test_zero_and_minus_zero_differ_by_nothing():
     assert only(torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0])) == TensorChange(
-        "w", Form("float32", (2,)), Form("float32", (2,)), 1, 0.0
+        "w", TensorForm("float32", (2,)), TensorForm("float32", (2,)), 1, 0.0
     )
 
 
@@ -74,7 +74,7 @@ def test_every_dtype_that_can_be_stored(name: str):
 def test_other_dtypes_are_compared_by_value():
     before = torch.tensor([1.0, 0.1, float("nan")])
     found = only(before, before.bfloat16())
-    assert (found.before, found.after) == (Form("float32", (3,)), Form("bfloat16", (3,)))
+    assert (found.before, found.after) == (TensorForm("float32", (3,)), TensorForm("bfloat16", (3,)))
     assert (found.values, found.largest) == (2, None)  # 0.1 is rounded; NaN equals nothing
     same = only(torch.tensor([1.0, 0.5]), torch.tensor([1.0, 0.5], dtype=torch.float64))
     assert (same.values, same.largest) == (0, 0.0)

@@ -32,7 +32,7 @@ from compatkit.contracts.manifest import About, Manifest, Payload, from_bytes, t
 from compatkit.errors import VersionTooSmall
 from compatkit.registry.steps import SHOWN
 from compatkit.registry.store import Store
-from compatkit.registry.versions.differences import diff
+from compatkit.registry.versions.diff import diff
 
 TABLE = [
     pytest.param(bump, level, make, id=f"{bump}: {name}")

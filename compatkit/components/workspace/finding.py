@@ -13,7 +13,7 @@ from compatkit.contracts.check import Report
 from compatkit.contracts.display import LINES, Shown
 from compatkit.errors import CompatkitError, InvalidName, NotFound
 from compatkit.registry.store import Store
-from compatkit.registry.versions.differences import Difference, diff
+from compatkit.registry.versions.diff import Difference, diff
 
 if TYPE_CHECKING:
     from compatkit.components.bridges.results import Bridge

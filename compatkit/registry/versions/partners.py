@@ -44,7 +44,7 @@ def _of_side(side: Side, old: Contract, new: Contract) -> Iterator[tuple[Place, 
     for index, (left, right) in enumerate(zip(before, after, strict=False)):
         if len(before) > 1 and len(after) > 1 and left.name != right.name:
             yield (*top, index, "name"), f"several tensors are matched by name, and {left.name!r} is gone"
-        pair = _Pair(side, left, right, old, new)
+        pair = _PortChange(side, left, right, old, new)
         for places, what in pair.losses():
             for place in places:
                 inside = place[0] != "contract"
@@ -52,7 +52,7 @@ def _of_side(side: Side, old: Contract, new: Contract) -> Iterator[tuple[Place, 
 
 
 @attrs.frozen
-class _Pair:
+class _PortChange:
     """One port before and after."""
 
     side: Side

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class Form:
+class TensorForm:
     """A tensor without its values: torch's name of its dtype, and its shape."""
 
     dtype: str
@@ -36,8 +36,8 @@ class TensorChange:
     """
 
     name: str
-    before: Form | None
-    after: Form | None
+    before: TensorForm | None
+    after: TensorForm | None
     values: int | None = None
     largest: float | None = None
 
@@ -90,8 +90,10 @@ def tensor_changes(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> tupl
     return tuple(found)
 
 
-def _form(tensor: Tensor | None) -> Form | None:
-    return None if tensor is None else Form(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+def _form(tensor: Tensor | None) -> TensorForm | None:
+    return (
+        None if tensor is None else TensorForm(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+    )
 
 
 def _compare(before: Tensor, after: Tensor) -> tuple[int, float | None]:

@@ -23,40 +23,34 @@ MEASURED = ", whose stated measurement passed"
 _CONSEQUENCE = "goes with the new weights"
 
 
-def _lost(demands: Demands) -> Mapping[Place, str]:
-    return lost(demands.old.contract, demands.new.contract)
-
-
-def _answering(demands: Demands) -> Mapping[str, Sequence[Label]]:
-    """Return the new labels that answer to each name; looking through all of them for each one takes minutes."""
-    found: dict[str, list[Label]] = {}
-    for label in demands.new.contract.data.labels or ():
-        for name in label.names:
-            found.setdefault(name, []).append(label)
-    return found
-
-
-@attrs.frozen
-class Demands:
+@attrs.define(eq=False)
+class Rules:
     """The rules, for one pair of manifests.
 
     Attributes:
+        old: The version before.
+        new: What would follow it.
         measured: The caller vouches that the measurement which was stated for the new function passed.
     """
 
     old: Manifest
     new: Manifest
     measured: bool = False
-    _lost: Mapping[Place, str] = attrs.field(init=False, default=attrs.Factory(_lost, takes_self=True))
-    _answering: Mapping[str, Sequence[Label]] = attrs.field(
-        init=False, default=attrs.Factory(_answering, takes_self=True)
-    )
+    _lost: Mapping[Place, str] = attrs.field(init=False)
+    _answering: dict[str, list[Label]] = attrs.field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        """Compare ports, and list the new labels by name; searching all of them for each old one takes minutes."""
+        self._lost = lost(self.old.contract, self.new.contract)
+        for label in self.new.contract.data.labels or ():
+            for name in label.names:
+                self._answering.setdefault(name, []).append(label)
 
     def of(self, level: str, place: Place) -> Demand:
         """Return the least step for the change at ``place``, and the reason.
 
         Args:
-            level: One of ``differences.LEVELS``.
+            level: One of ``diff.LEVELS``.
             place: Of the change, from the top of the manifest.
         """
         for length in range(len(place), 0, -1):
@@ -93,9 +87,10 @@ class Demands:
     def _frozen(self) -> Anchor | None:
         """Return an auxiliary head that both are anchored to and that did not move while the new one was trained."""
         frozen = self.new.training.get("frozen")
-        held = set(filter(_is_text, frozen)) if isinstance(frozen, (list, tuple)) else set[str]()
-        both = held & _heads(self.old)
-        return next((one for one in self.new.contract.protocol.anchors if _is_head(one, both)), None)
+        stated = frozen if isinstance(frozen, (list, tuple)) else ()
+        both = {one for one in stated if isinstance(one, str)} & _heads(self.old)
+        found = (one for one in self.new.contract.protocol.anchors if one.kind == "auxiliary_head")
+        return next((one for one in found if one.digest in both), None)
 
     def _blueprint(self, place: Place) -> Demand:
         if place == ("blueprint", "library"):
@@ -109,9 +104,8 @@ class Demands:
         )
 
     def _structural(self, place: Place) -> Demand:
-        if "measured" in place:
-            return "minor", "sizes seen at a port; no part that was wired is lost by it"
-        return "minor", "no part that was wired is lost by it"
+        seen = "sizes seen at a port; " if "measured" in place else ""
+        return "minor", f"{seen}no part that was wired is lost by it"
 
     def _data(self, place: Place) -> Demand:
         if place[2] == "labels":
@@ -177,18 +171,7 @@ def _heads(manifest: Manifest) -> set[str]:
     return {one.digest for one in manifest.contract.protocol.anchors if one.kind == "auxiliary_head"}
 
 
-def _is_head(anchor: Anchor, digests: set[str]) -> bool:
-    return anchor.kind == "auxiliary_head" and anchor.digest in digests
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 def _named(anchor: Anchor) -> str:
-    what = (
-        "the initial weights"
-        if anchor.kind == "initial_weights"
-        else f"the auxiliary head {anchor.task or ''}"
-    )
+    weights = anchor.kind == "initial_weights"
+    what = "the initial weights" if weights else f"the auxiliary head {anchor.task or ''}"
     return f"{what.rstrip()} {anchor.digest[: len('tensors:sha256:') + 12]}"

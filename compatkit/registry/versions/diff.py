@@ -14,8 +14,8 @@ from compatkit.contracts.codec import LONGEST_KEY, dumps, loads, unstructure
 from compatkit.contracts.display import Shown
 from compatkit.contracts.manifest import Manifest
 from compatkit.registry.names import Bump
-from compatkit.registry.versions.demands import ORDER, Demands
 from compatkit.registry.versions.partners import Place
+from compatkit.registry.versions.rules import ORDER, Rules
 
 if TYPE_CHECKING:
     from compatkit.registry.versions.tensors import TensorChange
@@ -34,7 +34,7 @@ Level = Literal[
     "extensions",
 ]
 LEVELS: tuple[Level, ...] = get_args(Level)
-"""In the order in which they are told."""
+"""In the order in which they are shown."""
 LONGEST = 60
 """Characters of a value that are shown to people."""
 LONGEST_PATH = 200
@@ -175,12 +175,12 @@ def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
     Raises:
         FormatError: A manifest holds what canonical JSON cannot express.
     """
-    demands = Demands(old, new, measured)
+    rules = Rules(old, new, measured)
     found: list[Change] = []
     before, after = (loads(dumps(unstructure(one)), what="manifest") for one in (old, new))
     for place, left, right in _leaves(before, after, ()):
         level = _level(place)
-        found.append(Change(level, place, left, right, *demands.of(level, place)))
+        found.append(Change(level, place, left, right, *rules.of(level, place)))
     return Difference(tuple(sorted(found, key=lambda one: LEVELS.index(one.level))))
 
 
