@@ -131,12 +131,11 @@ class Files:
         """
         with self.talking("create", path):
             step("create", path)
-            if not self.atomic:
-                if self.size(path) is not None:
-                    return False
-                self.put(path, data)
-            elif not self._exclusively(self.path(path), data):
+            if self.atomic and (made := self._conditionally(path, data)) is not None:
+                return made and self.read(path, 0, len(data) + 1) == data
+            if self.size(path) is not None:
                 return False
+            self.put(path, data)
         return self.read(path, 0, len(data) + 1) == data
 
     def create_all(self, notes: Sequence[tuple[str, bytes]]) -> set[str]:
@@ -173,26 +172,18 @@ class Files:
                 for result in running:
                     result.cancel()
 
-    def _exclusively(self, path: str, data: bytes) -> bool:
+    def _conditionally(self, path: str, data: bytes) -> bool | None:
+        """Write a file that must not exist; False if it does, None if the back end has no conditional write."""
         try:
-            self.system.pipe_file(path, data, mode="create")
+            self.system.pipe_file(self.path(path), data, mode="create")
         except FileExistsError:
             return False
-        except (NotImplementedError, TypeError) as error:
-            return self._after_a_look(path, data, error)
+        except (NotImplementedError, TypeError):
+            return None
         except OSError as error:
-            if error.errno != errno.ENOSYS:  # 501: a server of this kind without conditional writes
-                raise
-            return self._after_a_look(path, data, error)
-        return True
-
-    def _after_a_look(self, path: str, data: bytes, error: Exception) -> bool:
-        if self.system.exists(path):
-            return False
-        try:
-            self.system.pipe_file(path, data)
-        except Exception as second:
-            raise second from error
+            if error.errno == errno.ENOSYS:  # 501: a server of this kind without conditional writes
+                return None
+            raise
         return True
 
     @contextmanager
