@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import attrs
 
 from compatkit.contracts.batchnorm import DEFAULT, POLICIES, is_policy
-from compatkit.contracts.codec import decode, dumps, unstructure
+from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, InvalidName, UsageError
 from compatkit.registry.names import check_name
 
@@ -199,9 +199,11 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, as they are kept."""
-        found = unstructure(self)
-        metric = {"name": found["metric"], "version": found.pop("metric_version")}
-        return {"schema": SCHEMA, **found, "metric": metric}
+        found = {one.name: getattr(self, one.name) for one in attrs.fields(Policy)}
+        if self.data is not None:
+            found["data"] = {"name": self.data.name, "digest": self.data.digest}
+        found["metric"] = {"name": self.metric, "version": found.pop("metric_version")}
+        return {"schema": SCHEMA, **found}
 
     def __str__(self) -> str:
         if self.data is None:
@@ -214,46 +216,37 @@ class Policy:
         )
 
 
-@attrs.frozen
-class _Revision:
-    policy: Mapping[str, Any] | None
-    time: str
-    admitted: str = attrs.field(default="", metadata={"absent_where_default": True})
-
-
-def from_json(value: Any, *, what: str) -> Policy:
-    """Read what ``Policy.to_json`` returned.
-
-    Args:
-        value: JSON values.
-        what: Whose, for messages.
-
-    Raises:
-        FormatError: A key is missing or unknown, a value is none that a policy can have, or the schema is another.
-    """
-    try:
-        given = {key: value[key] for key in value if key != "schema"}
-        metric, data = given.pop("metric"), given.pop("data")
-        given |= {"metric": metric["name"], "metric_version": metric["version"]}
-        policy = Policy(**given, data=None if data is None else Images(**data))
-    except (UsageError, LookupError, TypeError) as error:
-        raise FormatError(f"{what}: {error}; got {value!r:.200}.") from error
-    if dumps(policy.to_json()) != dumps(value):
-        raise FormatError(f"{what}: expected {policy.to_json()}, got {value!r:.500}.")
-    return policy
-
-
 def to_bytes(policy: Policy | None, time: str, admitted: str = "") -> bytes:
     """Return one revision as canonical JSON."""
-    return dumps(_Revision(None if policy is None else policy.to_json(), time, admitted))
+    value = {"policy": None if policy is None else policy.to_json(), "time": time}
+    return dumps(value | ({"admitted": admitted} if admitted else {}))
 
 
 def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
-    """Read one revision strictly: the policy, None where it was cleared; when that was; what came in unmeasured.
+    """Read one revision strictly.
+
+    Returns:
+        The policy, None where it was cleared; when that was; and what came in unmeasured, if that was the change.
 
     Raises:
         FormatError: Not what ``to_bytes`` writes.
     """
-    found: _Revision = decode(_Revision, data, what=what)
-    policy = None if found.policy is None else from_json(found.policy, what=f"{what}.policy")
-    return policy, found.time, found.admitted
+    value = loads(data, what=what)
+    try:
+        given, time, admitted = value["policy"], value["time"], value.get("admitted", "")
+        policy = None if given is None else _policy(given)
+        if not isinstance(time, str) or not isinstance(admitted, str):
+            raise TypeError("time and admitted are text")
+    except (UsageError, InvalidName, LookupError, TypeError, AttributeError) as error:
+        raise FormatError(f"{what}: {error}; got {value!r:.500}.") from error
+    expected = to_bytes(policy, time, admitted)
+    if data != expected and dumps(value) != expected:  # the same, spelled otherwise, is taken
+        raise FormatError(f"{what}: expected {expected.decode().strip()}, got {value!r:.500}.")
+    return policy, time, admitted
+
+
+def _policy(value: Mapping[str, Any]) -> Policy:
+    given = {key: value[key] for key in value if key != "schema"}
+    metric, data = given.pop("metric"), given.pop("data")
+    given |= {"metric": metric["name"], "metric_version": metric["version"]}
+    return Policy(**given, data=None if data is None else Images(**data))

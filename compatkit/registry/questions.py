@@ -16,16 +16,21 @@ bound, unless the policy holds across majors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.contracts.manifest import Manifest, function_digest, trained_with
+from compatkit.contracts.manifest import TRAINED, Manifest, function_digest, trained_with
 from compatkit.errors import IntegrityError
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.policies import Policy
 from compatkit.registry.policylog import PolicyLog, Revision
-from compatkit.registry.releases import Releases
+from compatkit.registry.refs import References
+
+if TYPE_CHECKING:
+    from compatkit.registry.index.lookup import Index
 
 SHOWN = 8
 """Partners that a message lists."""
@@ -92,13 +97,29 @@ class Vanished(IntegrityError):
 class Asker:
     """Finds out what is asked of a candidate; reads manifests, never weights.
 
+    Versions that are coming from elsewhere count as if all of them were released: the answer does not depend on the
+    order in which they are named, and a head that comes together with an extractor counts for it.
+
     Attributes:
         manifest: Returns the manifest of a digest.
+        references: Names and versions.
+        index: Returns the index, which is opened only where a policy asks something.
+        policies: What is asked.
+        coming: Versions about to be named, with their digests; none of them withdrawn where it comes from.
     """
 
     manifest: Callable[[str], Manifest]
-    releases: Releases
+    references: References
+    index: Callable[[], Index]
     policies: PolicyLog
+    coming: Sequence[Reference] = ()
+    _coming: dict[str, dict[Version, str]] = attrs.field(init=False, factory=lambda: defaultdict(dict))
+    _trained: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        for one in self.coming:
+            if one.version is not None:
+                self._coming[one.name][one.version] = str(one.digest)
 
     def ask(
         self,
@@ -128,7 +149,7 @@ class Asker:
             return attrs.evolve(question, reason="no policy binds this name")
         if not policy.concerns(manifest.kind):
             return attrs.evolve(question, reason=policy.unconcerned(manifest.kind))
-        earlier = [one for one in self.releases.alive(name) if version is None or one < version]
+        earlier = [one for one in self.alive(name) if version is None or one < version]
         if not earlier:
             return attrs.evolve(question, reason="it is the first version")
         previous = self._reference(name, earlier[-1])
@@ -162,14 +183,14 @@ class Asker:
         # of all versions, withdrawn and of other lines too: a PATCH of them may be the one that counts
         digests = {
             str(digest)
-            for version in self.releases.versions(name)
-            if (digest := self.releases.digest(name, version)) is not None
+            for version in self._versions(name)
+            if (digest := self.digest(name, version)) is not None
             and function_digest(self.manifest(digest)) in wanted
         }
         found: dict[tuple[str, str, str], Partner] = {}
         for digest in sorted(digests):
             bound = function_digest(self.manifest(digest))
-            for reference in self.releases.heads(digest):
+            for reference in self._released_heads(digest):
                 key = reference.name, function_digest(self.manifest(str(reference.digest))), bound
                 found[key] = _later(found.get(key), Partner(reference, digest))
         yield from _sorted(found.values())
@@ -182,7 +203,7 @@ class Asker:
         lines = {line for one in earlier for line in self._lines(name, one, policy)}
         found: dict[tuple[str, str], Partner] = {}
         for extractor, major in sorted(lines, key=str):
-            for version in self.releases.alive(extractor):
+            for version in self.alive(extractor):
                 if major is None or version.major == major:
                     reference = self._reference(extractor, version)
                     manifest = self.manifest(str(reference.digest))
@@ -195,13 +216,46 @@ class Asker:
         """Yield name and MAJOR number of each line that a version of a head was trained with."""
         manifest = self.manifest(str(self._reference(head, version).digest))
         parents = set(trained_with(manifest))
-        for name, digest in self.releases.named(parents) if parents else ():
-            for one in self.releases.versions(name):
-                if self.releases.digest(name, one) == digest:
+        for name, digest in self._named(parents) if parents else ():
+            for one in self._versions(name):
+                if self.digest(name, one) == digest:
                     yield name, None if policy.across_major else one.major
 
+    def alive(self, name: str) -> list[Version]:
+        """Return the versions of a name that were not withdrawn, rising."""
+        return sorted(set(self._versions(name)) - self.references.withdrawn(name))
+
+    def digest(self, name: str, version: Version) -> str | None:
+        """Return the manifest digest of a version, None if there is none; what is here counts before what is coming."""
+        there = self.references.digest(name, version)
+        return there if there is not None else self._coming[name].get(version)
+
+    def _versions(self, name: str) -> list[Version]:
+        return sorted({*self.references.versions(name), *self._coming[name]})
+
+    def _named(self, digests: set[str]) -> Iterator[tuple[str, str]]:
+        """Yield name and digest of every manifest among ``digests`` that has, or gets, a name."""
+        coming = [(one.name, str(one.digest)) for one in self.coming]
+        yield from dict.fromkeys(one for one in (*self.index().roots(), *coming) if one[1] in digests)
+
+    def _released_heads(self, extractor: str) -> Iterator[Reference]:
+        """Yield the heads that are not withdrawn and whose ``trained_with`` parent is a manifest."""
+        if not self._trained:
+            for one in self.coming:
+                manifest = self.manifest(str(one.digest))
+                for parent in trained_with(manifest) if manifest.kind == "head" else ():
+                    self._trained.setdefault(parent, []).append(one)
+        here = (
+            Reference(one.name, Version.parse(one.version), digest=one.digest)
+            for one in self.index().search(kind="head", parent=extractor)
+            if (TRAINED, extractor) in one.parents
+        )
+        gone = {name: self.references.withdrawn(name) for name in self._coming}
+        coming = (one for one in self._trained.get(extractor, ()) if one.version not in gone[one.name])
+        yield from {str(one): one for one in (*here, *coming)}.values()
+
     def _reference(self, name: str, version: Version) -> Reference:
-        digest = self.releases.digest(name, version)
+        digest = self.digest(name, version)
         if digest is None:
             raise Vanished(
                 f"{name}@{version} vanished while it was read; the registry is being changed by hand."

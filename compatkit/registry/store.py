@@ -255,9 +255,8 @@ class Store:
     def asker(self) -> Asker:
         """Finds out what policies ask."""
         from compatkit.registry.questions import Asker
-        from compatkit.registry.releases import Releases
 
-        return Asker(self.manifest, Releases(self.references, self.index), self.policies)
+        return Asker(self.manifest, self.references, lambda: self.index, self.policies)
 
     def asks(
         self, name: str, manifest: Manifest, *, version: str | None = None, major: bool = False

@@ -14,7 +14,7 @@ from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import FormatError
 from compatkit.evaluation.records import TOLD, Cells, Damaged, record
-from compatkit.registry.results import Result, from_bytes, key_of, to_bytes
+from compatkit.registry.results import StoredResult, from_bytes, key_of, to_bytes
 
 LEFT, RIGHT = "value:sha256:" + "1" * 64, "value:sha256:" + "2" * 64
 
@@ -63,10 +63,12 @@ measured = st.builds(
 ).map(graded)
 
 
-def kept(one: Cell, **changes: Any) -> Result:
+def kept(one: Cell, **changes: Any) -> StoredResult:
     """Return a result as it comes out of a registry, with parts replaced."""
     data = loads(dumps({**record(one), **changes}), what="the result")
-    return Result(LEFT, RIGHT, "sha256:" + "0" * 64, 0, data["conditions"], data["settings"], data["figures"])
+    return StoredResult(
+        LEFT, RIGHT, "sha256:" + "0" * 64, 0, data["conditions"], data["settings"], data["figures"]
+    )
 
 
 @given(measured)

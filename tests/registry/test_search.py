@@ -18,7 +18,7 @@ from compatkit.contracts.contract import Anchor, Label, Port, Structural
 from compatkit.contracts.labels import spelling
 from compatkit.contracts.manifest import About, Manifest, edges, from_bytes, to_bytes
 from compatkit.errors import FormatError, NotFound, UsageError
-from compatkit.registry.index.facts import profile
+from compatkit.registry.index.facts import facts_of
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.index.search import Query, glob, spelled
 
@@ -237,7 +237,7 @@ TUPLE = Structural(
 )
 def test_the_quick_reader_of_manifests_agrees_with_the_strict_one(manifest: Manifest) -> None:
     data = to_bytes(manifest)
-    about, expected = profile(data, "m"), slow(from_bytes(data))
+    about, expected = facts_of(data, "m"), slow(from_bytes(data))
     for field, value in expected.items():
         came: Any = getattr(about, field)
         if field == "classes":
@@ -266,7 +266,7 @@ def test_the_quick_reader_of_manifests_agrees_with_the_strict_one(manifest: Mani
 def test_fields_that_were_left_out_have_their_defaults(change: Callable[[Any], Any]) -> None:
     value = unstructure(part(about=About()))
     change(value)
-    about, manifest = profile(dumps(value), "m"), from_bytes(dumps(value))
+    about, manifest = facts_of(dumps(value), "m"), from_bytes(dumps(value))
     assert about.tags == {} and about.model == manifest.blueprint.model
     assert len(about.anchors) == len(manifest.contract.protocol.anchors)
     assert len(about.classes) == len(manifest.contract.data.labels or ())
@@ -303,7 +303,7 @@ def test_manifests_that_are_none_are_refused_as_the_strict_reader_does(change: C
     with pytest.raises(FormatError) as expected:
         from_bytes(dumps(value), what="manifest x")
     with pytest.raises(FormatError) as came:
-        profile(dumps(value), "manifest x")
+        facts_of(dumps(value), "manifest x")
     assert str(came.value) == str(expected.value)
 
 

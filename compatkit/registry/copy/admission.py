@@ -26,7 +26,6 @@ from compatkit.errors import (
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.publish import LONGEST, Decide
 from compatkit.registry.questions import Asker, Question
-from compatkit.registry.releases import Arriving
 from compatkit.registry.steps import untrue
 
 if TYPE_CHECKING:
@@ -76,7 +75,6 @@ class Admission:
     bring: Callable[[str], object]
     deciding: Deciding | None = None
     unmeasured: bool = False
-    _releases: Arriving = attrs.field(init=False)
     _asker: Asker = attrs.field(init=False)
     _decide: Decide | None = attrs.field(init=False, default=None)
     _admitted: dict[Reference, tuple[Any, ...]] = attrs.field(init=False, factory=dict)
@@ -85,8 +83,8 @@ class Admission:
     def __attrs_post_init__(self) -> None:
         """See what is here, and what comes."""
         store = self.store
-        self._releases = Arriving(store.references, store.index, tuple(self.coming), self._manifest)
-        self._asker = Asker(self._manifest, self._releases, store.policies)
+        index = lambda: store.index  # noqa: E731 - reads better beside its use
+        self._asker = Asker(self._manifest, store.references, index, store.policies, tuple(self.coming))
 
     def functions(self) -> list[str]:
         """Return the function digests of all parts whose measurement would answer what is asked of those that come."""
@@ -213,10 +211,10 @@ class Admission:
         version = one.version
         if version is None:
             return Standing(None, None, None)
-        alive = [each for each in self._releases.alive(one.name) if each != version]
+        alive = [each for each in self._asker.alive(one.name) if each != version]
         below = max((each for each in alive if each < version), default=None)
         above = min((each for each in alive if each > version and each.major == version.major), default=None)
-        sides = [each and (each, str(self._releases.digest(one.name, each))) for each in (below, above)]
+        sides = [each and (each, str(self._asker.digest(one.name, each))) for each in (below, above)]
         return Standing(sides[0], sides[1], self._question(one, version))
 
     def _question(self, one: Reference, version: Version) -> Question | None:

@@ -206,20 +206,20 @@ class Query:
 def search(connection: sqlite3.Connection, query: Query) -> list[Found]:
     """Return the versions that fit, by name and rising version."""
     of_names, names = _named(query)
-    hits, values = _hits(query)
-    many = f"SELECT count(*) FROM (SELECT 1 FROM ({hits}) LIMIT {MANY})"
-    if hits and connection.execute(many, values).fetchone()[0] < MANY:
-        along = f"({hits}) h CROSS JOIN versions v ON v.manifest = h.manifest CROSS JOIN folders f ON f.id = v.folder"
-        fits = ""
-    else:
+    facts, given = _facts(query)
+    few = _few(connection, query)
+    if few is None:
         along = "folders f CROSS JOIN versions v ON v.folder = f.id"
-        fits = f" AND v.manifest IN ({hits})" if hits else ""
+        terms, values = _each_term(query)
+    else:
+        along, terms, values = f"{_these(few)} CROSS JOIN folders f ON f.id = v.folder", "", ()
     sql = (
-        f"SELECT {_COLUMNS} FROM {along} CROSS JOIN manifests m ON m.id = v.manifest WHERE m.error IS NULL{fits}"
-        f"{_of_versions(query)}{of_names} ORDER BY f.name, v.major, v.minor, v.patch LIMIT ? OFFSET ?"
+        f"SELECT {_COLUMNS} FROM {along} CROSS JOIN manifests m ON m.id = v.manifest"
+        f" WHERE m.error IS NULL{_of_versions(query)}{of_names}{terms}{facts}"
+        " ORDER BY f.name, v.major, v.minor, v.patch LIMIT ? OFFSET ?"
     )
     window = -1 if query.limit is None else query.limit, query.offset
-    return [_found(row) for row in connection.execute(sql, (*values, *names, *window)).fetchall()]
+    return [_found(row) for row in connection.execute(sql, (*names, *values, *given, *window)).fetchall()]
 
 
 def count(connection: sqlite3.Connection, query: Query) -> int:
@@ -267,33 +267,69 @@ def _named(query: Query) -> Sql:
     return sql, values
 
 
+def _few(connection: sqlite3.Connection, query: Query) -> list[int] | None:
+    """Return manifests beside which none can fit, where these are few; None where they are many, or all."""
+    hits, values = _with_terms(query)
+    if not hits:
+        hits, values = _hits(query)
+    if not hits:
+        return None
+    found = connection.execute(f"{hits} LIMIT {MANY}", values).fetchall()
+    return [number for (number,) in found] if len(found) < MANY else None
+
+
+def _these(manifests: list[int]) -> str:
+    """Return the versions ``v`` of some manifests, as a table."""
+    return f"(SELECT * FROM versions WHERE manifest IN ({', '.join(map(str, manifests))})) v"
+
+
 def _hits(query: Query) -> Sql:
-    """Return the manifests that fit, as a set of numbers; no SQL where all do."""
-    sets: list[Sql] = [_term("value = ?", f"tag:{key}", value) for key, value in query.tags.items()]
+    """Return the statement that selects the manifests that fit; no SQL where all do."""
+    (within, values), (facts, given) = _with_terms(query), _facts(query)
+    if not facts:
+        return within, values
+    of_terms = f" AND m.id IN ({within})" if within else ""
+    # of damaged manifests no kind is known
+    return f"SELECT m.id FROM manifests m WHERE m.kind NOT NULL{of_terms}{facts}", values + given
+
+
+def _with_terms(query: Query) -> Sql:
+    """Return the statement that selects the manifests that have every term; no SQL where none is asked for."""
+    terms = _terms(query)
+    within = " INTERSECT ".join(f"SELECT manifest FROM terms WHERE {one}" for one, _ in terms)
+    return within, tuple(value for _, values in terms for value in values)
+
+
+def _each_term(query: Query) -> Sql:
+    """Return the condition that a manifest ``m`` has every term, for a walk along all versions that may end early."""
+    terms = _terms(query)
+    each = (f" AND EXISTS (SELECT 1 FROM terms WHERE {one} AND manifest = m.id)" for one, _ in terms)
+    return "".join(each), tuple(value for _, values in terms for value in values)
+
+
+def _terms(query: Query) -> list[Sql]:
+    """Return conditions on a row of ``terms`` that belongs to a manifest; each must hold of one of its rows."""
+    equal = "field = ? AND value = ?"
+    found: list[Sql] = [(equal, (f"tag:{key}", value)) for key, value in query.tags.items()]
     if query.channels is not None:
-        sets.append(_term("value = ?", "channels", str(query.channels)))
+        found.append((equal, ("channels", str(query.channels))))
     if query.parent is not None:
-        sets.append(_term("value = ?", "parent", query.parent))
-    if query.digest is not None:
-        sets.append(
-            ("SELECT id AS manifest FROM manifests WHERE error IS NULL AND digest = ?", (query.digest,))
-        )
+        found.append((equal, ("parent", query.parent)))
     if query.anchor is not None:  # 'g' comes after every hexadecimal digit
-        sets.append(_term("value >= ? AND value < ?", "anchor", query.anchor, f"{query.anchor}g"))
+        found.append(("field = ? AND value >= ? AND value < ?", ("anchor", query.anchor, f"{query.anchor}g")))
     if query.label is not None:
-        within = "value IN (SELECT list FROM classes WHERE name = ?)"
-        sets.append(_term(within, "classes", spelled(query.label)))
-    model, values = glob("model", query.model)
-    words = query.words
-    facts = f"{' AND kind = ?' if query.kind else ''}{model}" + " AND instr(words, ?) > 0" * len(words)
-    if facts:
-        given = ((query.kind,) if query.kind else ()) + values + tuple(words)
-        sets.append((f"SELECT id AS manifest FROM manifests WHERE error IS NULL{facts}", given))
-    return " INTERSECT ".join(sql for sql, _ in sets), tuple(value for _, given in sets for value in given)
+        within = "field = ? AND value IN (SELECT list FROM classes WHERE name = ?)"
+        found.append((within, ("classes", spelled(query.label))))
+    return found
 
 
-def _term(condition: str, field: str, *values: str) -> Sql:
-    return f"SELECT DISTINCT manifest FROM terms WHERE field = ? AND {condition}", (field, *values)
+def _facts(query: Query) -> Sql:
+    """Return the conditions on the columns of a manifest ``m``."""
+    sql, values = glob("m.model", query.model)
+    for column, value in (("m.digest", query.digest), ("m.kind", query.kind)):
+        if value is not None:
+            sql, values = f"{sql} AND {column} = ?", (*values, value)
+    return sql + " AND instr(m.words, ?) > 0" * len(query.words), (*values, *query.words)
 
 
 def _found(row: tuple[Any, ...]) -> Found:
