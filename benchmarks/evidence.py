@@ -36,8 +36,8 @@ from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.evaluation.conditions import Conditions, ImageFacts
 from compatkit.evaluation.records import record
+from compatkit.registry.evidence import key_of, to_bytes
 from compatkit.registry.index.tables import FILE
-from compatkit.registry.results import key_of, to_bytes
 from compatkit.registry.store import Store
 
 IMAGES = 10_000

@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 from measured import settings
+from pointed import pointers
 from torch.utils.data import Dataset  # here, so that torch is not imported while reading is watched
 
 from compatkit.contracts.contract import (
@@ -112,7 +113,7 @@ def kinds(store: Store) -> dict[str, Path]:
     """Return one file of each kind."""
     refs, newest = store.root / "refs" / NAME, store.resolve(NAME)
     manifest = store.manifest(newest)
-    pointer = store.evidence.pointers(function_digest(manifest), HEAD)[0]
+    pointer = pointers(store, function_digest(manifest), HEAD)[0]
     return {
         "compatkit.json": store.root / "compatkit.json",
         "manifest": store.objects.path(str(newest.digest)),
@@ -177,8 +178,8 @@ def _read(store: Store, manifest: Manifest, attempt: Callable[..., Any]) -> None
     attempt(lambda: store.load_state(manifest, verify="always"))
     function = attempt(function_digest, manifest)
     for head in (attempt(store.evidence.partners, function) or ()) if function else ():
-        for pointer in attempt(store.evidence.pointers, function, head) or ():
-            attempt(store.evidence.result, pointer)
+        for pointer in attempt(pointers, store, function, head) or ():
+            attempt(store.read_blob, f"sha256:{pointer.name}")
         for result in attempt(store.evidence.kept, [function], [head]) or ():
             attempt(Cells().of, result, NAME, head)
 

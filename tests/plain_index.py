@@ -13,13 +13,13 @@ from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.registry import resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects
+from compatkit.registry.evidence import FUNCTION, from_bytes
 from compatkit.registry.index.facts import ManifestFacts, facts_of
 from compatkit.registry.index.lookup import ListedName
 from compatkit.registry.index.search import Found, Query, searched, spelled
 from compatkit.registry.names import Version
 from compatkit.registry.reach import names
 from compatkit.registry.refs import References
-from compatkit.registry.results import FUNCTION, from_bytes
 
 
 @attrs.frozen

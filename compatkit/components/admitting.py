@@ -21,11 +21,11 @@ from compatkit.evaluation.matrix import LoadedPart
 from compatkit.evaluation.planning import is_normalised
 from compatkit.evaluation.records import Cells
 from compatkit.registry.copy.admission import Deciding
+from compatkit.registry.evidence import StoredResult
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.publish import Decide
 from compatkit.registry.questions import Question
-from compatkit.registry.results import StoredResult
 from compatkit.registry.store import Store
 
 SHOWN = 4

@@ -14,7 +14,7 @@ import attrs
 from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import FormatError
 from compatkit.evaluation.conditions import BOUND, key_of
-from compatkit.registry.results import StoredResult
+from compatkit.registry.evidence import StoredResult
 
 TOLD = 3
 """Damaged results that are named one by one."""

@@ -1,33 +1,136 @@
-"""Measured results: immutable blobs, found by the two functions that were measured and the conditions.
+"""Measured results: immutable documents, found by the two functions that were measured and the conditions.
 
 ``evidence/<extractor>/<head>/<conditions>/<result>``: three digests, and one small file a result that points at
 its blob. Extractor and head stand there by function digest, so that a PATCH keeps its evidence and another
-keyword argument does not; the conditions are everything else that a figure depends on. What is in a document is said
-by ``compatkit.registry.results``.
+keyword argument does not. A document names the two functions and its conditions itself, so that one that lies under
+another key is no result of that key. Beside them the registry knows the envelope only: ``conditions`` are the key,
+``settings`` say how it was measured, ``figures`` what came out.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import attrs
 
-from compatkit.contracts.codec import MAX_BYTES, digest, dumps, is_digest
+from compatkit.contracts.codec import decode, digest, dumps
 from compatkit.contracts.manifest import Edge
-from compatkit.errors import IntegrityError
+from compatkit.errors import FormatError
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.os_errors import environment
-from compatkit.registry.results import FOLDER, FUNCTION, StoredResult, to_bytes
 
-if TYPE_CHECKING:
-    from compatkit.registry.index.lookup import Index
+MAX_BYTES = 2**20
+"""Of one result; a thousand class names take 20,000."""
+FOLDER = "evidence"
+FUNCTION = "value:sha256:"
+"""Prefix of a function digest; folders are named by what follows it."""
+Values = Mapping[str, Any]
+
 
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
+
+
+@attrs.frozen(eq=False)
+class StoredResult:
+    """One result of a pair, as it is kept.
+
+    Attributes:
+        extractor: Function digest, ``value:sha256:...``.
+        head: The same.
+        digest: Of the document, ``sha256:...``.
+        written: When the pointer was made, in ns since 1970: tells newer from older, as far as copies keep it.
+        conditions: The key.
+        settings: How it was measured; equal ones are one object. Do not change it.
+        figures: What came out.
+        error: Why nothing of it is known; ``""`` for a sound one.
+    """
+
+    extractor: str
+    head: str
+    digest: str
+    written: int
+    conditions: Values
+    settings: Values
+    figures: Values
+    error: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class _Document:
+    extractor: str
+    head: str
+    conditions: Values
+    settings: Values
+    figures: Values
+    measured_as: Any
+    kind: Literal["result"]
+    schema: Literal[1] = 1
+
+
+def to_bytes(
+    extractor: str,
+    head: str,
+    conditions: Values,
+    settings: Values,
+    figures: Values,
+    *,
+    measured_as: Values | None = None,
+) -> bytes:
+    """Return the document as canonical JSON.
+
+    Args:
+        extractor: Function digest.
+        head: The same.
+        conditions: JSON values.
+        settings: JSON values.
+        figures: JSON values.
+        measured_as: References under which the parts were known; for people, decides nothing.
+    """
+    return dumps(
+        _Document(
+            extractor=extractor,
+            head=head,
+            conditions=conditions,
+            settings=settings,
+            figures=figures,
+            measured_as=measured_as or {},
+            kind="result",
+        )
+    )
+
+
+def from_bytes(data: bytes, extractor: str, head: str, key: str, what: str) -> tuple[Values, Values, Values]:
+    """Return conditions, settings and figures of a result that lies under a key.
+
+    Args:
+        data: The document.
+        extractor: Function digest that it lies under.
+        head: The same.
+        key: Hexadecimal digest of the conditions that it lies under.
+        what: Which result, for messages.
+
+    Raises:
+        FormatError: It is no result, or one of another key.
+    """
+    try:
+        found: _Document = decode(_Document, data, what=what, max_bytes=MAX_BYTES)
+    except FormatError as error:
+        raise FormatError(f"{error} So it does not say what it depends on; measure again.") from None
+    if (found.extractor, found.head, key_of(found.conditions)) != (extractor, head, key):
+        raise FormatError(
+            f"{what} lies under the key of another pair, or of other conditions, than it was measured with."
+        )
+    return found.conditions, found.settings, found.figures
+
+
+def key_of(conditions: Any) -> str:
+    """Return the hexadecimal digest that conditions are filed under."""
+    return digest(dumps(conditions)).rpartition(":")[2]
 
 
 @attrs.frozen(eq=False)
@@ -37,12 +140,12 @@ class Evidence:
     Attributes:
         root: Of the registry.
         objects: Its blobs.
-        index: Answers for many pairs at once.
+        find: Returns the results of many pairs at once, by function digests of extractors and of heads.
     """
 
     root: Path
     objects: Objects
-    index: Index
+    find: Callable[[Sequence[str], Sequence[str]], list[StoredResult]]
 
     def keep(
         self,
@@ -83,7 +186,7 @@ class Evidence:
             IntegrityError: A folder below ``evidence`` is a symbolic link.
             EnvironmentFailure: The files cannot be read.
         """
-        found = self.index.results(extractors, heads)
+        found = self.find(extractors, heads)
         return sorted(found, key=lambda one: (one.written, one.digest))
 
     def record(self, extractor: str, head: str, conditions: Mapping[str, Any], result: bytes) -> Edge:
@@ -100,7 +203,7 @@ class Evidence:
             EnvironmentFailure: Disk full, no right to write.
         """
         edge = self.objects.put(result)
-        folder = self._folder(extractor, head) / _hexadecimal(digest(dumps(dict(conditions))))
+        folder = self._folder(extractor, head) / key_of(dict(conditions))
         path, line = folder / _hexadecimal(edge.blob), f"{edge.blob}\n".encode()
         with environment("write", folder):
             made = durable.create_once(
@@ -110,28 +213,6 @@ class Evidence:
             if found is not None and found[0] != line:
                 durable.replace_file(path, line, root=self.root)  # its name says what it should hold
         return edge
-
-    def results(self, extractor: str, head: str) -> list[bytes]:
-        """Return all results of a pair, oldest first.
-
-        Raises:
-            IntegrityError: A pointer or its blob is damaged.
-        """
-        return [self.result(pointer) for pointer in self.pointers(extractor, head)]
-
-    def pointers(self, extractor: str, head: str) -> list[Path]:
-        """Return the files that point at the results of a pair, oldest first."""
-        folder = self._folder(extractor, head)
-        with environment("read", folder):
-            return sorted(_files(folder), key=lambda path: (path.stat().st_mtime_ns, path.name))
-
-    def result(self, pointer: Path) -> bytes:
-        """Return the result that a file points at.
-
-        Raises:
-            IntegrityError: The pointer or its blob is damaged.
-        """
-        return self.objects.read(self._pointed(pointer), most=MAX_BYTES)
 
     def partners(self, extractor: str) -> set[str]:
         """Return the function digests of all heads that have results with an extractor.
@@ -149,28 +230,6 @@ class Evidence:
         folder = self.root.joinpath(FOLDER, *map(_hexadecimal, functions))
         durable.check_folders(folder, self.root)
         return folder
-
-    def _pointed(self, path: Path) -> str:
-        read = durable.read(path, self.root, limit=128)
-        text = read[0].decode("ascii", "replace").strip() if read is not None else ""
-        if not is_digest(text) or _hexadecimal(text) != path.name:
-            raise IntegrityError(
-                f"{path} should hold the digest that it is named by, got {text!r:.80}. "
-                "`compatkit verify --repair` moves it to quarantine.",
-                subject=path,
-            )
-        return text
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield the pointers two levels below ``folder``; unknown files are left alone."""
-    if not folder.is_dir():
-        return
-    for conditions in os.scandir(folder):
-        if conditions.is_dir(follow_symlinks=False):
-            for pointer in os.scandir(conditions.path):
-                if len(pointer.name) == 64 and pointer.is_file(follow_symlinks=False):
-                    yield Path(pointer.path)
 
 
 def _hexadecimal(value: str) -> str:

@@ -295,7 +295,7 @@ class Store:
         """Measured results of pairs."""
         from compatkit.registry.evidence import Evidence
 
-        return Evidence(self.root, self.objects, self.index)
+        return Evidence(self.root, self.objects, self.index.results)
 
     @property
     def signatures(self) -> Signatures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pointed
 import pytest
 from small import data_set, quick
 
@@ -83,7 +84,7 @@ def test_a_damaged_result_is_left_out_with_a_warning_that_names_the_pair(
     matrix(measured, seed=11)
     store = registry.store
     functions = [function_digest(registry.store.manifest(name)) for name in ("x/a.extractor", "x/a.head")]
-    pointers = store.evidence.pointers(*functions)
+    pointers = pointed.pointers(store, *functions)
     held = len(pointers)
     blob = store.objects.path(f"sha256:{pointers[-1].name}")
     content = blob.read_bytes()

@@ -14,7 +14,7 @@ from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import FormatError
 from compatkit.evaluation.records import TOLD, Cells, Damaged, record
-from compatkit.registry.results import StoredResult, from_bytes, key_of, to_bytes
+from compatkit.registry.evidence import StoredResult, from_bytes, key_of, to_bytes
 
 LEFT, RIGHT = "value:sha256:" + "1" * 64, "value:sha256:" + "2" * 64
 

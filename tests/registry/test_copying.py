@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pointed import results
 
 from compatkit.contracts.codec import digest, dumps
 from compatkit.contracts.manifest import Manifest, Parent, Payload, function_digest, to_bytes
@@ -133,7 +134,7 @@ def test_parents_come_along_with_their_names_and_results(store: Store, family: S
     assert {str(one) for one in done.made} == {"digits/mnist.extractor@1.0.0", "digits/mnist.head@1.0.0"}
     assert done.results == 1
     pair = [function_digest(store.manifest(name)) for name in ("digits/mnist.extractor", "digits/mnist.head")]
-    assert store.evidence.results(*pair) == family.evidence.results(*pair) == [dumps({"accuracy": 0.9})]
+    assert results(store, *pair) == results(family, *pair) == [dumps({"accuracy": 0.9})]
     sound(store)
 
 

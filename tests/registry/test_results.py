@@ -16,11 +16,11 @@ from plain_index import results as plain
 
 from compatkit.contracts.codec import dumps
 from compatkit.errors import IntegrityError
+from compatkit.registry.evidence import StoredResult, key_of
 from compatkit.registry.index import looks
 from compatkit.registry.index import results as index_results
 from compatkit.registry.index import tables as index_tables
 from compatkit.registry.index.results import ResultTable
-from compatkit.registry.results import StoredResult, key_of
 from compatkit.registry.store import Store
 
 LEFTS = [f"value:sha256:{digit * 64}" for digit in "ab"]

@@ -24,7 +24,7 @@ from compatkit.evaluation.conditions import (
 )
 from compatkit.evaluation.planning import is_normalised, promise
 from compatkit.evaluation.records import Cells, Damaged
-from compatkit.registry.results import StoredResult
+from compatkit.registry.evidence import StoredResult
 from compatkit.registry.store import Store
 
 Pair = tuple[str, str]

@@ -21,6 +21,7 @@ from compatkit.errors import IntegrityError, InvalidName, UsageError
 from compatkit.registry import cache, resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects
+from compatkit.registry.evidence import StoredResult
 from compatkit.registry.index import search
 from compatkit.registry.index.results import ResultTable
 from compatkit.registry.index.search import Found, Query
@@ -29,7 +30,6 @@ from compatkit.registry.index.tables import FAILURES, FILE, Kept, Tables, inode_
 from compatkit.registry.names import Reference
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import References
-from compatkit.registry.results import StoredResult
 
 _ODD = (TypeError, ValueError, LookupError, AttributeError)
 """What comes of content that is damaged and still a database: texts where numbers were, bytes that are no text."""

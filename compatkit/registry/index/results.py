@@ -21,8 +21,8 @@ import attrs
 
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.registry import disk as durable
+from compatkit.registry.evidence import FOLDER, FUNCTION, MAX_BYTES, StoredResult, from_bytes
 from compatkit.registry.index.looks import mark, pulse, read_plain
-from compatkit.registry.results import FOLDER, FUNCTION, MAX_BYTES, StoredResult, from_bytes
 
 FEW = 16
 """Heads of an extractor that are asked for one by one; above, all its rows are read."""

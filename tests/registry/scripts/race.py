@@ -149,7 +149,7 @@ def reader(root: Path, number: int, rounds: int) -> Any:
                 manifest = store.manifest(f"{name}@{version}")
                 store.read_blob(manifest.payload.file.blob)
                 read += 1
-        store.evidence.results(EXTRACTOR, HEAD)
+        store.evidence.kept([EXTRACTOR], [HEAD])
     return {"read": read}
 
 
