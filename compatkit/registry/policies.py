@@ -1,7 +1,6 @@
-"""Compatibility policies as values: what a new version must keep working with, and what decides it.
+"""Compatibility policies as values: what a new version must keep working with, and how that is measured.
 
-A policy is found by its scope: a name, or a glob over whole names. Of several that match a name the most specific
-counts alone, whatever it says.
+A policy has a scope: a name, or a glob over whole names. Of the scopes that match a name only the most specific counts.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Mode = Literal[
 ]
 MODES: tuple[Mode, ...] = get_args(Mode)
 ASKED = ("extractor", "head")
-"""Kinds of components that policies ask something of: those that others are trained with, or on."""
+"""Kinds of components that policies apply to: those that others are trained with, or on."""
 SCHEMA = 1
 LONGEST = 200
 """Characters of a scope: it becomes part of the name of a file, in which ``/``, ``*`` and ``?`` take three each."""
@@ -37,7 +36,7 @@ _SCOPE = re.compile(
 
 
 def check_scope(scope: str) -> str:
-    """Return a scope as it is kept: ``digits/`` becomes ``digits/*``.
+    """Return the stored form of a scope: ``digits/`` becomes ``digits/*``.
 
     Raises:
         InvalidName: Neither a component name nor a glob (``*``, ``?``) that could match one.
@@ -115,11 +114,11 @@ _data_name = _is(
 
 @attrs.frozen
 class Images:
-    """The data set that decides.
+    """The data set that a policy measures on.
 
     Attributes:
-        name: ``"mnist/test"``; for people, and to find it.
-        digest: ``data:sha256:...`` of images, labels and classes; what counts.
+        name: ``"mnist/test"``; for people, and to find the data.
+        digest: ``data:sha256:...`` of images, labels and classes; identifies the data.
     """
 
     name: str = attrs.field(validator=_data_name)
@@ -128,7 +127,7 @@ class Images:
 
 @attrs.frozen(kw_only=True)
 class Policy:
-    """What a new version of any name in the scope has to keep working with, and how that is decided.
+    """What a new version of any name in the scope must keep working with, and how that is measured.
 
     Attributes:
         scope: A component name, or a glob over whole names.
@@ -182,13 +181,13 @@ class Policy:
         return self.mode.endswith("_transitive")
 
     def concerns(self, kind: str) -> bool:
-        """Tell whether the policy asks anything of a component of this kind: extractors and heads only."""
+        """Return whether the policy applies to a kind of component: extractors and heads only."""
         side = self.mode.removesuffix("_transitive")
         extractor, head = ASKED
         return side in {extractor: ("backward", "full"), head: ("forward", "full")}.get(kind, ())
 
     def unconcerned(self, kind: str) -> str:
-        """Return why nothing is asked of a component of this kind, for people."""
+        """Return why the policy does not apply to a kind of component, for messages."""
         if kind not in ASKED:
             article = "an" if kind[0] in "aeiou" else "a"
             return (
@@ -198,7 +197,7 @@ class Policy:
         return f"the mode {self.mode} asks nothing of {kind}s"
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values, as they are kept."""
+        """Return the JSON values that are stored."""
         found = {one.name: getattr(self, one.name) for one in attrs.fields(Policy)}
         if self.data is not None:
             found["data"] = {"name": self.data.name, "digest": self.data.digest}

@@ -26,13 +26,13 @@ _ESCAPES = {"/": "%2f", "*": "%2a", "?": "%3f"}
 
 @attrs.frozen
 class Revision:
-    """One change of the policy of a scope. Who made it is not known: anybody who may write could have.
+    """One change of the policy of a scope. Its author is not known: anybody who may write could have made it.
 
     Attributes:
         number: Counted from 1.
-        policy: What holds since; None where it was cleared.
+        policy: The policy that holds since; None if it was cleared.
         time: UTC, ISO 8601.
-        admitted: A version that came in unmeasured, ``name@version``, where that was the change; else empty.
+        admitted: The version that came in unmeasured, ``name@version``, if that was the change; else empty.
     """
 
     scope: str
@@ -53,7 +53,7 @@ class PolicyLog:
     root: Path
 
     def all(self) -> list[Revision]:
-        """Return what holds, the most specific scope first.
+        """Return the policies that hold, the most specific scope first.
 
         Raises:
             FormatError: A policy is damaged.
@@ -63,10 +63,10 @@ class PolicyLog:
         return [one for one in found if one is not None and one.policy is not None]
 
     def of(self, name: str) -> Revision | None:
-        """Return the policy that binds a name: that of the most specific scope that has one; None without any.
+        """Return the policy that binds a name, that of the most specific matching scope; None if no policy does.
 
         Raises:
-            FormatError: It is damaged; publishing must not go on as if there were none.
+            FormatError: It is damaged; publishing must not go on as if no policy held.
         """
         scopes = self._scopes()
         for scope in by_specificity(one for one in scopes if matches(one, name)):
@@ -103,15 +103,15 @@ class PolicyLog:
 
         Args:
             scope: A name or glob.
-            policy: What shall hold, of the same scope; None clears it, so that a wider scope counts again.
+            policy: The new policy, of the same scope; None clears it, so that a wider scope counts again.
             expected: What must hold now: a revision's number, a policy, None for no policy; ``ANY`` sets it in any
-                case, also over one that is damaged.
+                case, even over a damaged one.
 
         Returns:
-            What holds now; None where there was nothing to clear.
+            The revision that holds now; None if there was nothing to clear.
 
         Raises:
-            PolicyMoved: Something else holds than expected; somebody changed it.
+            PolicyMoved: Something else holds than expected: another process changed it.
             EnvironmentFailure: Disk full, no right to write, ...; nothing changed.
         """
         scope = check_scope(scope)
@@ -136,7 +136,7 @@ class PolicyLog:
         return held if number is None else Revision(scope, number, policy, when)
 
     def admit(self, scope: str, one: Reference) -> Revision:
-        """Write down that a version comes in without the measurement that the policy of a scope asks for.
+        """Record that a version comes in without the measurement that the policy of a scope asks for.
 
         Raises:
             FormatError: The policy is damaged.
@@ -206,19 +206,19 @@ def file_name(scope: str, number: int | str) -> str:
 
 
 def parse_file(name: str) -> tuple[str, int] | None:
-    """Return scope and number of the change that a file is named by; None for a foreign one."""
+    """Return scope and number from a file's name; None for a foreign file."""
     match = _FILE.fullmatch(name)
     scope = _decoded(match[1]) if match is not None else None
     return None if match is None or scope is None else (scope, int(match[2]))
 
 
 def understood(content: bytes, scope: str, number: int) -> Revision:
-    """Return the change that a file holds.
+    """Return the change in a file's content.
 
-    An empty file is damage too: taking it for nothing would let an older policy, or none, bind in silence.
+    An empty file is damage too: ignoring it would silently let an older policy, or none, bind.
 
     Raises:
-        FormatError: It holds none, or one of another scope.
+        FormatError: It is no change, or one of another scope.
     """
     if not content:
         raise FormatError("it is empty: its writing was cut off.")
@@ -235,7 +235,7 @@ def _encoded(scope: str) -> str:
 
 
 def _decoded(text: str) -> str | None:
-    """Return the scope that a file is named by; None for a foreign one."""
+    """Return the scope in a file's name; None for a foreign file."""
     plain = text
     for one, escaped in _ESCAPES.items():
         plain = plain.replace(escaped, one)

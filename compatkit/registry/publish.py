@@ -1,8 +1,8 @@
-"""Publishing: validate everything, store the manifest, choose the number, and link the version last.
+"""Publish a manifest: validate it, store it, choose the version number, and link the version file last.
 
-Whoever publishes looks at what the number rests on (the versions beside it, the policy, the partners that were
-measured) right before the version is linked, and again right after: what somebody else linked in between is decided
-on again, and a version that should not have been linked is withdrawn with the reason. So nothing needs a lock.
+No lock is taken. The number depends on the neighbouring versions, the policy, and the partners that were measured.
+These are read right before the version is linked and again right after. If another process linked a version in between,
+the decision is made again, and a version that should not have been linked is withdrawn with the reason.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ FIRST = Version(1, 0, 0)
 LONGEST = 2000
 """Characters of the reason with which a version is withdrawn here."""
 LOOKS = 10
-"""How often it is looked again where versions go away while they are read."""
+"""How often a publish starts again because a version vanished while it was read."""
 Decide = Callable[[Question], object]
-"""Measures what a question asks for; raises what refuses the version."""
+"""Measures what a question asks for; raises an error to refuse the version."""
 
 
 @attrs.frozen
 class Basis:
-    """What a number rests on.
+    """The state of the registry that a version number was chosen for.
 
     Attributes:
-        below: The version that it is compared with, with its digest; None for a first one.
+        below: The version that it is compared with, and its digest; None for a first version.
         above: Numbers above it in the same major line, in use or not.
         question: What the policy asks of it at this number.
     """
@@ -48,7 +48,7 @@ class Basis:
 
 
 class _Overtaken(Exception):
-    """Somebody linked a version, or changed a policy, that the number rests on."""
+    """Another process linked a version, or changed a policy, since the number was chosen."""
 
 
 @attrs.frozen(eq=False)
@@ -71,12 +71,12 @@ class Publisher:
 
     @property
     def name(self) -> str:
-        """That it is published under."""
+        """The name that the manifest is published under."""
         return self.holding.name
 
     @property
     def manifest(self) -> Manifest:
-        """What is published."""
+        """The manifest that is published."""
         return self.holding.manifest
 
     def publish(self, version: str | None) -> Reference:
@@ -103,7 +103,7 @@ class Publisher:
     def _attempt(
         self, asked: Version | None, digest: str, data: bytes, answered: list[Question]
     ) -> Reference | None:
-        """Look at what is there and link the version; None where something changed meanwhile: look again.
+        """Link the version; None if something changed in the meantime, so that the caller tries again.
 
         Args:
             asked: The number, or None for the least.
@@ -135,7 +135,7 @@ class Publisher:
         return self.asker.ask(self.name, self.manifest, digest, asked, major=self.major)
 
     def least(self, *, measured: bool) -> Version:
-        """Return the number that this would get now.
+        """Return the version number that a publish would choose now.
 
         Args:
             measured: Whether what a policy asks for was measured and passed.
@@ -153,7 +153,7 @@ class Publisher:
         return target
 
     def _already(self, asked: Version | None, digest: str) -> Version | None:
-        """Return the version that is this very manifest, where nothing is left to do.
+        """Return the version that already holds this manifest, so that there is nothing to do; None without one.
 
         Raises:
             VersionExists: The number that was asked for belongs to another manifest.
@@ -200,7 +200,7 @@ class Publisher:
         return True
 
     def _look_back(self, before: Basis, digest: str, passed: bool) -> None:
-        """Decide on what others linked at the very moment of the link; withdraw the version where it does not hold."""
+        """Check the version against what others linked at the same moment; withdraw it if it does not hold."""
         try:
             self._decide_again(before, digest, passed)
         except BaseException as error:
@@ -217,10 +217,10 @@ class Publisher:
             ) from error
 
     def _decide_again(self, before: Basis, digest: str, passed: bool) -> None:
-        """Decide on what was not there before the link.
+        """Check the version against everything that appeared since the basis was read.
 
         Raises:
-            CompatkitError: The version does not hold beside it.
+            CompatkitError: The version breaks a rule or a policy.
         """
         for look in range(1, LOOKS + 1):
             try:
@@ -237,7 +237,7 @@ class Publisher:
                     raise
 
     def _check_step(self, basis: Basis, passed: bool) -> None:
-        """Refuse a number that was asked for and that the change does not allow."""
+        """Raise if the requested number is too small a step for the change, or not the last of its line."""
         if basis.above:
             raise VersionTooSmall(
                 f"{self.name}@{basis.target} would come after {basis.above[-1]} of the same major line; the numbers of "
@@ -252,7 +252,7 @@ class Publisher:
             check_step(self.name, before, basis.target, self._change(before, passed))
 
     def _check_above(self, target: Version, above: Version) -> None:
-        """Refuse to stay below a version that was linked at the same moment and is no sufficient step from this one."""
+        """Raise if a version linked at the same moment is too small a step from this one."""
         if (
             above not in self.references.withdrawn(self.name)
             and self.references.digest(self.name, above) is not None
@@ -274,9 +274,9 @@ class Publisher:
 
 
 def undecided(question: Question) -> str:
-    """Return why a version is refused that nobody measured, and what to do."""
+    """Return the message for a version that a policy wants measured and that was not."""
     return (
         f"{question.name}: the policy {question.policy} asks how the new {question.kind} works with "
-        f"{question.told()}, and nobody measured it. Publish by Registry.publish, "
+        f"{question.partner_names()}, and nobody measured it. Publish by Registry.publish, "
         "which measures first; or ask for the next MAJOR version, which breaks with them for all to see."
     )

@@ -1,4 +1,4 @@
-"""What a policy asks before a version may be published: with which released parts the new one has to work.
+"""Questions of policies: with which released parts a new version must be measured before it may be published.
 
 **Released against.** A head is released against an extractor where its ``trained_with`` parent is that extractor, or
 one with the same function: a PATCH is the same extractor, so a head of 1.0.0 is released against 1.0.1 too. Only
@@ -38,7 +38,7 @@ SHOWN = 8
 
 @attrs.frozen(order=False)
 class Partner:
-    """A released part that a candidate has to work with.
+    """A released part that a candidate must work with.
 
     Attributes:
         reference: Name, version and digest.
@@ -52,16 +52,16 @@ class Partner:
 
 @attrs.frozen
 class Question:
-    """What a policy asks of one candidate, as the registry was when it was asked. Equal questions have equal answers.
+    """What a policy asks of one candidate, given the registry at that moment. Equal questions have equal answers.
 
     Attributes:
-        name: That it is to be published under.
-        kind: Of the candidate.
+        name: Name that the candidate is published under.
+        kind: Kind of the candidate.
         candidate: Its manifest digest.
-        revision: The policy that binds the name; None where there is none.
-        previous: The version that it would follow; None for the first.
-        partners: What it has to work with; empty where nothing is to be measured.
-        reason: Why nothing is to be measured; empty where something is.
+        revision: The policy that binds the name; None if there is none.
+        previous: The version that the candidate would follow; None for the first.
+        partners: Parts that it must work with; empty if nothing needs measuring.
+        reason: Why nothing needs measuring; empty if something does.
     """
 
     name: str
@@ -74,28 +74,28 @@ class Question:
 
     @property
     def policy(self) -> Policy | None:
-        """What binds the name."""
+        """The policy that binds the name, None if there is none."""
         return self.revision.policy if self.revision is not None else None
 
     @property
     def is_open(self) -> bool:
-        """Whether something is to be measured before it may be published."""
+        """Whether something must be measured before the candidate may be published."""
         return bool(self.partners)
 
-    def told(self) -> str:
-        """Return the partners as a message lists them."""
+    def partner_names(self) -> str:
+        """Return the partners for a message: the first few, and how many more there are."""
         shown = [str(one.reference) for one in self.partners]
         more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
         return f"{', '.join(shown[:SHOWN])}{more}"
 
 
 class Vanished(IntegrityError):
-    """A version went away while it was read: without hard links, its publisher has looked back and given it up."""
+    """A version vanished while it was read: without hard links, its publisher removed it again after checking."""
 
 
 @attrs.frozen(eq=False)
 class Asker:
-    """Finds out what is asked of a candidate; reads manifests, never weights.
+    """Answers what policies ask of a candidate; reads manifests, never weights.
 
     Versions that are coming from elsewhere count as if all of them were released: the answer does not depend on the
     order in which they are named, and a head that comes together with an extractor counts for it.
@@ -103,9 +103,9 @@ class Asker:
     Attributes:
         manifest: Returns the manifest of a digest.
         references: Names and versions.
-        index: Returns the index, which is opened only where a policy asks something.
-        policies: What is asked.
-        coming: Versions about to be named, with their digests; none of them withdrawn where it comes from.
+        index: Returns the index, which is opened only if a policy asks for something.
+        policies: The registry's policies.
+        coming: Versions that are about to be named, with their digests; none of them is withdrawn at its source.
     """
 
     manifest: Callable[[str], Manifest]
@@ -133,15 +133,15 @@ class Asker:
         """Return what the policy of a name asks of a candidate.
 
         Args:
-            name: That it is to be published under.
-            manifest: Of the candidate.
-            digest: Of the manifest.
-            version: Number that it is to get; None for the next after the latest version.
-            major: Whether it is to begin the next MAJOR line, whatever number that is.
+            name: Name to publish under.
+            manifest: The candidate.
+            digest: Digest of the manifest.
+            version: Version number to publish as; None for the next after the latest version.
+            major: Whether the candidate begins the next MAJOR line.
 
         Raises:
             FormatError: The policy is damaged.
-            IntegrityError: A manifest that it depends on is missing or damaged.
+            IntegrityError: A manifest that the answer depends on is missing or damaged.
         """
         question = Question(name, manifest.kind, digest, self.policies.of(name))
         policy = question.policy

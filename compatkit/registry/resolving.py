@@ -1,4 +1,4 @@
-"""From what a user writes to one version of one component; or an error that says what there is."""
+"""Resolve references and patterns to versions; errors list the versions, aliases or similar names that exist."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def live(references: References, name: str) -> list[Version]:
 
 
 def is_pattern(text: str) -> bool:
-    """Tell whether ``select`` may give several components for ``text``."""
+    """Return whether ``text`` is a glob, so that ``select`` may return several components."""
     return "*" in text or "?" in text or ("[" in text and "]" in text.partition("[")[2])
 
 
@@ -56,7 +56,7 @@ def resolve(references: References, wanted: Reference) -> Reference:
     latest = references.latest(wanted.name, wanted.range)
     if latest is None:
         raise NotFound(
-            f"{wanted} matches no version: {_what_there_is(references, wanted.name)}", subject=str(wanted)
+            f"{wanted} matches no version: {_existing(references, wanted.name)}", subject=str(wanted)
         )
     return _pinned(references, wanted.name, latest)
 
@@ -64,12 +64,12 @@ def resolve(references: References, wanted: Reference) -> Reference:
 def select(
     references: References, pattern: str, matching: Callable[[str], list[str]] | None = None
 ) -> list[Reference]:
-    """Return what a pattern means, resolved, sorted by name.
+    """Return the references that a pattern matches, resolved and sorted by name.
 
     Args:
         references: Names and versions.
         pattern: A reference whose name may be a glob.
-        matching: Gives the names that a glob matches; None looks at the folders.
+        matching: Returns the names that a glob matches; None lists the folders.
 
     Raises:
         NotFound: Nothing matches.
@@ -103,11 +103,11 @@ def select(
 def _pinned(references: References, name: str, version: Version) -> Reference:
     digest = references.digest(name, version)
     if digest is None:
-        raise NotFound(f"{name} has no version {version}: {_what_there_is(references, name)}", subject=name)
+        raise NotFound(f"{name} has no version {version}: {_existing(references, name)}", subject=name)
     if tombstone := references.tombstone(name, version):
         raise NotFound(
             f"{name}@{version} was withdrawn on {tombstone.time}: {tombstone.reason}. "
-            f"{_what_there_is(references, name)} To read it all the same, pin {name}@{digest}.",
+            f"{_existing(references, name)} To read it all the same, pin {name}@{digest}.",
             subject=f"{name}@{version}",
         )
     return Reference(name, version, digest=digest)
@@ -117,7 +117,7 @@ def _by_digest(references: References, name: str, digest: str) -> Reference:
     for version in reversed(references.versions(name)):
         if references.digest(name, version) == digest:
             return Reference(name, version, digest=digest)
-    raise NotFound(f"no version of {name} is {digest}: {_what_there_is(references, name)}", subject=name)
+    raise NotFound(f"no version of {name} is {digest}: {_existing(references, name)}", subject=name)
 
 
 def _by_alias(references: References, name: str, alias: str) -> Reference:
@@ -131,7 +131,7 @@ def _by_alias(references: References, name: str, alias: str) -> Reference:
     return _pinned(references, name, Version.parse(version))
 
 
-def _what_there_is(references: References, name: str) -> str:
+def _existing(references: References, name: str) -> str:
     versions = live(references, name)
     if not versions:
         return "all its versions were withdrawn."

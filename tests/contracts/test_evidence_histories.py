@@ -32,7 +32,7 @@ from compatkit.contracts.manifest import function_digest
 from compatkit.data.split import Split
 from compatkit.evaluation import matrix
 from compatkit.evaluation.conditions import Conditions, ImageFacts
-from compatkit.registry.index import looks
+from compatkit.registry.index import stamps
 from compatkit.registry.index import tables as index_tables
 
 FIRST = 1_000_000_000
@@ -347,7 +347,7 @@ def world(**patches: Any) -> Iterator[World]:
         patch.setattr(index_tables, "SYNCHRONOUS", "OFF")
         patch.setattr(cells, "METRIC_VERSION", "1")
         for name, value in patches.items():
-            patch.setattr(looks, name, value)
+            patch.setattr(stamps, name, value)
         made = World(Path(folder) / "parts")
         patch.setattr(matrix, "measure", made.measure)
         patch.setattr(filling, "load", lambda store, place: made_part(made, place))

@@ -21,7 +21,7 @@ from compatkit.contracts.manifest import Manifest, Parent, edges, to_bytes
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
 from compatkit.registry import disk as durable
 from compatkit.registry.care import Care
-from compatkit.registry.index import looks
+from compatkit.registry.index import stamps
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.maintenance import leftovers
 from compatkit.registry.maintenance.gc import Collected, Plan, known, plan
@@ -847,7 +847,7 @@ def test_with_an_index_only_the_files_of_versions_are_not_opened(store: Store, p
 def test_an_index_that_missed_a_rewritten_version_deletes_nothing_that_is_in_use(
     store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(looks, "SETTLED_NS", 0)  # as if everything had been there for a while
+    monkeypatch.setattr(stamps, "SETTLED_NS", 0)  # as if everything had been there for a while
     before, after = publish(store, "a", 0), publish(store, "b", 1)
     payload = store.manifest(after).payload.file.blob
     store.names()

@@ -14,9 +14,9 @@ import pytest
 from handmade import Hand, child_of, part, tagged
 
 from compatkit.errors import IntegrityError
-from compatkit.registry.index import looks as files
-from compatkit.registry.index.looks import pulse
+from compatkit.registry.index import stamps as files
 from compatkit.registry.index.lookup import Index
+from compatkit.registry.index.stamps import pulse
 from compatkit.registry.index.sync import Sync
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.repair import plan
@@ -233,7 +233,7 @@ def test_what_just_changed_is_read_again_because_clocks_can_be_coarse(
     def coarse(state: os.stat_result) -> int:
         return hash((state.st_ino, state.st_size, state.st_mtime_ns // 10**10))
 
-    for module in ("looks", "sync"):
+    for module in ("stamps", "sync"):
         monkeypatch.setattr(f"compatkit.registry.index.{module}.stamp", coarse)
     digests = [hand.put(part(kind)) for kind in ("extractor", "head")]
     path, moment = hand.version("a", "1.0.0", digests[0]), 2_000_000_000

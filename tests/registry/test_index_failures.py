@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from handmade import Hand, part, tagged
 
-from compatkit.registry.index import looks
+from compatkit.registry.index import stamps
 from compatkit.registry.index import tables as index_tables
 from compatkit.registry.index.lookup import Index
 
@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "index_use.py"
 @pytest.fixture
 def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hand:
     """A registry of three components whose times can be trusted."""
-    monkeypatch.setattr(looks, "SETTLED_NS", 0)
+    monkeypatch.setattr(stamps, "SETTLED_NS", 0)
     monkeypatch.setattr(index_tables, "PATIENCE", 0.05)
     made = Hand.init(tmp_path / "parts")
     for name in ("a", "b", "c/d"):

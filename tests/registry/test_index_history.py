@@ -17,7 +17,7 @@ from plain_index import Plain
 
 from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import to_bytes
-from compatkit.registry.index import looks
+from compatkit.registry.index import stamps
 from compatkit.registry.index import tables as index_tables
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.index.search import Query
@@ -126,7 +126,7 @@ def registry(**patches: Any) -> Iterator[Hand]:
         patch.setenv("COMPATKIT_CACHE", f"{folder}/cache")
         patch.setattr(index_tables, "SYNCHRONOUS", "OFF")
         for name, value in patches.items():
-            patch.setattr(looks, name, value)
+            patch.setattr(stamps, name, value)
         yield Hand.init(Path(folder) / "parts")
 
 

@@ -17,7 +17,7 @@ import pytest
 from handmade import Hand, part, tagged
 
 from compatkit.contracts.manifest import to_bytes
-from compatkit.registry.index import looks
+from compatkit.registry.index import stamps
 from compatkit.registry.index.lookup import Index
 
 EACH = 5
@@ -175,7 +175,7 @@ def check_answers(large: Large, index: Index, bare: sqlite3.Connection) -> None:
 
 @pytest.mark.case("H")
 def test_two_thousand_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "SETTLED_NS", 0)
+    monkeypatch.setattr(stamps, "SETTLED_NS", 0)
     large = make(tmp_path, 360, 200)
     index, bare = Index.of(large.root, "id"), bare_rebuild(large)
     check_answers(large, index, bare)

@@ -17,8 +17,8 @@ from plain_index import results as plain
 from compatkit.contracts.codec import dumps
 from compatkit.errors import IntegrityError
 from compatkit.registry.evidence import StoredResult, key_of
-from compatkit.registry.index import looks
 from compatkit.registry.index import results as index_results
+from compatkit.registry.index import stamps
 from compatkit.registry.index import tables as index_tables
 from compatkit.registry.index.results import ResultTable
 from compatkit.registry.store import Store
@@ -31,7 +31,7 @@ ticks = itertools.count(1_000_000_000)
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A registry whose times can be trusted at once."""
-    monkeypatch.setattr(looks, "SETTLED_NS", 0)
+    monkeypatch.setattr(stamps, "SETTLED_NS", 0)
     return Store.init(tmp_path / "parts")
 
 

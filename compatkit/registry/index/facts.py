@@ -1,4 +1,4 @@
-"""The facts of manifests that are searched for, and how they are kept as rows."""
+"""Searchable facts of manifests, and their rows in the index."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from compatkit.contracts.manifest import Manifest, from_bytes
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
-from compatkit.registry.index.looks import mark, read_plain
 from compatkit.registry.index.search import searched, spelled
+from compatkit.registry.index.stamps import mark, read_plain
 from compatkit.registry.index.tables import Rows
 from compatkit.registry.reach import How, names
 
@@ -98,12 +98,12 @@ def facts_of(data: bytes, what: str) -> ManifestFacts:
 
 @attrs.frozen(eq=False)
 class Manifests:
-    """Gives every manifest a number, and writes down what it says when it is first asked for.
+    """Gives every manifest an id, and writes its facts into the tables the first time.
 
     Attributes:
-        rows: Where it is written.
-        objects: Where it is read.
-        now: Time in ns, taken before the first look.
+        rows: Rows to write to.
+        objects: Blobs to read from.
+        now: Time in ns, taken before the first read.
     """
 
     rows: Rows
@@ -141,7 +141,7 @@ class Manifests:
         return self._known[digest]
 
     def _number(self, digest: str) -> int | None:
-        """Return the number of a manifest that was read before, now or ever."""
+        """Return the id of a manifest that was read before, None if it was not."""
         number = self._known.get(digest)
         if number is None and not self.rows.fresh:
             known = "SELECT id FROM manifests WHERE digest = ? AND (kind NOT NULL OR error NOT NULL)"
@@ -172,7 +172,7 @@ class Manifests:
         return about.edges
 
     def _document(self, digest: str) -> Mapping[str, How]:
-        """Return what a blob names that is no manifest, such as the record of a run; most name nothing."""
+        """Return what a blob other than a manifest names, such as the record of a run; most name nothing."""
         if digest in self._looked or digest in self._known:
             return {}
         self._looked.add(digest)

@@ -1,7 +1,7 @@
-"""The index: a disposable copy of what the files below ``refs`` and the manifests say, for fast answers.
+"""The index: a disposable SQLite copy of ``refs`` and the manifests, for fast searches and lists.
 
-Files are the truth. The copy lies in the user's cache folder; if it is damaged or gone, it is made anew, and where no
-file can be used it is kept in memory. No state of it is ever an error.
+The files of the registry are the truth. The copy lies in the user's cache folder. If it is damaged or missing it is
+rebuilt; if no file can be used there, it is kept in memory. No state of the copy is ever an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import References
 
 _ODD = (TypeError, ValueError, LookupError, AttributeError)
-"""What comes of content that is damaged and still a database: texts where numbers were, bytes that are no text."""
+"""Errors caused by a database with damaged content, such as text in place of numbers."""
 _MARKS = frozenset("*?[")
 _COUNTS = (
     "SELECT (SELECT count(*) FROM folders WHERE versions > 0), (SELECT count(*) FROM versions WHERE state < 2),"
@@ -63,13 +63,13 @@ _forked: list[object] = []
 
 @attrs.frozen
 class ListedName:
-    """A name with versions that are not withdrawn; the facts are those of the latest.
+    """A name that has versions which are not withdrawn, with facts about the latest of them.
 
     Attributes:
-        version: The latest.
-        versions: All of them, rising.
+        version: The latest version.
+        versions: All versions that are not withdrawn, rising.
         aliases: Version by alias.
-        error: What is damaged; nothing else is known then. ``""`` for a sound one.
+        error: What is damaged; the facts are empty then. ``""`` if all is sound.
     """
 
     name: str
@@ -93,15 +93,15 @@ class ListedName:
 
 @attrs.frozen
 class Status:
-    """What there is to say about the index itself.
+    """State of the index itself.
 
     Attributes:
-        path: Of the file.
+        path: The file.
         kept: ``"file"``, or ``"memory"`` of this process.
         reason: Why it is not kept in the file; ``""`` if it is.
-        bytes: Of the file.
+        bytes: Size of the file.
         changed: When the file was last written (UTC, ISO 8601), None if there is none.
-        read: Folders that this process read when it last found that some had changed.
+        read: Number of folders that this process read when it last found changed ones.
     """
 
     path: Path
@@ -122,7 +122,7 @@ class Status:
 
 @attrs.frozen(eq=False)
 class Opened:
-    """Open tables, with what brings them up to date."""
+    """Open tables, and what brings them up to date."""
 
     tables: Tables
     sync: Sync
@@ -131,13 +131,13 @@ class Opened:
 
 @attrs.define(eq=False)
 class Index:
-    """Finds components without opening their files; safe to share between threads, and to take along into a fork.
+    """Finds components without opening their files. May be shared between threads, and survives a fork.
 
-    A question costs a look at ``<root>/tmp`` where nothing was written since the last one, whoever asked it. What is
-    changed by hand is seen after the next write of a program, or ``rebuild``.
+    If nothing was written since the last question of any process, a question costs one look at ``<root>/tmp``. A change
+    by hand is seen after the next write of a program, or ``rebuild``.
 
     Attributes:
-        path: Of the file, which may not exist.
+        path: The file, which may not exist.
         identity: ``Layout.id``.
         references: Names and versions.
         objects: Manifests.
@@ -198,14 +198,14 @@ class Index:
         return self._ask(lambda opened: search.search(opened.tables.connection, ready))
 
     def count(self, query: Query | None = None, **filters: Any) -> int:
-        """Return how many versions fit, whatever limit and offset."""
+        """Return how many versions fit, ignoring limit and offset."""
         ready = self._ready(query, filters)
         return self._ask(lambda opened: search.count(opened.tables.connection, ready))
 
     def listing(self, pattern: str | None = None) -> list[ListedName]:
-        """Return every name that has versions which are not withdrawn, with its latest; damaged ones say so.
+        """Return every name that has versions which are not withdrawn; damaged ones say so.
 
-        Aliases move, and are read from their files.
+        Aliases are read from their files, not from the index.
         """
         fits, values = search.glob("f.name", pattern)
         sql = f"{_LISTING}{fits} ORDER BY f.name"
@@ -220,15 +220,15 @@ class Index:
         return self._rows(_ROOTS)
 
     def edges(self) -> list[tuple[str, str]]:
-        """Return every known manifest's digest with each digest that must be kept with it."""
+        """Return pairs of a manifest's digest and a digest that must be kept with it."""
         return self._rows(_EDGES)
 
     def referenced(self) -> set[str]:
-        """Return the digests of all that any version keeps: its manifest, and along edges what those keep."""
+        """Return the digests of everything that any version keeps: its manifest, and what follows along edges."""
         return {digest for (digest,) in self._rows(_REFERENCED)}
 
     def results(self, extractors: Sequence[str], heads: Sequence[str]) -> list[StoredResult]:
-        """Return what was measured of every extractor with every head, in no order; damaged results say so.
+        """Return the results of every extractor with every head, in no order; damaged ones say so.
 
         Args:
             extractors: Function digests, ``value:sha256:...``.
@@ -242,13 +242,13 @@ class Index:
             return self._ask(lambda opened: opened.results.find(extractors, heads), fresh=False)
 
     def refresh(self, progress: Progress | None = None) -> int:
-        """Read again what was written since the last question; every question does so.
+        """Read what was written since the last question, as every question does first.
 
         Args:
             progress: Called with done, total and the name that is read.
 
         Returns:
-            How many folders were read.
+            The number of folders that were read.
 
         Raises:
             EnvironmentFailure: The files below ``refs`` cannot be read.
@@ -257,7 +257,7 @@ class Index:
         return self._ask(lambda opened: self._sync(opened, False, progress), fresh=False)
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Forget everything and read all files again, in one transaction: others see the old index until it is done."""
+        """Read all files again, in one transaction: other processes see the old index until it is done."""
         self.close()
         self._ask(lambda opened: self._sync(opened, True, progress), fresh=False)
 
@@ -307,13 +307,13 @@ class Index:
         return self._ask(lambda opened: opened.tables.connection.execute(sql, values).fetchall())
 
     def _enter(self) -> None:
-        """In a process that was forked, leave alone what the parent opened."""
+        """Leave what the parent process opened alone, if this process was forked."""
         if self._process != os.getpid():
             _forked.append(self._opened)
             self._process, self._lock, self._opened = os.getpid(), threading.RLock(), None
 
     def _ask(self, work: Callable[[Opened], Answer], *, fresh: bool = True) -> Answer:
-        """Return an answer from the best tables that work."""
+        """Return an answer from the tables, which are replaced as long as they fail."""
         self._enter()
         with self._lock:
             while True:

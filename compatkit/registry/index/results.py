@@ -1,7 +1,7 @@
-"""Measured results in the tables: a row a result, with its figures, so that 90,000 pairs are one question.
+"""Measured results in the index: one row for each result, so that 90,000 pairs are one query.
 
-A result's file is named by what it says and never rewritten: a row is read once. The folders of an extractor are listed
-again where the pulse of the registry says that something was written since.
+The file of a result is named by its content and never rewritten, so it is read once. The folders of an extractor are
+listed again if the pulse of the registry shows that something was written since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import attrs
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.registry import disk as durable
 from compatkit.registry.evidence import FOLDER, FUNCTION, MAX_BYTES, StoredResult, from_bytes
-from compatkit.registry.index.looks import mark, pulse, read_plain
+from compatkit.registry.index.stamps import mark, pulse, read_plain
 
 FEW = 16
 """Heads of an extractor that are asked for one by one; above, all its rows are read."""
@@ -38,7 +38,7 @@ _INSERT = "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 @attrs.define(eq=False)
 class ResultTable:
-    """The tables of results, brought up to what the files say when they are asked.
+    """The tables of results; each query first brings them up to date with the files.
 
     Attributes:
         connection: To the tables.
@@ -66,7 +66,7 @@ class ResultTable:
             for extractor in dict.fromkeys(one.removeprefix(FUNCTION) for one in extractors):
                 number, known = self._look(extractor, now)
                 if number is not None:
-                    found += self._told(number, extractor, wanted)
+                    found += self._stored(number, extractor, wanted)
                     if known != now:
                         looked.append((now, number))
                 if self._begun and time.monotonic() - self._begun > SPELL:
@@ -86,7 +86,7 @@ class ResultTable:
         return found
 
     def _look(self, extractor: str, now: int | None) -> tuple[int | None, int | None]:
-        """Read what is new or damaged of an extractor's results.
+        """Read the new and the damaged results of an extractor.
 
         Args:
             extractor: Hexadecimal function digest.
@@ -183,7 +183,7 @@ class ResultTable:
             raise FormatError(f"its document sha256:{digest} holds other bytes than its name promises.")
         return data
 
-    def _told(self, number: int, extractor: str, heads: Sequence[str]) -> Iterator[StoredResult]:
+    def _stored(self, number: int, extractor: str, heads: Sequence[str]) -> Iterator[StoredResult]:
         first, wanted = FUNCTION + extractor, set(heads)
         execute, decode, value = self.connection.execute, json.JSONDecoder().raw_decode, self._value
         if len(heads) > FEW:
@@ -197,7 +197,7 @@ class ResultTable:
             yield StoredResult(first, FUNCTION + head, f"sha256:{digest}", written, *texts, error)
 
     def _text(self, text: str) -> str:
-        """Keep a text once, however many results have it; return its key."""
+        """Store a text once, however many results share it; return its key."""
         key = sha256(text.encode()).hexdigest()[:32]
         self.connection.execute("INSERT OR IGNORE INTO texts VALUES (?, ?)", (key, text))
         return key

@@ -1,4 +1,4 @@
-"""Searching: what may be asked, the SQL that it becomes, and what is found."""
+"""Search: queries, their SQL, and the components found."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MOST = 100
 LONGEST = 1000
 """Characters of a filter."""
 ANCHOR = "tensors:sha256:"
-"""Before the hexadecimal digits of every anchor's digest."""
+"""Prefix of every anchor's digest."""
 MANY = 1000
-"""Manifests: where more fit, walking along the names finds the first versions sooner than sorting all that fit."""
+"""Manifests: if more fit, walking along the names finds the first versions sooner than sorting all that fit."""
 STARS = 3
-"""SQLite goes back for every star of a glob; a pattern with more is left to Python."""
+"""SQLite backtracks at every star of a glob; a pattern with more stars is matched by Python."""
 SOUND = "v.manifest NOT NULL AND v.manifest NOT IN (SELECT id FROM manifests WHERE error IS NOT NULL)"
 _COLUMNS = (
     "f.name, v.major, v.minor, v.patch, v.state, m.digest, m.kind, m.builder, m.model, m.split, m.parameters, m.bytes,"
@@ -171,7 +171,7 @@ class Query:
         label: A class, by any of its names; case, spaces and underscores make no difference.
         anchor: First hexadecimal digits of the digest of an anchor.
         parent: Manifest digest of a parent, or a reference to it.
-        digest: Manifest digest, for the names that a component has.
+        digest: Manifest digest, to find the names of a component.
         text: Words that all stand in the title, the description, the model or the tags (``key=value``), case makes no
             difference.
         anywhere: Words each of which stands there, or in the name.
@@ -223,7 +223,7 @@ def search(connection: sqlite3.Connection, query: Query) -> list[Found]:
 
 
 def count(connection: sqlite3.Connection, query: Query) -> int:
-    """Return how many versions fit, whatever limit and offset."""
+    """Return how many versions fit, ignoring limit and offset."""
     of_names, names = _named(query)
     hits, values = _hits(query)
     along = "folders f CROSS JOIN versions v ON v.folder = f.id" if of_names else "versions v"
@@ -233,7 +233,7 @@ def count(connection: sqlite3.Connection, query: Query) -> int:
 
 
 def glob(column: str, pattern: str | None) -> Sql:
-    """Return the condition that a glob matches; the one of SQLite where both mean the same, which is faster."""
+    """Return the condition that a glob matches: SQLite's own, which is faster, if it means the same."""
     if pattern is None:
         return "", ()
     if not pattern.isascii():  # no name is like that; half a surrogate pair would be no text to SQLite
@@ -268,7 +268,7 @@ def _named(query: Query) -> Sql:
 
 
 def _few(connection: sqlite3.Connection, query: Query) -> list[int] | None:
-    """Return manifests beside which none can fit, where these are few; None where they are many, or all."""
+    """Return the only manifests that can fit, if they are few; None if they are many, or not restricted."""
     hits, values = _with_terms(query)
     if not hits:
         hits, values = _hits(query)
@@ -284,7 +284,7 @@ def _these(manifests: list[int]) -> str:
 
 
 def _hits(query: Query) -> Sql:
-    """Return the statement that selects the manifests that fit; no SQL where all do."""
+    """Return the statement that selects the manifests that fit; empty if nothing restricts them."""
     (within, values), (facts, given) = _with_terms(query), _facts(query)
     if not facts:
         return within, values
@@ -294,7 +294,7 @@ def _hits(query: Query) -> Sql:
 
 
 def _with_terms(query: Query) -> Sql:
-    """Return the statement that selects the manifests that have every term; no SQL where none is asked for."""
+    """Return the statement that selects the manifests that have every term; empty if no term is asked for."""
     terms = _terms(query)
     within = " INTERSECT ".join(f"SELECT manifest FROM terms WHERE {one}" for one, _ in terms)
     return within, tuple(value for _, values in terms for value in values)

@@ -1,8 +1,8 @@
-"""From the files to the tables: what changed is read, once, and nothing else; no link is ever followed.
+"""Bring the tables up to date with the files: only what changed is read, and no link is followed.
 
-Every writer makes a draft in ``<root>/tmp`` before what it does, and removes it after. So one number, the pulse of the
-registry, tells whether anything was written since the tables were filled; only then are the times of all folders
-compared. Files are never rewritten: one that was read once is not opened again, unless it was damaged.
+Every writer makes a draft in ``<root>/tmp`` before it writes, and removes it after. So one number, the pulse of the
+registry, shows whether anything was written since the tables were filled; only then are the times of all folders
+compared. Files are never rewritten: a file is opened once, unless it was damaged.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from compatkit.errors import CompatkitError, InvalidName
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.index.facts import Manifests
-from compatkit.registry.index.looks import mark, pulse, read_plain, settled, stamp
-from compatkit.registry.index.tables import FAILURES, Rows, told
+from compatkit.registry.index.stamps import mark, pulse, read_plain, settled, stamp
+from compatkit.registry.index.tables import FAILURES, Rows, about
 from compatkit.registry.names import Version, check_segment
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LINE_LIMIT, References, pointed
 
 Progress = Callable[[int, int, str], None]
-"""Called with done, total and what is being done."""
+"""Called with the count done, the total, and what is being done."""
 Number = tuple[int, int, int]
 LIVE, WITHDRAWN, UNFINISHED = 0, 1, 2
 CUT_OFF = "is empty: a publish was cut off, or is under way on a file system without hard links."
 REPORTED = 50
-"""How often progress is reported, in names."""
+"""Progress is reported once for so many names."""
 DEPTH = 3
 
 
 @attrs.define(eq=False)
 class Sync:
-    """Brings the tables up to what the files say, in one transaction each time.
+    """Brings the tables up to date with the files, in one transaction each time.
 
     Attributes:
         connection: To the tables.
@@ -54,14 +54,14 @@ class Sync:
     _pulse: int | None = attrs.field(init=False, default=None)
 
     def refresh(self, *, everything: bool = False, progress: Progress | None = None) -> int:
-        """Read again what changed.
+        """Read what changed.
 
         Args:
-            everything: Whether to read all files, whatever is known of them.
-            progress: Called with done, total and the name that is read.
+            everything: Whether to read all files, known or not.
+            progress: Called with the count done, the total, and the name that is read.
 
         Returns:
-            How many folders were read again.
+            The number of folders that were read.
 
         Raises:
             sqlite3.Error: The tables cannot be read or written; they are as before.
@@ -70,7 +70,7 @@ class Sync:
         """
         root, now = self.references.root, pulse(self.references.root)
         if self._pulse is None:
-            self._pulse = told(self.connection, "pulse")
+            self._pulse = about(self.connection, "pulse")
         quiet = now is not None and now == self._pulse and not everything
         if not quiet:
             durable.check_folders(root / "refs", root)
@@ -99,10 +99,10 @@ class Sync:
         self.connection.execute("INSERT OR REPLACE INTO about VALUES ('pulse', ?)", (now,))
 
     def _changed(self, quiet: bool) -> list[str]:
-        """Return the folders that changed since they were read, by one look at each.
+        """Return the folders that changed since they were read, by comparing their times.
 
         Args:
-            quiet: Whether only those can have changed that have to be read again each time.
+            quiet: Whether nothing was written, so that only folders which are always read again count.
         """
         if quiet:
             rows = self.connection.execute("SELECT name FROM folders WHERE state IS NULL")
@@ -124,7 +124,7 @@ class Sync:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Let one process write; what it reads from here on is newer than what anybody wrote before."""
+        """Let one process write; what it reads from here on is at least as new as any earlier write."""
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -140,7 +140,7 @@ class Sync:
 
 
 class Line(NamedTuple):
-    """What a version's file says; ``stamp`` is 0 where a later change might not show."""
+    """Content of a version's file; ``stamp`` is 0 if a later change might not show in it."""
 
     manifest: int | None
     stamp: int
@@ -150,12 +150,12 @@ class Line(NamedTuple):
 
 @attrs.frozen(eq=False)
 class Folders:
-    """What one transaction reads of the folders below ``refs``.
+    """Reads the folders below ``refs`` within one transaction.
 
     Attributes:
-        rows: Where it is written.
+        rows: Rows to write to.
         references: Names and versions.
-        manifests: What versions point at.
+        manifests: The manifests that versions point at.
     """
 
     rows: Rows
@@ -168,9 +168,9 @@ class Folders:
         return f"{self.references.root}/refs"
 
     def read(self, names: list[str], progress: Progress | None) -> int:
-        """Read folders, and those in them that nobody read yet; return how many.
+        """Read folders, and those inside them that are new; return how many.
 
-        A folder is read before those in it, so that nothing is read through one that became a link.
+        A folder is read before those inside it, so that nothing is read through one that became a link.
         """
         left, gone, done = sorted(names, reverse=True), set[str](), set[str]()
         while left:
@@ -200,14 +200,14 @@ class Folders:
         return {one for (one,) in rows.fetchall() if one.count("/") == depth}
 
     def _remove(self, name: str) -> None:
-        """Forget a folder and all that was in it."""
+        """Delete a folder and everything inside it from the tables."""
         within = "name = ?1 OR (name > ?1 || '/' AND name < ?1 || '0')"  # '0' comes after '/'
         execute = self.rows.connection.execute
         execute(f"DELETE FROM versions WHERE folder IN (SELECT id FROM folders WHERE {within})", (name,))
         execute(f"DELETE FROM folders WHERE {within}", (name,))
 
     def _folder(self, name: str) -> set[str] | None:
-        """Read a folder; return the names of those in it, None if there is none (any more)."""
+        """Read a folder; return the names of the folders inside it, None if it does not exist any more."""
         state, kinds = _look(self.refs, name, self.manifests.now)
         if not kinds:
             return None
@@ -250,7 +250,7 @@ class Folders:
     def _lines(
         self, name: str, before: Mapping[Number, tuple[Line, bool]], gone: set[Number]
     ) -> Iterator[tuple[Number, Line]]:
-        """Yield the versions of a name; files whose state is the same as before are not opened."""
+        """Yield the versions of a name; files that did not change are not opened."""
         folder = f"{self.refs}/{name}/@versions"
         for number in _numbers(folder):
             path = f"{folder}/{number[0]}.{number[1]}.{number[2]}"
@@ -290,7 +290,7 @@ class Folders:
 
 
 def _look(refs: str, name: str, now: int | None = None) -> tuple[int | None, list[str]]:
-    """Look at the times of a component's folders.
+    """Return the state of a component's folders.
 
     Args:
         refs: Path of ``<root>/refs``.
@@ -298,8 +298,8 @@ def _look(refs: str, name: str, now: int | None = None) -> tuple[int | None, lis
         now: Time in ns, if what is read next is to be kept.
 
     Returns:
-        A number that changes whenever an entry of them does, None where a later change might not show; and which of
-        them are there, ``""`` for the folder itself.
+        A number that changes with every entry that comes or goes, None if a later change might not show; and which of
+        the folders exist, ``""`` for the component's own.
     """
     folder = f"{refs}/{name}" if name else refs
     states: list[int] = []
@@ -327,7 +327,7 @@ def _folders_in(path: str) -> set[str]:
 
 
 def _numbers(folder: str) -> Iterator[Number]:
-    """Yield what is named by a version in ``@versions`` or ``@tombstones``; nothing where that is gone."""
+    """Yield the version numbers that the files of a folder are named by; nothing if the folder is gone."""
     with suppress(FileNotFoundError, NotADirectoryError):
         for name in os.listdir(folder):
             number = _parsed(name)
@@ -337,7 +337,7 @@ def _numbers(folder: str) -> Iterator[Number]:
 
 @lru_cache(maxsize=2**14)  # most names have the same few
 def _parsed(text: str) -> Number | None:
-    """Return the three numbers of a version, None if the text is none."""
+    """Return the three numbers of a version, None if the text is no version."""
     try:
         return attrs.astuple(Version.parse(text))
     except InvalidName:
@@ -352,6 +352,6 @@ def _is_segment(text: str) -> bool:
 
 
 def _above(name: str) -> Iterator[str]:
-    """Yield a folder's name and those of all folders that it is in."""
+    """Yield a folder's name and the names of all folders above it."""
     parts = name.split("/")
     return ("/".join(parts[:length]) for length in range(len(parts), 0, -1))

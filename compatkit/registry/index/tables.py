@@ -64,10 +64,10 @@ _INDEXES = {
 
 
 class Unusable(Exception):
-    """These tables cannot be used; says why.
+    """The tables cannot be used, for the reason given.
 
     Attributes:
-        broken: Whether the file itself is to blame, and a new one helps.
+        broken: Whether the file itself is the cause, so that a new one helps.
     """
 
     def __init__(self, reason: str, *, broken: bool) -> None:
@@ -89,7 +89,7 @@ _BROKEN = (
 
 
 def is_broken(error: Exception) -> bool:
-    """Tell whether an error says that the content is damaged, and not that it cannot be reached now."""
+    """Return whether an error means damaged content, rather than a file that cannot be reached now."""
     if isinstance(error, Unusable):
         return error.broken
     if isinstance(error, _DEFECTS):
@@ -161,25 +161,25 @@ class Tables:
         return cls(connection, "memory", path)
 
     def is_there(self) -> bool:
-        """Tell whether the file, if it is one, still has its name: what is written into another is lost."""
+        """Return whether the file still has its name: what is written into an unlinked file is lost."""
         return self.kept == "memory" or inode_of(self.path) == self.inode
 
     def __attrs_post_init__(self) -> None:
-        """Close the connection when nobody holds this any more, at the latest when the interpreter ends."""
+        """Close the connection when this is garbage-collected, at the latest when the interpreter exits."""
         weakref.finalize(self, _close, self.connection, os.getpid())
 
     def close(self) -> None:
-        """Close the connection; a file that cannot even be closed is left."""
+        """Close the connection; failures are ignored."""
         _close(self.connection, os.getpid())
 
 
 @attrs.frozen(eq=False)
 class Rows:
-    """Rows that wait to be written, and the next free numbers.
+    """Rows to be written in batches, and the next free ids.
 
     Attributes:
         connection: To the tables, inside a transaction.
-        fresh: Whether the tables held nothing, so that nobody needs to look for what they might hold.
+        fresh: Whether the tables were empty, so that known rows need not be looked up.
     """
 
     connection: sqlite3.Connection
@@ -246,7 +246,7 @@ def remove(path: Path, inode: int) -> None:
 
 
 def inode_of(path: Path) -> int:
-    """Return what tells a file from others that had its name, 0 if there is none."""
+    """Return the inode of a file, 0 if there is none."""
     try:
         return os.lstat(path).st_ino
     except OSError:
@@ -254,12 +254,12 @@ def inode_of(path: Path) -> int:
 
 
 def _is_plain(path: Path) -> bool:
-    """Tell whether the file is there.
+    """Return whether the file exists.
 
-    SQLite would write through a link, and wait for ever at a pipe, also where its journal should be.
+    SQLite would write through a link and block at a pipe, in place of its journal too.
 
     Raises:
-        Unusable: Something that is no plain file stands in its place, or in its journal's.
+        Unusable: The file or its journal is something else than a plain file.
     """
     found = False
     for one in (path.with_name(f"{path.name}-journal"), path.with_name(f"{path.name}-wal"), path):
@@ -313,7 +313,7 @@ def _prepare(connection: sqlite3.Connection, identity: str) -> None:
                 connection.execute("ROLLBACK")
             raise
     schema = connection.execute("PRAGMA user_version").fetchone()[0]
-    if schema != SCHEMA or told(connection, "registry") != identity:
+    if schema != SCHEMA or about(connection, "registry") != identity:
         raise Unusable("it is of another version, or of another registry", broken=True)
 
 
@@ -321,7 +321,7 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
 
 
-def told(connection: sqlite3.Connection, key: str) -> Any:
-    """Return what the tables say about themselves; None if nothing."""
+def about(connection: sqlite3.Connection, key: str) -> Any:
+    """Return a value of the table ``about``; None where there is none."""
     found = connection.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()
     return None if found is None else found[0]

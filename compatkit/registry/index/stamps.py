@@ -1,4 +1,4 @@
-"""Looks at the files of a registry that follow no link: whether anything was written, and what a small file says."""
+"""Detect changes of files without reading them, and read small files; no link is followed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0
 
 
 def pulse(root: Path) -> int | None:
-    """Return a number that every write of a program changes; None where a later write might not change it.
+    """Return a number that every write by a program changes; None where the next write might not change it.
 
-    An abandoned draft counts with its state, which the link of a writer that stood still would change.
+    Writers put drafts into ``tmp``, so its times change. The state of an abandoned draft is included: if its writer
+    was only suspended and links it after all, that changes.
     """
     now = time.time_ns()
     try:
@@ -34,25 +35,26 @@ def pulse(root: Path) -> int | None:
 
 
 def stamp(state: os.stat_result) -> int:
-    """Return a number that tells the states of a file or folder apart.
+    """Return a number that differs between two states of a file or folder.
 
-    The hash of a tuple of integers, which is not seeded: the same in every process of one kind of Python; another
-    kind reads everything once more. Inodes and times do not fit into SQLite's integers one by one.
+    It is the hash of a tuple of integers, which is not seeded: equal in every process of one Python build; another
+    build reads everything once more. Inodes and times may exceed SQLite's integers, their hash does not.
     """
     return hash((state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
 
 
 def settled(state: os.stat_result, now: int) -> bool:
-    """Tell whether a file or folder changed long enough before ``now`` for its times to tell; not if later."""
+    """Return whether the last change is old enough that a further one would show in the times; False for the future."""
     return _age(state, now) >= SETTLED_NS
 
 
 def mark(paths: list[str], now: int | None = None) -> int | None:
-    """Return a number that tells the states of damaged files apart; 0 for one that is missing counts too.
+    """Return a number that differs between two states of some files; a missing file is a state too.
 
     Args:
         paths: Of the files.
-        now: Time in ns before they were read: None is returned where a later change might not show.
+        now: Time in ns before they were read. If one changed shortly before, so that a further change might not show,
+            None is returned.
     """
     found: list[int] = []
     for path in paths:
@@ -68,10 +70,10 @@ def mark(paths: list[str], now: int | None = None) -> int | None:
 
 
 def read_plain(path: str, limit: int) -> tuple[os.stat_result, bytes]:
-    """Read the beginning of a regular file in one piece; the state is taken before.
+    """Return the state of a regular file, taken first, and its first ``limit`` bytes.
 
     Raises:
-        OSError: There is none, or something else stands there.
+        OSError: It does not exist, or is a link, folder, pipe or device.
     """
     descriptor = os.open(path, _OPEN)
     try:
