@@ -228,8 +228,8 @@ class Admission:
         if self.deciding is None:
             raise PolicyUndecided(
                 f"{question.name}: the policy {question.policy} asks how this {question.kind} works with "
-                f"{question.partner_names()}, and nobody looked. Let `compatkit.components.admitting.deciding` look, or let it "
-                "in as it is (unmeasured=True, --unmeasured), which the log of the policy tells.",
+                f"{question.partner_names()}, and nobody looked. Let `compatkit.components.admitting.deciding` look, "
+                "or let it in as it is (unmeasured=True, --unmeasured), which the log of the policy tells.",
                 subject=question,
             )
         self._decide = self._decide or self.deciding(self.store)
