@@ -34,8 +34,7 @@ from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import About, Edge, Manifest, Payload, edges, function_digest
 from compatkit.errors import CompatkitError
 from compatkit.evaluation.records import Cells, record
-from compatkit.registry.signing.keys import SigningKey
-from compatkit.registry.signing.sign import sign
+from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.verify import verify as verify_signatures
 from compatkit.registry.store import Store

@@ -23,9 +23,8 @@ from compatkit.errors import (
     Unsigned,
 )
 from compatkit.registry.signing.envelope import LIMIT
-from compatkit.registry.signing.keys import SigningKey
-from compatkit.registry.signing.sign import sign
 from compatkit.registry.signing.signatures import file_name
+from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.signing.trust import Distrust, Trusted
 from compatkit.registry.signing.verify import SKEW
 from compatkit.registry.store import Store

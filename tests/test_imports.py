@@ -25,7 +25,7 @@ import compatkit
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDERS = {"compatkit": "compatkit", "compatkit_plugins": "plugins", "compatkit_studies": "studies"}
 ONLY_IN = {
-    "cryptography": ("compatkit.registry.signing.keys",),
+    "cryptography": ("compatkit.registry.signing.keys", "compatkit.registry.signing.signer"),
     "fsspec": ("compatkit.registry.remotes.files", "compatkit.registry.remotes.address"),
     "huggingface_hub": ("compatkit.registry.remotes.hub",),
     "ray": ("compatkit.experiments.sweeps.cluster",),

@@ -51,7 +51,7 @@ def new(
     """Make a pair of keys."""
     from compatkit.cli.signing import ask, key_folder
     from compatkit.registry.signing import dates
-    from compatkit.registry.signing.keys import PASSPHRASE, SigningKey
+    from compatkit.registry.signing.signer import PASSPHRASE, SigningKey
 
     ends = None if expires is None else dates.until(expires)
     key = SigningKey.new(name, expires=ends)

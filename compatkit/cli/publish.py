@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from compatkit.components.promises import Given
     from compatkit.contracts.manifest import About
     from compatkit.experiments.recipes import Recipe
-    from compatkit.registry.signing.keys import SigningKey
+    from compatkit.registry.signing.signer import SigningKey
     from compatkit.training.fit import Fit
     from compatkit.training.task import Task
 

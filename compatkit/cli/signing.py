@@ -13,7 +13,7 @@ from compatkit.cli.options import given
 
 if TYPE_CHECKING:
     from compatkit.components.workspace import Registry
-    from compatkit.registry.signing.keys import SigningKey
+    from compatkit.registry.signing.signer import SigningKey
 
 
 def key_folder() -> Path:
@@ -31,7 +31,7 @@ def open_key(text: str) -> SigningKey:
         MissingDependency: ``cryptography`` is not installed.
     """
     from compatkit.errors import KeyFileError
-    from compatkit.registry.signing.keys import SigningKey
+    from compatkit.registry.signing.signer import SigningKey
 
     file, kept = Path(text).expanduser(), key_folder() / f"{text}.pem"
     if not file.exists():

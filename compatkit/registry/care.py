@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from compatkit.registry.copy.admission import Deciding
     from compatkit.registry.copy.choice import Accept, Versions
     from compatkit.registry.copy.report import Moved
-    from compatkit.registry.signing.keys import SigningKey
-    from compatkit.registry.signing.sign import Signed
+    from compatkit.registry.signing.signer import Signed, SigningKey
     from compatkit.registry.signing.trust import Trust
     from compatkit.registry.signing.verify import SignatureVerdict
     from compatkit.registry.store import Store
@@ -148,8 +147,7 @@ class Care:
             EnvironmentFailure: Disk full, no right to write.
         """
         from compatkit.registry.signing import dates
-        from compatkit.registry.signing.keys import SigningKey
-        from compatkit.registry.signing.sign import sign
+        from compatkit.registry.signing.signer import SigningKey, sign
 
         used = key if isinstance(key, SigningKey) else SigningKey.load(key)
         ends = None if expires is None else dates.until(expires)

@@ -25,7 +25,7 @@ from compatkit.errors import (
 )
 from compatkit.registry.signing import keys
 from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, Envelope, Statement, pae
-from compatkit.registry.signing.keys import SigningKey
+from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.verify import SKEW, judge, judge_all
 

@@ -16,7 +16,7 @@ from compatkit.registry.copy.choice import Choice
 from compatkit.registry.oci.read import import_layout
 from compatkit.registry.oci.write import export
 from compatkit.registry.remotes.pushpull import clone, pull, push
-from compatkit.registry.signing.keys import SigningKey
+from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]

@@ -22,8 +22,7 @@ from compatkit.registry.names import Version
 from compatkit.registry.remotes import files
 from compatkit.registry.remotes.address import locate
 from compatkit.registry.remotes.pushpull import pull, push
-from compatkit.registry.signing.keys import SigningKey
-from compatkit.registry.signing.sign import sign
+from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
 

@@ -12,8 +12,8 @@ import pytest
 
 from compatkit import errors
 from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, PREDICATE_TYPE, TYPE
-from compatkit.registry.signing.keys import SigningKey
 from compatkit.registry.signing.signatures import MOST
+from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.verify import SKEW
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "signatures.md").read_text(encoding="utf-8")

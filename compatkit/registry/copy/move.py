@@ -173,7 +173,7 @@ class Move:
         wanted = self.transfer.all_of(good)
         if not self.choice.strict:
             new = [one for one in good if self._there(one) is None] if self.target.examines else []
-            examined = {one for one in self.transfer.all_of(new) if self.transfer.members[one].payload}
+            examined = {one for one in self.transfer.all_of(new) if self.transfer.blobs[one].payload}
             examined.update(self.transfer.lacking(wanted))
             wanted = [one for one in wanted if one in examined]
         failed = self.transfer.bring_all(wanted)

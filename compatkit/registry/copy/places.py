@@ -32,7 +32,7 @@ Arrived = Callable[[int], None]
 
 
 @attrs.frozen
-class Member:
+class ComponentBlob:
     """A blob that belongs to a component.
 
     Attributes:
@@ -246,7 +246,7 @@ class Target(Origin):
         """Tell whether a blob that was brought is still there, and make sure that it stays."""
 
     @abstractmethod
-    def bring(self, origin: Origin, one: Member, arrived: Arrived) -> bool:
+    def bring(self, origin: Origin, one: ComponentBlob, arrived: Arrived) -> bool:
         """Make sure that a blob is there and good; True if it was copied.
 
         Raises:

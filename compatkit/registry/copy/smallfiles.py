@@ -20,7 +20,7 @@ from compatkit.errors import (
     SignatureError,
 )
 from compatkit.registry.aliases import Aliases
-from compatkit.registry.copy.places import Member, Note, Origin, Target
+from compatkit.registry.copy.places import ComponentBlob, Note, Origin, Target
 from compatkit.registry.copy.report import Moved, Refusal
 from compatkit.registry.copy.transfer import Transfer
 from compatkit.registry.evidence import FOLDER as EVIDENCE
@@ -144,7 +144,7 @@ def copy_results(
             f"{origin.advice} Or leave the results behind."
         )
         refuse(path, IntegrityError(why, subject=path))
-    transfer.take([Member(one, "blob", f"the result {path}") for path, one in digests.items()])
+    transfer.take([ComponentBlob(one, "blob", f"the result {path}") for path, one in digests.items()])
     needs: dict[str, list[str]] = {}
     for path, digest in digests.items():
         try:

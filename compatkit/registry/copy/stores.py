@@ -16,8 +16,8 @@ from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.places import (
     Arrived,
+    ComponentBlob,
     Incoming,
-    Member,
     Note,
     Origin,
     Target,
@@ -108,7 +108,7 @@ class StoreTarget(StoreOrigin, Target):
         """Tell whether a blob is here, and make sure that it stays."""
         return self.store.objects.hold(digest)
 
-    def bring(self, origin: Origin, one: Member, arrived: Arrived) -> bool:
+    def bring(self, origin: Origin, one: ComponentBlob, arrived: Arrived) -> bool:
         """Copy a blob, verified before it gets its name here, unless a good one is here."""
         objects = self.store.objects
         if (data := self._good(one.digest)) is not None:
@@ -140,7 +140,7 @@ class StoreTarget(StoreOrigin, Target):
             return memoryview(objects.view(digest)) if objects.hold(digest) else None
         return None
 
-    def _write(self, draft: Path, origin: Origin, one: Member, arrived: Arrived) -> None:
+    def _write(self, draft: Path, origin: Origin, one: ComponentBlob, arrived: Arrived) -> None:
         """Write a draft with the bytes of a blob, comparing size and digest as they come."""
         hashed, count = hashlib.sha256(), 0
         with origin.opened(one.digest, one.whose) as incoming:

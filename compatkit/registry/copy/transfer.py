@@ -16,7 +16,7 @@ from compatkit.contracts.codec import MAX_BYTES, loads
 from compatkit.contracts.manifest import from_bytes, function_digest, sized_edges
 from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.places import Member, Origin, Target
+from compatkit.registry.copy.places import ComponentBlob, Origin, Target
 from compatkit.registry.copy.report import Item
 from compatkit.registry.names import Reference
 from compatkit.registry.reach import names
@@ -28,21 +28,23 @@ class Closure:
 
     Attributes:
         origin: Where they are.
-        members: What belongs to the components, by digest.
+        blobs: What belongs to the components, by digest.
     """
 
     origin: Origin
-    members: dict[str, Member] = attrs.field(init=False, factory=dict)
+    blobs: dict[str, ComponentBlob] = attrs.field(init=False, factory=dict)
     _broken: dict[str, CompatkitError] = attrs.field(init=False, factory=dict)
     _asked: set[str] = attrs.field(init=False, factory=set)
 
     def enter(self, references: Iterable[Reference]) -> None:
         """Take in components; see ``take``."""
-        wanted = [Member(str(one.digest), "component", f"{one.name}@{one.version}") for one in references]
+        wanted = [
+            ComponentBlob(str(one.digest), "component", f"{one.name}@{one.version}") for one in references
+        ]
         self._asked |= {one.digest for one in wanted}
         self.take(wanted)
 
-    def take(self, ahead: list[Member]) -> None:
+    def take(self, ahead: list[ComponentBlob]) -> None:
         """Take in blobs and all that they reach, level by level: a remote fetches a level at once.
 
         Documents that cannot be read are remembered, and ``of`` raises.
@@ -61,11 +63,11 @@ class Closure:
         ahead = [digest]
         while ahead:
             one = ahead.pop()
-            if one not in self.members:
+            if one not in self.blobs:
                 raise self._broken[one]
             if one not in seen:
                 seen[one] = None
-                ahead.extend(self.members[one].further)
+                ahead.extend(self.blobs[one].further)
         return self.leaves_first(seen)
 
     def all_of(self, references: Iterable[Reference]) -> list[str]:
@@ -76,26 +78,26 @@ class Closure:
 
     def leaves_first(self, digests: Iterable[str]) -> list[str]:
         """Return digests in their order, manifests last."""
-        return sorted(digests, key=lambda one: self.members[one].how == "component")
+        return sorted(digests, key=lambda one: self.blobs[one].how == "component")
 
     def components(self, digests: Iterable[str]) -> list[str]:
         """Return which digests are those of components."""
-        return [one for one in digests if self.members[one].how == "component"]
+        return [one for one in digests if self.blobs[one].how == "component"]
 
     def functions(self, components: Iterable[str]) -> list[str]:
         """Return the function digests of components, sorted."""
-        return sorted({str(self.members[one].function) for one in components})
+        return sorted({str(self.blobs[one].function) for one in components})
 
     def parents(self) -> list[Reference]:
         """Return the names that the origin has for parents that were not asked for themselves."""
-        lacking = {*self.components(self.members)} - self._asked
+        lacking = {*self.components(self.blobs)} - self._asked
         return [one for digest in sorted(lacking) for one in self.origin.named(digest)]
 
-    def _taken_in(self, one: Member) -> list[Member]:
-        known = self.members.get(one.digest)
+    def _taken_in(self, one: ComponentBlob) -> list[ComponentBlob]:
+        known = self.blobs.get(one.digest)
         if known is not None and (known.how == "component" or one.how != "component"):
             if one.payload is not None and known.payload is None:
-                self.members[one.digest] = attrs.evolve(known, payload=one.payload)
+                self.blobs[one.digest] = attrs.evolve(known, payload=one.payload)
             return []
         try:
             further = self._further(one)
@@ -106,10 +108,10 @@ class Closure:
             return []
         return further
 
-    def _further(self, one: Member) -> list[Member]:
+    def _further(self, one: ComponentBlob) -> list[ComponentBlob]:
         """Keep a blob, and return what it refers to."""
         function = None
-        further: list[Member] = []
+        further: list[ComponentBlob] = []
         if one.how == "component":
             data = self.origin.document(one.digest, one.whose)
             manifest = from_bytes(data, what=f"manifest of {one.whose} in {self.origin.where}")
@@ -119,17 +121,17 @@ class Closure:
                 how = ways.get(edge, "blob")
                 if edge == manifest.payload.file.blob:
                     if not self._is_collected(edge, one.digest):
-                        further.append(Member(edge, "payload", one.whose, size, manifest.payload))
+                        further.append(ComponentBlob(edge, "payload", one.whose, size, manifest.payload))
                 else:
                     parent = f" (parent {edge[:19]})" if how == "component" else ""
-                    further.append(Member(edge, how, f"{one.whose}{parent}", size))
+                    further.append(ComponentBlob(edge, how, f"{one.whose}{parent}", size))
         elif one.how != "payload" and (self.origin.size(one.digest) or MAX_BYTES + 1) <= MAX_BYTES:
             data = self.origin.document(one.digest, one.whose)
             for edge, how in names(data, one.digest, component=False):
                 if how != "named" and self.origin.size(edge) is not None:
-                    further.append(Member(edge, "blob", one.whose))
+                    further.append(ComponentBlob(edge, "blob", one.whose))
         digests = tuple(each.digest for each in further)
-        self.members[one.digest] = attrs.evolve(one, function=function, further=digests)
+        self.blobs[one.digest] = attrs.evolve(one, function=function, further=digests)
         return further
 
     def _is_collected(self, payload: str, digest: str) -> bool:
@@ -166,13 +168,13 @@ class Transfer(Closure):
 
     def lacking(self, digests: Iterable[str]) -> list[str]:
         """Return which blobs the target lacks, or has with another size than expected."""
-        wanted = {one: self.members[one].size for one in digests}
+        wanted = {one: self.blobs[one].size for one in digests}
         there = self.target.sizes(list(wanted))
         return [one for one, size in wanted.items() if there[one] is None or size not in (None, there[one])]
 
     def item(self, digest: str) -> Item:
         """Return what a report says of a blob."""
-        one = self.members[digest]
+        one = self.blobs[digest]
         size = one.size if one.size is not None else self.origin.size(digest)
         return Item(digest, size or 0, one.whose)
 
@@ -184,7 +186,7 @@ class Transfer(Closure):
         """
         if digest in self._here and self.target.holds(digest):
             return False
-        copied = self.target.bring(self.origin, self.members[digest], self._count)
+        copied = self.target.bring(self.origin, self.blobs[digest], self._count)
         self._here.add(digest)
         return copied
 

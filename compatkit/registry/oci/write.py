@@ -137,7 +137,7 @@ def export(
             continue
         _enter(known, one, entry, moved)
     moved.items = [
-        Item(digest, size, closure.members[digest].whose if digest in closure.members else "images")
+        Item(digest, size, closure.blobs[digest].whose if digest in closure.blobs else "images")
         for digest, size in blobs.written.items()
     ]
     blobs.put(b"{}", str(EMPTY["digest"]))
@@ -189,7 +189,7 @@ def _write(one: Reference, closure: Closure, blobs: Blobs) -> dict[str, Any]:
     layers: list[Descriptor] = []
     for part in sorted(held, key=lambda part: (part != digest, part)):
         notes = {TITLE: titles[part]} if part in titles else {}
-        kind = kinds.get(closure.members[part].how, BLOB)
+        kind = kinds.get(closure.blobs[part].how, BLOB)
         layers.append(Descriptor(kind, part, blobs.copy(part), notes))
     signatures = SignatureFiles(closure.origin)
     signatures.read(components)

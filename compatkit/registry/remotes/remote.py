@@ -25,7 +25,16 @@ from compatkit.registry import cache
 from compatkit.registry import disk as durable
 from compatkit.registry import layout as layouts
 from compatkit.registry.blobs import Objects
-from compatkit.registry.copy.places import Arrived, Incoming, Member, Note, Origin, Target, compare, place
+from compatkit.registry.copy.places import (
+    Arrived,
+    ComponentBlob,
+    Incoming,
+    Note,
+    Origin,
+    Target,
+    compare,
+    place,
+)
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.names import VERSION, Reference, check_alias, check_name
 from compatkit.registry.os_errors import environment
@@ -259,7 +268,7 @@ class RemoteTarget(Remote, Target):
         """Tell whether the remote has a blob."""
         return self._sizes.get(digest) is not None
 
-    def bring(self, origin: Origin, one: Member, arrived: Arrived) -> bool:
+    def bring(self, origin: Origin, one: ComponentBlob, arrived: Arrived) -> bool:
         """Upload a blob, unless the remote has one of its size."""
         data = memoryview(self.objects.view(one.digest))
         one.check_size(len(data))

@@ -6,7 +6,8 @@ registry.sign("digits/*", key)
 production = ck.Registry.open("parts", require_signature=public)
 """
 
-from compatkit.registry.signing.keys import KeyWarning, PublicKey, SigningKey
+from compatkit.registry.signing.keys import PublicKey
+from compatkit.registry.signing.signer import KeyWarning, SigningKey
 from compatkit.registry.signing.trust import Distrust, Folder, Trusted, TrustWarning
 from compatkit.registry.signing.verify import Accept, SignatureVerdict, require
 

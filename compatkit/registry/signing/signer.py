@@ -1,0 +1,332 @@
+"""Private keys: made, kept in files of their own that only their owner reads, and used to sign components."""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.errors import KeyExpired, KeyFileError, KeyTypeError, WrongPassphrase
+from compatkit.registry.layout import MARKER
+from compatkit.registry.os_errors import environment
+from compatkit.registry.signing import dates
+from compatkit.registry.signing.envelope import Envelope, Statement
+from compatkit.registry.signing.keys import (
+    PublicKey,
+    check_installed,
+    check_key_name,
+    key_file,
+    kind_of,
+    lines_above,
+    read_small,
+)
+from compatkit.registry.signing.trust import Trusted
+from compatkit.registry.signing.verify import SignedPart, judge, subjects
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from compatkit.registry.store import Store
+
+PASSPHRASE = "COMPATKIT_KEY_PASSPHRASE"
+"""Environment variable that holds the passphrase of a private key, for programs that run unattended."""
+PRIVATE, ENCRYPTED = "PRIVATE KEY", "ENCRYPTED PRIVATE KEY"
+
+
+class KeyWarning(UserWarning):
+    """A private key lies where others may read it."""
+
+
+@attrs.frozen(eq=False)
+class SigningKey:
+    """A private key.
+
+    Attributes:
+        public: Its public half, with name and end.
+    """
+
+    public: PublicKey
+    _private: Ed25519PrivateKey = attrs.field(repr=False)
+
+    @classmethod
+    def new(cls, name: str, *, expires: datetime | None = None) -> SigningKey:
+        """Make a key.
+
+        Args:
+            name: 1 to 64 letters, digits and ``._@+-``.
+            expires: When it ends; None if it does not.
+
+        Raises:
+            KeyFileError: The name is not valid.
+            MissingDependency: ``cryptography`` is not installed.
+        """
+        check_installed()
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return cls._of(Ed25519PrivateKey.generate(), check_key_name(name), expires)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, passphrase: str | Callable[[], str] | None = None
+    ) -> SigningKey:
+        """Read a private key from PKCS #8 in PEM; a ``KeyWarning`` says where others may read the file too.
+
+        Args:
+            path: Of the file.
+            passphrase: Of an encrypted key, or what asks for it; None takes COMPATKIT_KEY_PASSPHRASE.
+
+        Raises:
+            WrongPassphrase: It is encrypted, and the passphrase is missing or another.
+            KeyTypeError: A key of another kind, or a public one.
+            KeyFileError: No key file, or none there.
+            MissingDependency: ``cryptography`` is not installed.
+        """
+        place = Path(path).expanduser()
+        what = f"the key {place}"
+        file = key_file(read_small(place, what), what)
+        if file.label not in (PRIVATE, ENCRYPTED):
+            hint = (
+                "sign with the file of the private key"
+                if "PUBLIC" in file.label
+                else "`compatkit keys new NAME` makes one"
+            )
+            raise KeyTypeError(
+                f"{what}: a {PRIVATE} in PKCS #8 is expected, this is a {file.label}; {hint}.", subject=place
+            )
+        _warn_if_exposed(place)
+        secret = _passphrase(passphrase, what) if file.label == ENCRYPTED else None
+        return cls._of(_private_key(file.pem, secret, what), file.name, file.expires)
+
+    @classmethod
+    def _of(cls, private: Ed25519PrivateKey, name: str, expires: datetime | None) -> SigningKey:
+        identity = f"ed25519:{private.public_key().public_bytes_raw().hex()}"
+        return cls(PublicKey(identity, name, expires), private)
+
+    def save(self, path: str | os.PathLike[str], *, passphrase: str | None = None) -> Path:
+        """Write the private key to ``path``, readable by its owner only, and the public one beside it as ``.pub``.
+
+        Args:
+            path: Of the private key.
+            passphrase: Encrypts it; None leaves it open.
+
+        Returns:
+            The public key's file.
+
+        Raises:
+            KeyFileError: A file is there already, or the place is inside a registry, which others read.
+            WrongPassphrase: It is empty.
+            EnvironmentFailure: They cannot be written; neither is left.
+        """
+        from cryptography.hazmat.primitives.serialization import (
+            BestAvailableEncryption,
+            Encoding,
+            NoEncryption,
+            PrivateFormat,
+        )
+
+        file = Path(path).expanduser().absolute()
+        beside = file.with_suffix(".pub")
+        if (shared := _inside_a_registry(file)) is not None:
+            raise KeyFileError(
+                f"{file} lies in the registry {shared}, which others read and copy; keep a private key elsewhere.",
+                subject=file,
+            )
+        for one in (file, beside):
+            if os.path.lexists(one):
+                raise KeyFileError(
+                    f"{one} is there already and is not overwritten; name another file.", subject=one
+                )
+        if file == beside:
+            raise KeyFileError(f"{file}: .pub is the suffix of public keys; name it .pem.", subject=file)
+        if passphrase == "":
+            raise WrongPassphrase("An empty passphrase protects nothing; give none, or one of some words.")
+        protection = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase.encode())
+        pem = self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
+        above = f"# compatkit private key: keep it to yourself\n{lines_above(self.public)}"
+        _create(file, above.encode() + pem, 0o600)
+        try:
+            _create(beside, self.public.to_bytes(), 0o644)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(file)
+            raise
+        return beside
+
+    def sign(
+        self,
+        digest: str,
+        name: str | None,
+        *,
+        expires: datetime | None = None,
+        now: datetime | None = None,
+    ) -> Envelope:
+        """Sign a manifest.
+
+        Args:
+            digest: Of the manifest.
+            name: ``name@version`` that it is signed as; None vouches for the bytes under any name.
+            expires: When the signature ends, at the latest when the key does.
+            now: When it is signed; None takes this second.
+
+        Raises:
+            KeyExpired: The key is past its end.
+        """
+        moment = dates.now() if now is None else now
+        if self.public.expires is not None and self.public.expires <= moment:
+            raise KeyExpired(
+                f"the key {self.public} ended on {dates.written(self.public.expires)}, and nothing is signed with it "
+                "any more. Make a new one (`compatkit keys new NAME`), and hand its .pub on.",
+                subject=self.public.id,
+            )
+        ends = min((one for one in (expires, self.public.expires) if one is not None), default=None)
+        statement = Statement(digest, name, self.public.id, moment, ends)
+        unsigned = Envelope(statement.to_bytes(), self.public.id, b"")
+        return attrs.evolve(unsigned, signature=self._private.sign(unsigned.signed))
+
+
+@attrs.frozen
+class Signed:
+    """A signature that a component has now.
+
+    Attributes:
+        subject: The component.
+        statement: What was signed.
+        made: False if the same key had signed the same before, for as long at least.
+    """
+
+    subject: SignedPart
+    statement: Statement
+    made: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        ends = self.statement.expires
+        return {
+            "reference": str(self.subject),
+            "digest": self.subject.digest,
+            "signed_as": self.statement.name,
+            "signer": self.statement.signer,
+            "signed": dates.written(self.statement.signed),
+            "expires": None if ends is None else dates.written(ends),
+            "made": self.made,
+        }
+
+
+def sign(
+    store: Store,
+    patterns: str | Iterable[str],
+    key: SigningKey,
+    *,
+    expires: datetime | None = None,
+    named: bool = True,
+    every: bool = False,
+    now: datetime | None = None,
+) -> list[Signed]:
+    """Sign components; see ``Registry.care.sign``."""
+    store.layout.check_writer(store.root)
+    chosen = subjects(store, patterns, every=every)
+    for one in chosen:
+        store.manifest(one.digest)  # nobody vouches for what is not here, or damaged
+    found: list[Signed] = []
+    for one in chosen:
+        envelope = key.sign(one.digest, one.name if named else None, expires=expires, now=now)
+        statement = Statement.from_bytes(envelope.payload)
+        before = _before(store, one, statement, key, now)
+        if before is None:
+            store.signatures.add(one.digest, envelope.to_bytes())
+        found.append(Signed(one, before or statement, before is None))
+    return found
+
+
+def _before(
+    store: Store, one: SignedPart, wanted: Statement, key: SigningKey, now: datetime | None
+) -> Statement | None:
+    """Return a statement that this key signed before, and that says no less."""
+    own = Trusted({key.public.id: key.public})
+    for data in store.signatures.of(one.digest):
+        found = judge(data, one.digest, own, name=wanted.name, now=now)
+        said = found.statement
+        if not found.good or said is None or said.name != wanted.name:
+            continue
+        if said.expires is None or (wanted.expires is not None and said.expires >= wanted.expires):
+            return said
+    return None
+
+
+def _private_key(pem: bytes, passphrase: bytes | None, what: str) -> Ed25519PrivateKey:
+    check_installed()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        found = load_pem_private_key(pem, passphrase)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        if passphrase is not None and "passw" in str(error).lower():
+            raise WrongPassphrase(f"{what}: the passphrase does not open this key.", subject=what) from None
+        raise KeyFileError(f"{what} is no private key that can be read: {error}", subject=what) from None
+    if not isinstance(found, Ed25519PrivateKey):
+        raise KeyTypeError(
+            f"{what} holds a private key of the kind {kind_of(found)}; Ed25519 is expected. `compatkit keys new NAME` "
+            "makes one.",
+            subject=what,
+        )
+    return found
+
+
+def _passphrase(given: str | Callable[[], str] | None, what: str) -> bytes:
+    found = given if isinstance(given, str) else os.environ.get(PASSPHRASE) or (given() if given else "")
+    if not found:
+        raise WrongPassphrase(
+            f"{what} is encrypted: its passphrase is asked for on a terminal, or taken from {PASSPHRASE}.",
+            subject=what,
+        )
+    return found.encode()
+
+
+def _inside_a_registry(path: Path) -> Path | None:
+    """Return the registry in whose folder a path lies; None if it lies in none."""
+    return next((one for one in path.resolve().parents if os.path.lexists(one / MARKER)), None)
+
+
+def _warn_if_exposed(file: Path) -> None:
+    mode = stat.S_IMODE(os.stat(file).st_mode)
+    if os.name != "nt" and mode & 0o077:
+        warnings.warn(
+            f"the private key {file} has the mode {mode:o}, so others may read it: chmod 600 {file}, and if somebody "
+            "did, make a new key and have this one distrusted.",
+            KeyWarning,
+            stacklevel=3,
+        )
+    if (shared := _inside_a_registry(file)) is not None:
+        warnings.warn(
+            f"the private key {file} lies in the registry {shared}, which others read and copy: make a new key "
+            "elsewhere, and have this one distrusted.",
+            KeyWarning,
+            stacklevel=3,
+        )
+
+
+def _create(path: Path, data: bytes, mode: int) -> None:
+    """Create a file that must not exist, with these permissions from the first byte on."""
+    with environment("create", path):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                if os.name != "nt":
+                    os.fchmod(file.fileno(), mode)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(path)
+            raise
