@@ -1,10 +1,10 @@
-"""Hook specifications: everything a plugin can do, when, and what it is given.
+"""Hook specifications: all that a plugin can do, when, and with which arguments.
 
 Two layers that are never mixed. **Registration hooks** are called once, when a run looks a plugin up by
 name. **Training hooks** are methods of the object that a regularizer's factory returns; they are resolved
 once at the start of a fit into plain tuples, so pluggy is never called inside a step.
 
-What training hands to hooks is stated as Protocols, so that this room knows nothing of the classes behind them:
+Objects that training passes to hooks are stated as Protocols, so that this module does not import their classes:
 ``compatkit.Step``, ``compatkit.SetUp``, ``compatkit.TaskState`` and ``compatkit.Pretraining``, which plugins name.
 """
 
@@ -59,7 +59,7 @@ class Phase:
 
 
 def effect(kind: Effect) -> Callable[[Function], Function]:
-    """Declare what a training hook does besides returning its value.
+    """Declare the side effects of a training hook.
 
     ``pure``: tensors in, tensors out, no host synchronisation; may be compiled. A pure view draws random numbers from
     ``step.rng`` alone, so that torch's global generators need not be seeded for it. ``device``: changes device
@@ -144,7 +144,7 @@ class StepLike(Protocol):
     number: int
     piece: int
     batch: Batch
-    features: Tensor | None
+    features: Tensor
     logits: Tensor | None
     reports: bool
     views: Sequence[Tensor]
@@ -205,7 +205,7 @@ class Register:
 
 
 class Registration:
-    """Cold hooks: what a package offers. Each receives ``register`` and returns nothing."""
+    """Registration hooks, by which a package offers plugins. Each receives ``register`` and returns nothing."""
 
     @hookspec
     def compatkit_regularizers(self, register: Register) -> None:
@@ -267,7 +267,7 @@ class Registration:
 
 
 class Training:
-    """Hot hooks: implemented by the objects that a regularizer's factory returns."""
+    """Training hooks, implemented by the objects that a regularizer's factory returns."""
 
     @hookspec
     def compatkit_set_up(self, setup: SetUpLike) -> None:
@@ -310,10 +310,10 @@ class Training:
 
     @hookspec
     def compatkit_further_views(self, images: Tensor) -> Sequence[Tensor]:
-        """Return views of ``images`` that the extractor is to see besides them; ``step.views`` has their features.
+        """Return further views of ``images`` for the extractor; ``step.views`` has their features.
 
-        A view has the shape of the images, and the same pixels in other places. The trainer asks for positions of
-        pixels, whole numbers, once, and gathers the views of each batch with its images.
+        A view has the shape of the images, and the same pixels in other places. The trainer calls it once with the
+        positions of pixels, whole numbers, and gathers the views of each batch together with its images.
 
         Example::
 
@@ -338,7 +338,7 @@ class Training:
 
     @hookspec
     def compatkit_after_backward(self, step: StepLike) -> None:
-        """Run after the gradients of a step are there and before the optimiser moves.
+        """Run after the gradients of a step are complete and before the optimiser updates the weights.
 
         Example::
 
@@ -349,7 +349,7 @@ class Training:
 
     @hookspec
     def compatkit_after_step(self, step: StepLike) -> None:
-        """Run after the optimiser moved; ``step.losses`` has what the step measured, not yet read from the device.
+        """Run after the optimiser updated the weights; ``step.losses`` has the losses of the step, on the device.
 
         Example::
 
@@ -382,7 +382,7 @@ class Training:
 
     @hookspec
     def compatkit_state(self) -> Mapping[str, Any]:
-        """Return tensors and JSON values for the checkpoint (modules that the run owns are kept already).
+        """Return tensors and JSON values for the checkpoint (modules that the run owns are saved already).
 
         Example::
 
@@ -394,7 +394,7 @@ class Training:
 
     @hookspec
     def compatkit_load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``compatkit_state`` gave.
+        """Restore the result of ``compatkit_state``.
 
         Example::
 

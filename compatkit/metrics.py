@@ -1,4 +1,4 @@
-"""Metrics: what they look at, what they give back, how they go through batches, and how to get one by name."""
+"""Metrics: their inputs, their results, their way through batches, and how to make one by name."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Status = Literal["ok", "approximate", "degenerate", "undefined"]
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """What a metric measured, with what is needed to read it.
+    """The result of a metric, with the facts needed to interpret it.
 
     Attributes:
         name: Of the metric.
         value: The figure; None exactly where ``status`` is ``undefined``.
         unit: ``"1"`` for a share or a ratio, ``"nats"``, ``"bits"``, ``"count"``, ...
         direction: Which values are better.
-        estimator: What is computed, in words: ``"plug-in"``, ``"unbiased"``, ...
-        count: Examples that it rests on.
-        paper: Where the metric is from.
+        estimator: Kind of estimate: ``"plug-in"``, ``"unbiased"``, ...
+        count: Examples that it was computed from.
+        paper: Source of the metric.
         equation: Equation or section there.
         status: ``approximate``: not converged or sampled; ``degenerate``: defined, but not to be trusted.
         reason: Why the status is not ``ok``, else empty.
@@ -70,7 +70,7 @@ class Cell:
 
 @attrs.frozen(kw_only=True)
 class Table:
-    """What a metric measured for each combination of layers, classes, ...; see ``Result`` for what is not named here.
+    """The results of a metric for each combination of layers, classes, ...; see ``Result`` for the other attributes.
 
     Attributes:
         axes: Names along each axis, by the axis: ``{"layer": ("conv1", "fc"), "class": ("cat", "dog")}``.
@@ -152,17 +152,17 @@ def _check_value(name: str, value: float | None, status: Status, reason: str) ->
 
 @attrs.frozen(eq=False, kw_only=True)
 class Observation:
-    """One batch on its way through a network: what ``update`` may take, by these names.
+    """One batch on its way through a network: arguments that ``update`` may take, by these names.
 
     Attributes:
-        images: As the network takes them, ``(batch, ...)``.
+        images: Input of the network, ``(batch, ...)``.
         labels: Class indices, ``(batch,)``, int64.
         positions: Of the examples in the data, ``(batch,)``, int64.
-        logits: What the network gave, float32.
-        inputs: What each layer was given, by its name; of several tensors the first. A layer that is called several
-            times in a pass has ``name#1``, ``name#2``, ...
-        outputs: What each layer gave, as it was before an activation in place changed it.
-        other_logits: The same of the other network, on the same images, prepared as it wants them.
+        logits: Output of the network, ``(batch, classes)``, float32.
+        inputs: Input of each layer, by its name; of several tensors the first. A layer that is called several times in
+            a pass has ``name#1``, ``name#2``, ...
+        outputs: Output of each layer, before an in-place activation changed it.
+        other_logits: The same of the other network, on the same images with its own preprocessing.
         other_inputs: The same of the other network.
         other_outputs: The same of the other network.
     """
@@ -180,11 +180,11 @@ class Observation:
 
 @attrs.frozen(eq=False, kw_only=True)
 class Subject:
-    """What is measured, apart from images: what ``update`` and ``finalise`` may take, by these names.
+    """The network under measurement: arguments that ``update`` and ``finalise`` may take, by these names.
 
     Attributes:
         network: In eval mode.
-        layers: The layers asked for, by name.
+        layers: The requested layers, by name.
         classes: Names of the classes, in the order of the labels.
         other: Another network, None where there is none.
         other_layers: Its layers of those names.
@@ -203,12 +203,12 @@ KNOWN = tuple(one.name for one in attrs.fields(Subject))
 
 @runtime_checkable
 class Metric(Protocol):
-    """Goes once through batches; states of parts of the data can be merged.
+    """Passes once through batches; states of parts of the data can be merged.
 
-    A method names as arguments what it looks at, and gets it by that name: see ``Observation`` and ``Subject``. A
-    metric that looks at weights alone has an ``update`` of the state alone, and is given no batch.
+    A method names its inputs as arguments, and receives them by these names: see ``Observation`` and ``Subject``. A
+    metric of weights alone has an ``update`` of the state alone, and receives no batch.
 
-    States live where the batches live, and are not read before ``finalise``, so no batch waits for a device.
+    States live on the device of the batches, and are not read before ``finalise``, so no batch waits for the device.
     """
 
     def init(self) -> Any:
@@ -249,10 +249,10 @@ def advance(metric: Metric, state: Any, observation: Observation, subject: Subje
 
 
 def conclude(metric: Metric, state: Any, subject: Subject) -> tuple[Measured, ...]:
-    """Return what a metric measured.
+    """Return the results of a metric.
 
     Raises:
-        PluginError: It gave something else, or two results of one name.
+        PluginError: It returned something else, or two results of one name.
     """
     names = _taken(metric.finalise, KNOWN)
     found = metric.finalise(state, **{name: getattr(subject, name) for name in names})
@@ -275,7 +275,7 @@ def _taken(method: Callable[..., Any], known: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             raise PluginError(
-                f"{getattr(method, '__qualname__', method)} takes {name!r}, and there is no such thing to look at."
+                f"{getattr(method, '__qualname__', method)} takes {name!r}, which is no known argument."
                 f"{suggestion(name, known)} There are {', '.join(known)}."
             )
     return names
@@ -294,10 +294,10 @@ def make_metric(name: str, **settings: Any) -> Metric:
 
 
 def check_metric(offer: Offer, settings: dict[str, Any]) -> Metric:
-    """Make the metric that is offered, and check that it is one.
+    """Make an offered metric, and check its methods.
 
     Raises:
-        PluginError: What the factory returns lacks a method, or is a class.
+        PluginError: The object lacks a method, or is a class.
     """
     made = offer.make(settings)
     if isinstance(made, type):

@@ -1,4 +1,4 @@
-"""Plugins: find them, list them, ask for them in a run, and call what they do in a step."""
+"""Plugins: find and list them, use them in a run, and call their hooks in a step."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def models_of(offer: Offer) -> tuple[str, ...] | None:
 
 
 def library_of(offer: Offer) -> str:
-    """Return what blueprints record: the distribution, and its version or the factory's own ``version``.
+    """Return the library that blueprints record: the distribution, and its version or the factory's ``version``.
 
     Raises:
         PluginError: ``version`` is no text such as ``"1.2"``.
@@ -48,9 +48,9 @@ def library_of(offer: Offer) -> str:
 
 
 def build_network(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> nn.Module:
-    """Call a builder's factory and check what it gives.
+    """Call a builder's factory and check its result.
 
-    Drawing weights moves torch's random state, as it should; other global state is put back, with a warning.
+    Drawing weights advances torch's random state, as it should; other global state is restored, with a warning.
 
     Raises:
         PluginError: The factory does not take these arguments, fails, or gives no network.
@@ -69,7 +69,7 @@ def build_network(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> nn.Mod
 
 
 def _check_configuration(network: nn.Module, model: str, owner: Owner) -> None:
-    """Refuse a ``pretrained_cfg`` that would only fail where it is used."""
+    """Raise for a ``pretrained_cfg`` that would fail only where it is used."""
     config = getattr(network, "pretrained_cfg", None) or {}
     if not isinstance(config, Mapping):
         raise owner.error(f"pretrained_cfg of {model!r} is {type_of(config)}, not a mapping.")
@@ -101,10 +101,10 @@ _CONFIGURATION: Mapping[str, tuple[str, Any]] = {
 
 
 def check_builder(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:
-    """Build a model several times and refuse what would only show when a component is loaded.
+    """Build a model several times, to find mistakes that would show only when a component is loaded.
 
     Raises:
-        PluginError: What does not hold, and the remedy.
+        PluginError: A requirement does not hold; the message has the remedy.
     """
     if not takes_one(offer.factory):
         raise _wrong(offer, "takes no model name. Write it as factory(model, **kwargs).")

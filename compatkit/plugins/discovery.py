@@ -1,8 +1,8 @@
 """Find plugins among the installed distributions, one at a time, and list what each offers.
 
-A key such as ``regularizers.dcc`` in the entry-point group ``compatkit`` is what a run looks up. A run
-imports only what it names, so a package that happens to be installed never changes a result, and one
-broken plugin never stops another.
+A run looks up keys such as ``regularizers.dcc`` in the entry-point group ``compatkit``. It imports only the plugins
+that it names, so a package that happens to be installed never changes a result, and one broken plugin never stops
+another.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def require(kind: str, name: str) -> str:
 
 
 def find(kind: str, name: str) -> Offer:
-    """Import the one plugin that is asked for, check it, and return what it offers under that name.
+    """Import one plugin, check it, and return its offer of that name.
 
     Args:
         kind: One of KINDS.
@@ -66,7 +66,7 @@ def find(kind: str, name: str) -> Offer:
 
     Raises:
         UnknownName: No installed distribution has it.
-        PluginError: Two have it, it is blocked, its import fails, or it is not written as the hooks ask.
+        PluginError: Two have it, it is blocked, its import fails, or it does not follow the hook specifications.
     """
     name = require(kind, name)
     found = [point for point in points() if point.name == f"{kind}.{name}"]
@@ -84,7 +84,7 @@ def find(kind: str, name: str) -> Offer:
 
 
 def providers() -> dict[str, Callable[..., Any]]:
-    """Return the data sets that plugins bring, for ``data.load``; a plugin is imported when its data set is loaded."""
+    """Return the data sets of plugins, for ``data.load``; a plugin is imported when its data set is loaded."""
 
     def make(name: str, **given: Any) -> Any:
         return find("data_sets", name).make(given)
@@ -93,7 +93,7 @@ def providers() -> dict[str, Callable[..., Any]]:
 
 
 def points() -> list[EntryPoint]:
-    """Return all entry points of the group, each once, by key and distribution, never by installation."""
+    """Return all entry points of the group, each once, sorted by key and distribution, not by installation."""
     found = {(point.name, owner_of(point), point.value): point for point in entry_points(group=PROJECT)}
     return [found[key] for key in sorted(found, key=lambda key: (key[0], str(key[1]), key[2]))]
 
@@ -124,7 +124,7 @@ def clash(twins: Sequence[EntryPoint]) -> PluginError:
 
 
 def blocked(point: EntryPoint) -> str:
-    """Return the variable that blocks a plugin, or nothing. Both name keys, names or distributions."""
+    """Return the environment variable that blocks a plugin, or ""; both variables list keys, names or distributions."""
     owner = owner_of(point)
     mine = {point.name, point.name.partition(".")[2]}
     if owner.distribution:
@@ -147,16 +147,16 @@ class Listed:
     """A line of ``compatkit plugins``.
 
     Attributes:
-        status: ``blocked``: by a variable of the environment; ``incompatible``: written for another
+        status: ``blocked``: by an environment variable; ``incompatible``: written for another
             version of the hooks; ``clash``: two distributions have the same key.
         summary: First line of its docstring.
-        order: Place among the plugins of its kind, from 1, where a run states nothing else.
+        order: Position among the plugins of its kind, from 1, unless a run states another.
         models: For a builder that lists them: the names of its models.
-        hooks: Hooks implemented; for a regularizer whose factory is a class, those of training too.
+        hooks: Hooks implemented; for a regularizer whose factory is a class, training hooks too.
         message: Why it cannot be used, else empty.
         traceback: Python's, of the failure, else empty.
-        notes: What is odd but no failure.
-        seconds: How long the import took.
+        notes: Warnings.
+        seconds: Duration of the import.
     """
 
     kind: str
@@ -181,7 +181,7 @@ class Listed:
 
 
 def listing() -> list[Listed]:
-    """Import every installed plugin, each on its own, and say what it is or why it cannot be used."""
+    """Import every installed plugin, each on its own, and describe it or why it cannot be used."""
     found, counts = points(), Counter[str]()
     lines: list[Listed] = []
     for point in found:
@@ -213,7 +213,7 @@ def _describe(line: Listed, loaded: Loaded) -> Listed:
         hooks += implementations(loaded.offer.factory, Training, loaded.offer.owner)
     models: tuple[str, ...] = ()
     if line.kind == "builders":
-        library_of(loaded.offer)  # refuses what could not be recorded
+        library_of(loaded.offer)  # raises if it could not be recorded in a blueprint
         models = models_of(loaded.offer) or ()
     return attrs.evolve(
         line,

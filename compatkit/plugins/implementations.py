@@ -1,7 +1,7 @@
-"""Read the hooks of a plugin and refuse, with the reason, what pluggy would pass over in silence.
+"""Read the hooks of a plugin, and raise for mistakes that pluggy would ignore silently.
 
-pluggy ignores misspelt hooks and missing markers, never passes an argument that has a default, and
-finds out about a class registered in place of an instance only when it calls it.
+pluggy ignores misspelt hooks and missing markers, never passes an argument that has a default, and detects a class
+registered in place of an instance only when it calls it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Implementation:
     Attributes:
         hook: Name of the specification.
         attribute: Name of the function or method; differs from ``hook`` where ``specname`` is used.
-        arguments: Those that it takes, in its own order; a subset of the specification's.
+        arguments: Its arguments, in its own order; a subset of the specification's.
     """
 
     hook: str
@@ -102,7 +102,7 @@ def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implemen
 
 
 def refuse_class(plugin: object, owner: Owner, *, place: str) -> None:
-    """Refuse a class where an instance is needed; its hooks would lack ``self`` when called.
+    """Raise for a class where an instance is needed; its hooks would lack ``self`` when called.
 
     Raises:
         PluginError: ``plugin`` is a class.
@@ -127,7 +127,7 @@ def _is_method(static: object) -> bool:
 
 
 def _options(member: object, attribute: str, owner: Owner) -> dict[str, Any] | None:
-    """Return the marker's options; None for what is no hook and does not look like one."""
+    """Return the marker's options; None for a member that is no hook and does not look like one."""
     options = getattr(member, PROJECT + "_impl", None) if inspect.isroutine(member) else None
     if isinstance(options, dict):
         return options
@@ -160,7 +160,7 @@ def _options(member: object, attribute: str, owner: Owner) -> dict[str, Any] | N
 
 
 def _projects(member: object) -> list[str]:
-    """Other projects whose hookimpl marker a function carries."""
+    """Return the other projects whose hookimpl marker a function carries."""
     function = getattr(member, "__func__", member)
     marks = getattr(function, "__dict__", {}).items()
     return [

@@ -44,10 +44,10 @@ class Owner:
 
 
 def raised(error: BaseException) -> str:
-    """Return kind and text of what a plugin's code raised, with the last line of the plugin that led to it.
+    """Return type and text of an error, with the last line of the plugin's own code that led to it.
 
-    The plugin's code is the package or module of the first frame that is none of compatkit, torch and Python's own
-    library, which stand before it where a hook is decorated; what it calls in other packages is passed over.
+    The plugin's package is that of the first frame outside of compatkit, torch and Python's own library, whose frames
+    come first where a hook is decorated; frames of other packages that it calls are skipped.
     """
     package = file = ""
     line = 0
@@ -75,15 +75,15 @@ class PluginWarning(UserWarning):
 
 @contextmanager
 def state_kept(*, drawing: bool = False) -> Iterator[list[str]]:
-    """Put back random states and torch's defaults that the body changes.
+    """Restore random states and torch's defaults that the body changes.
 
-    numpy and torch are looked at only where they are imported already.
+    numpy and torch are checked only if they are imported already.
 
     Args:
-        drawing: The body is to draw from torch's random state, which is left as the body leaves it.
+        drawing: The body is meant to draw from torch's random state, which is not restored.
 
     Yields:
-        A list that holds, after the body, what was changed and put back.
+        A list that holds, after the body, the names of the states that were changed and restored.
     """
     changed: list[str] = []
     had_torch = "torch" in sys.modules
@@ -102,7 +102,7 @@ def state_kept(*, drawing: bool = False) -> Iterator[list[str]]:
 
 
 def _state(drawing: bool) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:
-    """Yield what each piece of global state is called, and the functions that read and write it."""
+    """Yield the name of each piece of global state, and the functions that read and write it."""
     yield "Python's random state", random.getstate, random.setstate
     if "numpy" in sys.modules:
         import numpy as np

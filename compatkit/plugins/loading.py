@@ -1,4 +1,4 @@
-"""Import one entry point, check it, and take what its registration hook offers."""
+"""Import one entry point, check it, and collect what its registration hook offers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from compatkit.plugins.settings import RESERVED, Setting, check_settings, settin
 
 WITHOUT = "COMPATKIT_DISABLE_PLUGINS"
 KINDS = tuple(name.removeprefix(PREFIX) for name in arguments_of(Registration))
-"""``regularizers``, ``metrics``, ``builders``, ``data_sets``, ``studies``: a kind has one registration hook."""
+"""``regularizers``, ``metrics``, ``builders``, ``data_sets``, ``studies``: one registration hook for each kind."""
 BUILT_IN_BUILDERS = ("timm", "torchvision")
 """Names of builders that no plugin can take."""
 
@@ -43,13 +43,13 @@ class Incompatible(PluginError):
 
 @attrs.frozen(eq=False)
 class Offer:
-    """What a plugin offers under one name.
+    """A factory that a plugin offers under one name.
 
     Attributes:
         kind: One of KINDS.
-        name: What a run asks for.
+        name: Name by which a run uses it.
         factory: Called with the settings as keyword arguments.
-        source: File that it came from, or None.
+        source: File of the plugin, or None.
     """
 
     kind: str
@@ -117,10 +117,10 @@ def shown(settings: Mapping[str, Any]) -> str:
 
 @attrs.frozen(eq=False)
 class Loaded:
-    """A checked import: what is offered, the hooks, what is odd, and how long it took.
+    """A checked import: the offer, its hooks, warnings, and the duration of the import.
 
     Attributes:
-        summary: First line of what the plugin says of itself, or its factory.
+        summary: First line of the docstring of the plugin, or of its factory.
     """
 
     offer: Offer
@@ -131,10 +131,10 @@ class Loaded:
 
 
 def load(point: EntryPoint) -> Loaded:
-    """Import an entry point and return what it offers under its own key.
+    """Import an entry point and return its offer of that key.
 
     Raises:
-        PluginError: The import fails, or what was imported is not written as the hooks ask.
+        PluginError: The import fails, or the plugin does not follow the hook specifications.
     """
     owner = owner_of(point)
     kind, _, name = point.name.partition(".")
@@ -242,7 +242,7 @@ def _note(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> str:
 
 
 class _Collect(Register):
-    """Takes what one registration hook offers."""
+    """Collects the offers of one registration hook."""
 
     def __init__(self, owner: Owner, hook: str) -> None:
         self.owner, self.hook = owner, hook

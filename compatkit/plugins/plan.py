@@ -1,7 +1,7 @@
 """The plugins of one run: found, made, checked, ordered, and resolved once into plain tuples.
 
-Each run has its own manager and holds only what it names. After ``RunPlugins.create`` pluggy is not called
-again: the trainer walks tuples, and an event that no plugin implements is an empty one.
+Each run has its own manager, with the plugins that it names and no others. After ``RunPlugins.create`` pluggy is not
+called again: the trainer iterates over tuples, and an event that no plugin implements is an empty one.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ EVENTS = (
     "after_epoch",
     "finish",
 )
-"""Moments of a run, in their order; each is a tuple of RunPlugins, and ``compatkit_<event>`` a hook."""
+"""Events of a run, in their order; each is a tuple of RunPlugins, and ``compatkit_<event>`` a hook."""
 HEADER = ("event", "order", "instance", "weight", "steps", "effect", "from")
 
 
 @attrs.frozen(eq=False)
 class Member:
-    """One regularizer of a run: what was asked for, what offered it, and the object."""
+    """One regularizer of a run: how the run uses it, the offer that it came from, and the object."""
 
     use: Use
     offer: Offer
@@ -66,7 +66,7 @@ class Member:
 
 
 class _Hooks:
-    """The hooks of one instance, for pluggy, which tells plugins apart with ``==``.
+    """The hooks of one instance, for pluggy, which compares plugins by ``==``.
 
     Two attrs objects with the same settings are equal, and pluggy would refuse the second.
     """
@@ -138,7 +138,7 @@ class RunPlugins:
         return len(self.members)
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """Return tensors and JSON values by instance, of those that keep a state of their own.
+        """Return tensors and JSON values of each instance that has a state of its own.
 
         Raises:
             PluginError: A state holds something else, or the hook failed.
@@ -152,7 +152,7 @@ class RunPlugins:
         return kept
 
     def load_states(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Give each instance back what ``states`` returned.
+        """Restore in each instance the result of ``states``.
 
         Raises:
             PluginError: States and instances do not belong together, or the hook failed.
@@ -190,7 +190,7 @@ class RunPlugins:
         return lines
 
     def explain(self) -> str:
-        """Return a table: what is called at which moment, in which order, and by whom."""
+        """Return a table of the hooks called at each event, in their order."""
         origins = {one.use.as_: one.offer for one in self.members}
         rows: list[tuple[str, ...]] = []
         for event in EVENTS:
@@ -237,7 +237,7 @@ def _resolve(members: Sequence[Member], event: str) -> tuple[Bound, ...]:
 
 
 def _check_state(value: object, owner: Owner, path: str | None = None) -> None:
-    """Refuse what a checkpoint cannot hold: it takes tensors at the top, and JSON values."""
+    """Raise for a state that no checkpoint can hold: tensors at the top level, and JSON values."""
     hook = "compatkit_state"
     if isinstance(value, Mapping):
         for key, one in cast("Mapping[object, object]", value).items():

@@ -1,4 +1,4 @@
-"""Settings of a plugin: the keyword arguments of its factory, listed, checked and made plain for JSON."""
+"""Settings of a plugin: the keyword arguments of its factory, listed, checked and converted to JSON values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compatkit.plugins.implementations import signature_of
 from compatkit.plugins.isolation import Owner, suggestion
 
 RESERVED = ("name", "weight", "as", "as_", "start", "stop", "before", "after")
-"""Words that a run says about any regularizer; none can be a setting of one."""
+"""Words that a run states for any regularizer; none of them can be a setting."""
 
 
 _PLAIN: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "None": type(None)}
@@ -27,7 +27,7 @@ class Setting:
     """One keyword argument of a factory.
 
     Attributes:
-        required: There is no default.
+        required: Whether it lacks a default.
         default: Plain JSON value (other values as their text); None where required.
         annotation: As written, or empty.
         many: Stands for ``**name``: any further setting is taken.
@@ -52,10 +52,10 @@ def settings_of(factory: Callable[..., Any], owner: Owner, *, filled: int = 0) -
     Args:
         factory: A function or a class.
         owner: The plugin, for messages.
-        filled: How many leading arguments the caller gives by their place: they are no settings.
+        filled: Count of leading arguments that the caller passes by position, which are no settings.
 
     Raises:
-        PluginError: Python cannot tell the factory's arguments.
+        PluginError: Python cannot read the factory's arguments.
     """
     try:
         parameters = list(signature_of(factory).parameters.values())[filled:]
@@ -78,11 +78,11 @@ def settings_of(factory: Callable[..., Any], owner: Owner, *, filled: int = 0) -
 
 
 def takes_one(factory: Callable[..., Any]) -> bool:
-    """Tell whether the first argument can be given by its place."""
+    """Return whether the first argument can be passed by position."""
     try:
         first = next(iter(signature_of(factory).parameters.values()), None)
     except (TypeError, ValueError):
-        return True  # reading the settings says what is wrong
+        return True  # ``settings_of`` raises for it
     return first is not None and first.kind in (
         first.POSITIONAL_ONLY,
         first.POSITIONAL_OR_KEYWORD,
@@ -91,9 +91,9 @@ def takes_one(factory: Callable[..., Any]) -> bool:
 
 
 def check_settings(given: Mapping[str, Any], known: Sequence[Setting], owner: Owner) -> None:
-    """Refuse settings that the factory does not have, the lack of those that it needs, and values of another type.
+    """Raise for settings that the factory lacks, missing ones that it needs, and values of another type.
 
-    Of types, flags and numbers are compared: a text where a flag is expected counts as True, and is seldom meant so.
+    Only flags and numbers are compared with their annotation: Python would take a text for a true flag.
 
     Raises:
         PluginError: With the legal settings and the nearest name.
@@ -116,9 +116,9 @@ def check_settings(given: Mapping[str, Any], known: Sequence[Setting], owner: Ow
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Tell whether a value is of an annotated type: a plain one, a Literal, a union, or a tuple of these.
+    """Return whether a value is of an annotated type: a plain one, a Literal, a union, or a tuple of these.
 
-    A number with a point takes whole ones too; True and False, which are whole numbers for Python, are no numbers.
+    ``float`` accepts whole numbers too; True and False, which are whole numbers for Python, are no numbers here.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
@@ -136,7 +136,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def _fits(value: Any, annotation: str) -> bool:
-    """Tell whether a value is of an annotated plain type; others are left to the factory."""
+    """Return whether a value is of an annotated plain type; other types are left to the factory."""
     kinds = [_PLAIN.get(part) for part in annotation.split(" | ")]
     return None in kinds or any(fits(value, kind) for kind in kinds)
 
@@ -146,7 +146,7 @@ def _words(annotation: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it; anything else, and what is not finite, as its text."""
+    """Return a value as JSON values; other types, and numbers that are not finite, become texts."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

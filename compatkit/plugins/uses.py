@@ -25,7 +25,7 @@ class Use:
 
     Attributes:
         name: What the plugin is registered as: ``"dcc"``, or with its kind ``"regularizers.dcc"``.
-        weight: Factor of its losses, >= 0; at 0 it is left out, as if it had not been named.
+        weight: Factor of its losses, >= 0; at 0 it is left out, as if the run did not name it.
         as_: Name of this instance, in logs, checkpoints, ``before`` and ``after``; the plugin's by default.
         phase: Steps of a task in which it is active.
         before: Instances that come after this one.
@@ -149,7 +149,7 @@ def as_use(said: str | Use | Mapping[str, Any]) -> Use:
 
 
 def refuse_twins(wanted: Sequence[Use]) -> None:
-    """Refuse two instances of one name.
+    """Raise for two instances of one name.
 
     Raises:
         PluginError: With the remedy, ``as_``.
@@ -170,8 +170,8 @@ def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
     """Return the uses by ``before`` and ``after``, then by instance name; never by installation.
 
     Args:
-        active: Those that take part.
-        dropped: Instances of weight 0; to name them in before or after is no error.
+        active: Uses with a weight.
+        dropped: Instances of weight 0, which before and after may name too.
 
     Raises:
         PluginError: before or after names no instance of the run, or the order is a circle.

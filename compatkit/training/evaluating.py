@@ -31,14 +31,14 @@ On = Literal["validation", "test"]
 
 @attrs.frozen(eq=False)
 class Evaluator:
-    """Measures the networks of a run and changes nothing: no mode, no buffer, no random number.
+    """Measures the networks of a run without changing modes, buffers or random numbers.
 
     Attributes:
-        on: What the images are.
+        on: Which images.
         every: Steps between evaluations.
         batch_size: Images of a forward pass.
         examples: By task, on the host; a batch at a time goes to the device.
-        world: Whose processes share the batches out.
+        world: The processes that share the batches.
     """
 
     on: On
@@ -125,7 +125,7 @@ class Evaluator:
 
 
 def _logits(state: TaskState, pixels: Tensor, averages: Averages | None) -> Tensor:
-    """Return ``(batch, classes)``; averages are put into the place of the weights, which stay where they are."""
+    """Return ``(batch, classes)``, computed with averages in the place of the weights, which do not change."""
     if averages is None:
         return state.head(state.extractor(pixels))
 
@@ -139,15 +139,15 @@ def _logits(state: TaskState, pixels: Tensor, averages: Averages | None) -> Tens
 @named
 @attrs.frozen(kw_only=True)
 class EarlyStopping:
-    """Ends a run when the figure on held-out training images has not got better for a while.
+    """Ends a run when the figure on held-out training images stops improving.
 
     With several tasks the figure is the mean over them: they share modules and steps, so that none can stop alone.
 
     Attributes:
         patience: Evaluations in a row without a better figure after which the run ends.
-        least: What a figure must be better by to count as better.
+        least: Improvement from which on a figure counts as better.
         on: ``"loss"`` (lower is better) or ``"accuracy"`` (higher is better).
-        restore: Whether to give back the weights of the best evaluation; else those of the last step.
+        restore: Whether to restore the weights of the best evaluation; else those of the last step stay.
 
     Raises:
         UsageError: One of them cannot be used.
@@ -161,12 +161,12 @@ class EarlyStopping:
 
 @attrs.define(eq=False)
 class Stopper:
-    """What early stopping knows of a run; kept in checkpoints.
+    """The state of early stopping; kept in checkpoints.
 
     Attributes:
         best: Best figure so far; ``step`` is where it was measured.
         waited: Evaluations since.
-        weights: Modules and averages at ``step``, where they are to be given back.
+        weights: Modules and averages at ``step``, where they are to be restored.
     """
 
     rule: EarlyStopping
@@ -181,7 +181,7 @@ class Stopper:
         return self.waited >= self.rule.patience
 
     def see(self, step: int, rows: Sequence[Mapping[str, Any]], weights: Mapping[str, Tensor]) -> None:
-        """Take in an evaluation: of the averages where there are any, for they are what a run is then about.
+        """Add an evaluation: of the averages where there are any, since those are then published.
 
         Args:
             step: Steps that are done.
@@ -200,21 +200,21 @@ class Stopper:
 
     @torch.no_grad()
     def restore(self, weights: Mapping[str, Tensor]) -> None:
-        """Give the values of the best evaluation back to the tensors of modules and averages."""
+        """Restore the tensors of modules and averages to the best evaluation."""
         for name, value in weights.items() if self.weights else ():
             value.copy_(self.weights[name])
 
     def values(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps besides ``weights``."""
+        """Return the JSON values that a checkpoint keeps besides ``weights``."""
         return {"best": self.best, "step": self.step, "waited": self.waited}
 
     def take(
         self, values: Mapping[str, Any], best: Mapping[str, Tensor], weights: Mapping[str, Tensor]
     ) -> None:
-        """Take back what ``values`` gave, and the best weights, laid out as those of the run."""
+        """Restore the result of ``values`` and the best weights, with the memory layout of those of the run."""
         self.best, self.step, self.waited = values["best"], values["step"], values["waited"]
         self.weights = {name: torch.empty_like(weights[name]).copy_(value) for name, value in best.items()}
 
     def outcome(self, steps: int) -> dict[str, Any]:
-        """Return for the run's manifest where it ended, and of which step the weights are."""
+        """Return, for the run's manifest, after how many steps it ended and the step that its weights are of."""
         return {"steps": steps, "weights_of_step": self.step if self.weights else steps}

@@ -12,7 +12,7 @@ import torch
 from compatkit.training.step import Step, StepResult
 
 WARM_UP = 3
-"""Steps on a stream of their own before the capture, as torch asks for."""
+"""Steps on a side stream before the capture, as torch requires."""
 Mode = Literal["eager", "compile", "graph", "compile+graph"]
 Asked = Literal["auto", "eager", "compile", "graph", "compile+graph"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -20,12 +20,12 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 @attrs.frozen
 class Execution:
-    """How the steps of a run are executed, and why so.
+    """How the steps of a run are executed, and why.
 
     Attributes:
         mode: ``"eager"``; ``"compile"``: the loss is one graph of torch.compile; ``"graph"``: forward and backward pass
             and the optimisers are replayed as one CUDA graph; or both.
-        reason: Why this one, and what prevents a faster one.
+        reason: Why this mode, and what prevents a faster one.
     """
 
     mode: Mode
@@ -48,7 +48,7 @@ EAGER = Execution("eager", "asked for")
 class Captured:
     """The step of one task, captured once and replayed.
 
-    Batches are copied into memory that stays, losses and answers out of it; gradients live in the graph's own pool. The
+    Batches are copied into static memory, losses and predictions out of it; gradients live in the graph's own pool. The
     learning rate is a tensor on the device that is filled before a replay.
     """
 
@@ -72,7 +72,7 @@ class Captured:
             self.result = train_step(self.steps)
 
     def replay(self, steps: Sequence[Step]) -> StepResult:
-        """Take a step on the batches of ``steps``; return what it measured, in memory of its own."""
+        """Take a step on the batches of ``steps``; return its result, in memory of its own."""
         for mine, one in zip(self.steps, steps, strict=True):
             mine.batch.take(one.batch)
         self.graph.replay()

@@ -1,4 +1,4 @@
-"""What a run leaves behind: trained parts, auxiliary heads, losses, and the run's manifest."""
+"""The result of a run: trained parts, auxiliary heads, losses, and the run's manifest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compatkit.training.state import AuxiliaryHead, TaskState
 
 
 class History(list[dict[str, Any]]):
-    """Rows ``{"task", "step", "losses": {name: mean}}``, oldest first: a list that takes names too.
+    """Rows ``{"task", "step", "losses": {name: mean}}``, oldest first: a list that can be indexed by names too.
 
     ``history["mnist/accuracy"]`` has the accuracy on the training batches, ``history["mnist/dcc/loss"]`` the loss of a
     regularizer: ``<task>/<name in the rows>``. The task's own loss, ``task`` in the rows, is ``history["mnist/loss"]``
@@ -53,7 +53,7 @@ class History(list[dict[str, Any]]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that there are values of."""
+        """All names that have values."""
         return tuple(dict.fromkeys(f"{row['task']}/{name}" for row in self for name in row["losses"]))
 
     def _of(self, wanted: str) -> list[tuple[int, float]]:
@@ -82,7 +82,7 @@ class Fit(Shown):
         run: The run's manifest: plan, plugins, data digests, environment; the same for the same run.
         history: Losses: rows ``{"task", "step", "losses": {name: mean}}``, and ``history["mnist/loss"]`` as an array.
         plan: Digest of the plan.
-        evaluations: What was measured while it trained: ``{"task", "step", "on", "weights", "loss", "accuracy"}``.
+        evaluations: Figures measured during training: ``{"task", "step", "on", "weights", "loss", "accuracy"}``.
         averages: Exponential moving averages by owner (``<task>.extractor``, ``shared.<head>``), as state dicts; None
             where none were kept.
     """
@@ -123,9 +123,9 @@ class Fit(Shown):
         return "\n".join(lines)
 
     def averaged(self) -> Fit:
-        """Return the fit whose parts hold the moving averages, to be published like any other; this one stays.
+        """Return a fit whose parts hold the moving averages, to be published like any other; this one does not change.
 
-        Heads that were frozen are the same. The run's manifest says ``"weights": "averages"``.
+        Frozen heads are the same objects. The run's manifest says ``"weights": "averages"``.
 
         Raises:
             UsageError: The run kept no averages.
@@ -180,9 +180,9 @@ class Fit(Shown):
 
 
 def anchor(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, AuxiliaryHead]) -> None:
-    """Write to every task what it was trained against: shared initial weights and auxiliary heads.
+    """Set the anchors of every task: shared initial weights and auxiliary heads that it was trained against.
 
-    Behind a frozen extractor a head learns features that the extractor's own shared heads know, and keeps their names.
+    A head behind a frozen extractor also gets the anchors of the extractor's own auxiliary heads.
     """
     for head in auxiliary.values():
         if not head.frozen:

@@ -180,7 +180,7 @@ class Loop:
         """Take a step without the hooks that follow it; return its last micro-batch, and the result."""
         if number not in task_loop.span:
             task_loop.resolve(number, compiles=self.execution.compiles)
-        steps = self.prepare(task_loop, number)
+        steps = self.micro_batches(task_loop, number)
         for step in steps:
             step.reports = reports and self.execution.mode == "eager"
         self.set_lr(number, self.optimisers.values())
@@ -190,7 +190,7 @@ class Loop:
             task_loop.captured = Captured(partial(self.train_step, task_loop), self.untouched, steps)
         return steps[-1], task_loop.captured.replay(steps)
 
-    def prepare(self, task_loop: TaskLoop, number: int) -> list[Step]:
+    def micro_batches(self, task_loop: TaskLoop, number: int) -> list[Step]:
         """Return the micro-batches of a step, with the views of the task's plugins applied."""
         self.mark("rest")
         whole = self.begin(task_loop, number)

@@ -1,4 +1,4 @@
-"""Losses by name on the way into the history, read from the device only now and then."""
+"""The history of losses: results of steps are collected on the device and read once a row."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class LossHistory:
     _waiting: dict[str, list[StepResult]] = attrs.field(factory=dict)
 
     def add(self, task: str, result: StepResult) -> None:
-        """Keep what one step measured."""
+        """Add the result of one step."""
         self._waiting.setdefault(task, []).append(result)
 
     def check(self, step: int) -> None:
-        """Look at what was collected up to ``step``, and go on collecting.
+        """Check the results collected up to ``step``, and go on collecting.
 
         Raises:
             TrainingError: A loss is not finite; the first one is named with its task and step.
@@ -41,7 +41,7 @@ class LossHistory:
         self._means(step)
 
     def close(self, step: int) -> list[dict[str, Any]]:
-        """Write one row a task for what was collected up to ``step``, and return these rows.
+        """Write one row a task from the results collected up to ``step``, and return these rows.
 
         Raises:
             TrainingError: A loss is not finite; the first one is named with its task and step.
@@ -62,7 +62,7 @@ class LossHistory:
         return means
 
     def _first(self, step: int) -> TrainingError:
-        """Return the error for the first loss that is not finite; only now each step's is read."""
+        """Return the error for the first loss that is not finite; reads the losses of each step."""
         faults = [
             (number, task, name, float(value))
             for task, waiting in self._waiting.items()
@@ -71,7 +71,7 @@ class LossHistory:
             if not math.isfinite(float(value))
         ]
         if not faults:
-            self.world.gather(None)  # never answered: the process that has it raises the error
+            self.world.gather(None)  # never returns: the process that has the loss raises the error
         number, task, name, value = min(faults, key=lambda fault: fault[0])
         what = "The gradient norm" if name == "gradient_norm" else f"The loss {name!r}"
         plugin, named, _ = name.partition("/")
@@ -83,7 +83,7 @@ class LossHistory:
         )
 
     def _over_processes(self, means: Mapping[str, float], waiting: Sequence[StepResult]) -> dict[str, float]:
-        """Return the means over all processes; who has no such loss in a step where another has, has 0 of it."""
+        """Return the means over all processes; a process without a loss that another has counts as 0."""
         places = {name: [at for at, one in enumerate(waiting) if name in one.names] for name in means}
         everyone = self.world.gather({name: (means[name], places[name]) for name in means})
         whole: dict[str, float] = {}
@@ -94,7 +94,7 @@ class LossHistory:
         return whole
 
     def waiting(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what no row holds yet, for a checkpoint between two rows: tensors by name, and of which steps."""
+        """Return results that no row holds yet, for a checkpoint between two rows: tensors by name, and their steps."""
         tensors: dict[str, Tensor] = {}
         note: dict[str, Any] = {}
         for task, steps in self._waiting.items():
@@ -111,7 +111,7 @@ class LossHistory:
         return tensors, note
 
     def take(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any], device: str) -> None:
-        """Take back what ``waiting`` returned, onto the run's device."""
+        """Restore the result of ``waiting``, on the run's device."""
         for task, kept in note.items():
             losses: list[dict[str, Tensor]] = [{} for _ in range(kept["steps"])]
             answers: list[tuple[Tensor, ...]] = [() for _ in losses]

@@ -1,4 +1,4 @@
-"""The plan of a run: its manifest, the same for the same run, and an explanation for people."""
+"""The plan of a run: its manifest, equal for equal runs, and an explanation to be read."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _task(state: TaskState) -> dict[str, Any]:
 
 
 def _architecture(state: TaskState) -> dict[str, Any]:
-    """Return what the network has beside a backbone that is cut in two; nothing for a plain one."""
+    """Return how the network differs from a backbone that is cut in two; nothing for a plain one."""
     task, head = state.task, state.head_blueprint
     width = state.extractor_blueprint.width
     rest = {"backbone": head.model, "builder": head.builder, "split": head.split, "kwargs": dict(head.kwargs)}
@@ -84,7 +84,7 @@ def _architecture(state: TaskState) -> dict[str, Any]:
 
 
 def _frozen(setup: SetUp) -> dict[str, Any]:
-    """Return what the run is trained against, by digest."""
+    """Return the digests of the frozen parts that the run is trained against."""
     found = {
         name: {"digest": head.digest, "state": start_digest(head.module), "statistics": head.statistics}
         for name, head in setup.frozen.items()
@@ -104,7 +104,7 @@ def _listed(stated: Mapping[str, tuple[float, ...]]) -> dict[str, list[float]]:
 
 
 def _start(task: Task) -> dict[str, Any]:
-    """Return the components that a task starts from, by digest; nothing where it starts from none."""
+    """Return the digests of the components that a task starts from; nothing where it starts from none."""
     parts = {"extractor": task.extractor, "head": task.head}
     started = {side: part.digest for side, part in parts.items() if part is not None}
     return {"started_from": started} if started else {}
@@ -112,14 +112,14 @@ def _start(task: Task) -> dict[str, Any]:
 
 @attrs.frozen
 class Explanation:
-    """What a run would do; ``print`` shows it as tables.
+    """The plan of a run before its first step; ``print`` shows it as tables.
 
     Attributes:
         tasks: For each its network, data, and batches.
         owners: For each module that parameters live in: their names, their count, and the optimiser that moves them.
-        events: Which plugins are called at which moment of a run, in their order, as a table.
+        events: Plugins that are called at each event of a run, in their order, as a table.
         execution: ``mode`` and ``reason``.
-        chosen: By plugin, what it chose by itself, as it said in its set-up.
+        chosen: By plugin, the choices that it reported in its set-up.
     """
 
     tasks: tuple[Mapping[str, Any], ...]
@@ -157,25 +157,14 @@ class Explanation:
     def __str__(self) -> str:
         tasks = [("task", "network", "data", "images", "batch", "an epoch", "classes")]
         for one in self.tasks:
-            shape = " x ".join(map(str, one["size"]))
-            cut = f"{one['network']} cut at {one['split']}"
-            images, steps = (
-                "?" if value is None else f"{value:,}" for value in (one["images"], one["steps_an_epoch"])
-            )
-            batch = f"{one['batch']} of {shape}"
-            tasks.append(
-                (one["task"], cut, one["data"], images, batch, f"{steps} steps", str(one["classes"]))
-            )
+            network, shape = f"{one['network']} cut at {one['split']}", " x ".join(map(str, one["size"]))
+            batch, epoch = f"{one['batch']} of {shape}", f"{_count(one['steps_an_epoch'])} steps"
+            images, classes = _count(one["images"]), str(one["classes"])
+            tasks.append((one["task"], network, one["data"], images, batch, epoch, classes))
         owners = [("owner", "parameters", "values", "moved by")]
         for one in self.owners:
-            owners.append(
-                (
-                    one["owner"],
-                    f"{len(one['parameters']):,}",
-                    f"{one['values']:,}",
-                    one["moved_by"] or "nothing",
-                )
-            )
+            count = _count(len(one["parameters"]))
+            owners.append((one["owner"], count, _count(one["values"]), one["moved_by"] or "nothing"))
         parts = (
             ("Tasks", aligned(tasks)),
             ("Images", [f"{one['task']}: {one['source']}" for one in self.tasks]),
@@ -189,8 +178,12 @@ class Explanation:
     __repr__ = __str__
 
 
+def _count(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
 def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line a fact, with what lies in it below it."""
+    """Yield a line a fact, with nested facts below it."""
     for name, value in facts.items():
         if isinstance(value, Mapping):
             yield f"{name}:"

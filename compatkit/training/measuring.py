@@ -45,11 +45,11 @@ Progress = Callable[[int, int], None]
 
 @attrs.frozen(eq=False, repr=False)
 class Measurement(Shown, Mapping[str, Measured]):
-    """What metrics said of a network, by the names of their results.
+    """The results of metrics of a network, by their names.
 
     Attributes:
         results: By name.
-        settings: What they depend on: data, layers, batch size, precision, device, version of torch.
+        settings: The conditions of the measurement: data, layers, batch size, precision, device, version of torch.
     """
 
     results: Mapping[str, Measured]
@@ -107,31 +107,31 @@ def measure(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Measurement:
-    """Run images through a network once, in eval mode and without gradients, and let all metrics look on.
+    """Run images through a network once, in eval mode and without gradients, and compute all metrics.
 
-    Modes, weights, buffers and hooks are afterwards as before, also after an error.
+    Modes, weights, buffers and hooks are restored, also after an error.
 
     Args:
         network: A module; a task of a fit, ``fit.tasks["digits"]``; what ``Registry.recombine`` gives.
-        data: Images with labels; of a data set the test split; or tensors, images as the network takes them and class
-            indices. None where every metric looks at weights alone.
+        data: Images with labels; of a data set the test split; or two tensors, normalised images ``(n, channels,
+            height, width)`` and class indices ``(n,)``. None where every metric needs weights alone.
         metrics: Names of installed metrics, or metrics: ``compatkit.metrics.make_metric("accuracy", top=5)``.
-        layers: Names or globs of the layers that metrics look at: paths in the whole network.
-        other: Another network, for metrics that compare two; it sees the same images, prepared as it wants them where
-            it says so, and has the same layers.
-        preprocessing: How images become what a network takes, for both; None takes the task's or the contract's own.
+        layers: Names or globs of the layers that metrics need: paths in the whole network.
+        other: Another network, for metrics that compare two; it sees the same images, with its own preprocessing if it
+            states one, and has the same layers.
+        preprocessing: Preprocessing of images for both networks; None takes that of the task or contract.
         batch_size: Largest batch.
         seed: Of the order of the images; None keeps the order given.
         precision: ``"float32"`` (TF32 off) or ``"bfloat16"`` (autocast).
-        device: Where to run; None stays where the network is.
+        device: Device to run on; None takes the network's.
         progress: Called after each batch.
 
     Raises:
         UnknownName: A metric or layer does not exist; the message has the nearest.
-        UsageError: Layers, another network, images or preprocessing are missing that a metric looks at.
+        UsageError: Layers, another network, images or preprocessing are missing that a metric needs.
         DataError: Values of a layer are not finite; the message names layer and batch.
         PluginError: A metric is broken.
-        EnvironmentFailure: There is no such device.
+        EnvironmentFailure: The device does not exist.
     """
     chosen = [make_metric(one) if isinstance(one, str) else one for one in metrics]
     wanted = {name for one in chosen for name in observed(one)}
@@ -241,7 +241,7 @@ def _observe(
     (source, theirs), (recorded, compared) = sources, recordings
     images = source.make(positions)
     labels = source.labels[positions].to(images.device)
-    # The network may write into its images; metrics see them as they were.
+    # The network may write into its images, so it gets a copy.
     logits = subject.network(images.clone())
     inputs, outputs = recorded.take(number)
     seen = Observation(
@@ -265,7 +265,7 @@ def _recording(layers: Mapping[str, nn.Module], wanted: set[str], prefix: str) -
 
 
 def _parts(network: Network) -> dict[str, nn.Module]:
-    """Return what a network consists of; a part's layers have the paths of the whole network."""
+    """Return the parts of a network by name; a part's layers have the paths of the whole network."""
     if isinstance(network, Assembly):
         between = {f"adapters.{place}": one for place, one in enumerate(network.adapters)}
         parts = {"extractor": network.extractor, **between, "head": network.head}
@@ -287,7 +287,7 @@ def _whole(network: Network) -> nn.Module:
 def _check_wanted(
     wanted: set[str], subject: Subject, known: Mapping[str, nn.Module], data: Images | None
 ) -> None:
-    """Refuse what a metric could not look at."""
+    """Raise if a metric would lack an input."""
     if wanted & {"inputs", "outputs", "other_inputs", "other_outputs", "layers"} and not subject.layers:
         raise UsageError(
             "These metrics look at layers; name some, by path or glob: layers=['layer1.*', 'fc'] (--layer). The "

@@ -16,11 +16,11 @@ SIGNS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-"""What allocators say that have no error of their own: those of the CPU and of CUDA's libraries."""
+"""Messages of allocators without an error class of their own: of the CPU and of CUDA's libraries."""
 
 
 def ran_out(error: BaseException) -> bool:
-    """Return whether memory was what failed, also below a plugin."""
+    """Return whether an error, or one that caused it, is about lack of memory."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, torch.OutOfMemoryError | MemoryError):
@@ -32,7 +32,7 @@ def ran_out(error: BaseException) -> bool:
 
 
 def let_go(error: BaseException) -> None:
-    """Let go of the tensors that the frames of an error hold, and hand their memory back."""
+    """Free the tensors that the frames of an error hold, and return their memory to the device."""
     cause: BaseException | None = error
     while cause is not None:
         traceback.clear_frames(cause.__traceback__)
@@ -44,7 +44,7 @@ def let_go(error: BaseException) -> None:
 def does_not_fit(
     task: str, step: int, batch_size: int, pieces: int, device: str, world: World
 ) -> EnvironmentFailure:
-    """Return the error of a step that ran out of memory: whose it was, how large, and which settings need less.
+    """Return the error of a step that ran out of memory: task, size of the batch, and settings that need less.
 
     Args:
         task: Whose step it was.

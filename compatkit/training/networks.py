@@ -1,4 +1,4 @@
-"""From a task to its modules: blueprints, initial weights or components to start from, preprocessing."""
+"""Build the networks of tasks: blueprints, initial weights or components to start from, preprocessing."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 
 def start_from_parts(task: Task, part: LoadedPart, seed: int, precision: Precision) -> TaskState:
-    """Return the state of a task before its first step; the components' own modules are never moved.
+    """Return the state of a task that starts from components, whose own modules are copied and not changed.
 
     Args:
         task: Its ``head`` is a component, or None: a head of the extractor's own network is drawn then.
         part: The task's extractor.
-        seed: Of the run; draws the head that is no component.
-        precision: Where modules are put.
+        seed: Of the run; draws the head if it is no component.
+        precision: Of the run.
 
     Raises:
-        UsageError: Other classes than the head's, or a head that does not take the features.
-        CutError: Several tensors cross, or the network cannot have that count of classes.
+        UsageError: The classes are not those of the head, or the head does not take the features.
+        CutError: Several tensors cross the seam, or the network cannot have that count of classes.
     """
     blueprint = part.manifest.blueprint
     if blueprint.cut_outputs != 1:
@@ -80,7 +80,7 @@ def start_from_parts(task: Task, part: LoadedPart, seed: int, precision: Precisi
 
 
 def _data(task: Task, part: LoadedPart) -> Data:
-    """Return the extractor's preprocessing with the classes of the head; they must be those of the images."""
+    """Return the extractor's preprocessing with the classes of the head, which must be those of the images."""
     taken, own = part.manifest.contract.data, tuple(map(label, task.data.classes))
     if task.head is None:
         return attrs.evolve(taken, labels=own)
@@ -130,10 +130,10 @@ def _check_fits(task: Task, part: LoadedPart, head: nn.Module, features: torch.T
 
 
 def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
-    """Build a task's network with initial weights of its own and bring its data into size and channels.
+    """Build a task's network, and bring its images to size and channels.
 
-    The cut is proved on the spot: head(extractor(x)) must equal the whole network bitwise. Where the task starts from
-    components, these are the network: see ``start_from_parts``.
+    The cut is proved at once: head(extractor(x)) must equal the whole network bitwise. A task may start from
+    components in place of initial weights: see ``start_from_parts``.
 
     Raises:
         UnknownName: The backbone or split point does not exist.
@@ -166,10 +166,10 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
 
 
 def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:
-    """Draw the initial weights anew from ``seed``: the same body whatever the count of classes.
+    """Draw the initial weights again from ``seed``: the same body for any count of classes.
 
-    The body is taken from a network with two classes, so that it does not depend on how many random
-    numbers the class layer used up; the class layer itself is drawn with the task's own count, or stays as it is.
+    The body is taken from a network with two classes, so that it does not depend on how many random numbers the class
+    layer used up; the class layer itself is drawn with the task's own count, or not changed.
     """
     own = state.extractor_blueprint, state.head_blueprint
     two = with_classes(own[0], 2), with_classes(own[1], 2)
@@ -187,7 +187,7 @@ def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:
 
 
 def initial_digest(state: TaskState) -> str:
-    """Return the tensor digest of all parameters without the class layer."""
+    """Return the tensor digest of all parameters except the class layer."""
     left, right = (dict(part.named_parameters()) for part in (state.extractor, state.head))
     named = {**left, **{f"head.{name}" if name in left else name: value for name, value in right.items()}}
     kept = {name: value for name, value in named.items() if not name.startswith(state.class_layer)}
@@ -195,12 +195,12 @@ def initial_digest(state: TaskState) -> str:
 
 
 def start_digest(*modules: nn.Module) -> str:
-    """Return the tensor digest of everything that modules hold, class layers and buffers included."""
+    """Return the tensor digest of all tensors of modules, class layers and buffers included."""
     return state_digest({f"{i}.{k}": v for i, one in enumerate(modules) for k, v in one.state_dict().items()})
 
 
 def parameters_digest(module: nn.Module) -> str:
-    """Return the tensor digest of a module's parameters (an auxiliary head as an anchor)."""
+    """Return the tensor digest of a module's parameters, which identifies an auxiliary head as an anchor."""
     return state_digest(dict(module.named_parameters()))
 
 
@@ -233,16 +233,16 @@ def _plan(task: Task) -> tuple[CutPlan, Data]:
 
 
 def to_width(task: Task, planned: CutPlan, channels: int, size: tuple[int, int]) -> CutPlan:
-    """Return a plan with the width that a task states, and with the head of another network where it names one.
+    """Return a plan with the width that a task states, and with the head of another network if it names one.
 
     Args:
-        task: States ``width`` and ``rest``, or neither.
-        planned: Of its backbone.
+        task: May state ``width`` and ``rest``.
+        planned: Plan of its backbone.
         channels: Of the images.
         size: Of the images.
 
     Raises:
-        CutError: No maps of channels cross, or several tensors.
+        CutError: The features are no maps of channels, or several tensors.
     """
     if task.width is None and task.rest is None:
         return planned
@@ -287,8 +287,8 @@ def _network(
 ) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Return the whole network of a task and its two parts, whose head may be the rest of another network.
 
-    The head of another network is drawn from a stream of its own: from one seed, it would begin with the very numbers
-    that the extractor begins with.
+    The head of another network is drawn from a stream of its own: from the same seed, it would repeat the random
+    numbers of the extractor.
 
     Raises:
         UsageError: Weights do not fit.
@@ -296,7 +296,7 @@ def _network(
     own = attrs.evolve(extractor, side="head")
     if own == head:
         return _pair(task, extractor, head, class_layer, seed)
-    # The dropped half has a class layer of its own; nothing of the head's is looked for in the extractor's weights.
+    # The unused half has a class layer of its own; the head's class layer is not in the extractor's weights.
     left = _pair(task, extractor, own, (), seed)[1]
     right = build(head, seed=seed_of(seed, "rest"))
     return Joined(left, right), left, right
@@ -307,7 +307,7 @@ def _pair(
 ) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Return the whole network and its two parts; the parts hold the whole's parameters.
 
-    Whatever the body starts from, the class layer is drawn from ``seed``, unless the task keeps that of its weights.
+    The class layer is always drawn from ``seed``, unless the task keeps that of its weights.
     """
     whole, left, right = build_pair(extractor, head, seed=seed)
     if task.weights is None:

@@ -1,7 +1,8 @@
-"""What a step minimises: the loss of one task as a function of modules and a batch, and its compiled form."""
+"""The loss of a step as a function of modules and a batch, and its compiled form."""
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,23 +21,23 @@ from compatkit.training.step import Step
 from compatkit.training.views import ExtraViews
 
 LEAST_NORM = 1e-12
-"""Of a gradient; what is smaller counts as this in a ratio, and is balanced by a factor of 0."""
+"""Smallest norm of a gradient in a ratio; smaller gradients are balanced by a factor of 0."""
 NOTHING = ExtraViews()
 Outcome = tuple[Tensor, dict[str, Tensor], Tensor | None]
-"""The loss, a float32 scalar with its graph; its terms by name, detached; the head's answers, where it ran."""
+"""The loss, a float32 scalar with its graph; its terms by name, detached; predicted classes, where the head ran."""
 
 
 class Objective(nn.Module):
-    """The target head's cross-entropy, and what regularizers add to it.
+    """The cross-entropy of the target head plus the losses of regularizers.
 
-    It is a module, and all that moves is inside: ``torch.func.functional_call`` puts other weights in the place of a
-    run's, for plugins too, which hold the very same modules. Nothing here reads a tensor's value.
+    It is a module that holds everything trained, so that ``torch.func.functional_call`` can put other weights in the
+    place of a run's, for plugins too, which hold the same modules. No tensor's value is read.
 
     Attributes:
         owners: The modules of the run by owner, with ``/`` in the place of the dots.
         losses: Regularizers that add to the loss, in order.
-        further: Views that they want besides the batch itself.
-        recording: Layers of the task that regularizers want to see, or None.
+        further: Views that they need besides the batch itself.
+        recording: Layers of the task that regularizers need, or None.
         gradients: See ``SetUp.gradients``.
     """
 
@@ -52,27 +53,22 @@ class Objective(nn.Module):
         """See the class."""
         super().__init__()
         self.owners = nn.ModuleDict({owner.replace(".", "/"): one for owner, one in owners.items()})
-        self._named, self.losses, self.precision, self.further = owners, losses, precision, further
+        self.losses, self.precision, self.further = losses, precision, further
         self.recording, self.gradients = recording, gradients or {}
 
     def unchecked(self) -> Objective:
-        """Return the same without checks of what plugins give back, for what does not run it as it stands."""
-        losses = tuple(attrs.evolve(one, call=one.function) for one in self.losses)
-        return Objective(
-            self._named,
-            losses,
-            self.precision,
-            self.further.unchecked(),
-            self.recording,
-            self.gradients,
-        )
+        """Return the same without checks of what plugins return, for a compiler."""
+        made = copy.copy(self)
+        made.losses = tuple(attrs.evolve(one, call=one.function) for one in self.losses)
+        made.further = self.further.unchecked()
+        return made
 
     def forward(self, step: Step, seeds: Sequence[int] = ()) -> Outcome:
-        """Compute the loss of ``step``, and note its features and logits there.
+        """Compute the loss of ``step``, and store features and logits in it.
 
         Args:
-            step: Its batch is what the network sees.
-            seeds: Of what the network draws, then of what each regularizer draws; none leaves torch's generators alone.
+            step: With the batch.
+            seeds: Of the random numbers of the network, then of each regularizer; none leaves torch's generators alone.
 
         Returns:
             See ``Outcome``.
@@ -83,7 +79,7 @@ class Objective(nn.Module):
         terms: dict[str, Tensor] = {}
         logits, answers = step.logits, None
         if logits is None:
-            total = step.features.new_zeros((), dtype=torch.float32)  # type: ignore[union-attr]
+            total = step.features.new_zeros((), dtype=torch.float32)
         else:
             wide = logits if logits.dtype is torch.float32 else logits.float()
             total = F.cross_entropy(wide, step.batch.labels)
@@ -101,7 +97,7 @@ class Objective(nn.Module):
         calls: Layers,
         seeds: Sequence[int],
     ) -> Tensor:
-        """Return ``total`` with what regularizers add to it; note their terms."""
+        """Return ``total`` plus the losses of regularizers; add their terms to ``terms``."""
         unseen, of_task = self.further.separate(step.batch), total
         for place, bound in enumerate(self.losses, 1):
             if seeds:
@@ -128,7 +124,7 @@ class Objective(nn.Module):
         return total
 
     def _target_pass(self, step: Step) -> tuple[dict[str, list[Tensor]], Layers]:
-        """Run the network; return features of further views by instance, and what layers did."""
+        """Run the network; return features of further views by instance, and the records of layers."""
         recording = self.recording
         with self.precision.autocast():
             if recording is None:
@@ -141,7 +137,7 @@ class Objective(nn.Module):
             return seen, calls
 
     def _run(self, step: Step, recording: LayerRecording | None = None) -> dict[str, list[Tensor]]:
-        """Run extractor and, where it learns, head; return features of further views by instance."""
+        """Run the extractor and, where it learns, the head; return features of further views by instance."""
         with step.task.extracting():
             step.features, seen = self.further.seen(step.task.extractor, step.batch)
         if recording is not None and seen:
@@ -152,7 +148,7 @@ class Objective(nn.Module):
 
 
 def gradient_norm(task: TaskState, loss: Tensor) -> Tensor:
-    """Return the norm of a loss's gradient over what is trained of a task's network, at least ``LEAST_NORM``.
+    """Return the norm of a loss's gradient over the trained parameters of a task's network, at least ``LEAST_NORM``.
 
     The graph stays for the backward pass.
     """
@@ -166,14 +162,14 @@ def gradient_norm(task: TaskState, loss: Tensor) -> Tensor:
 
 BACKEND = "inductor"
 VARIANTS = 64
-"""Compiled forms of the loss that one process keeps: architectures, sets of regularizers, batch shapes."""
+"""How many compiled forms of the loss a process keeps, by architecture, regularizers and batch shape."""
 
 
 class Compiled:
     """An objective that torch.compile has turned into one graph, without breaks and for fixed shapes.
 
-    Weights, buffers and images are the graph's inputs, so that the next seed of a sweep compiles nothing. What the
-    network draws at random (dropout) is drawn in the graph, from torch's generator.
+    Weights, buffers and images are the graph's inputs, so that the next seed of a sweep compiles nothing. Random
+    numbers of the network (dropout) are drawn in the graph, from torch's generator.
     """
 
     def __init__(self, objective: Objective) -> None:

@@ -21,13 +21,13 @@ DECAYS: tuple[Decay, ...] = get_args(Decay)
 @named
 @attrs.frozen
 class Schedule:
-    """How the learning rate moves over the steps of a task.
+    """The learning rate over the steps of a task.
 
     Attributes:
         kind: ``"step"`` divides every ``every`` steps, ``"cosine"`` falls to zero, ``"constant"`` stays.
         warmup: Steps of linear rise from 0 (the first step has ``1 / (warmup + 1)``).
         every: Steps between divisions; None is a quarter of the run, as Gygli et al. do (5,000 of 20,000).
-        factor: What a division leaves.
+        factor: Multiplies the rate at each division.
 
     Raises:
         UsageError: One of them cannot be used.
@@ -76,7 +76,7 @@ def make_optimiser(
 
 
 def set_lr(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Give an optimiser another learning rate, in place where it is a tensor."""
+    """Set the learning rate of an optimiser, in place where it is a tensor."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -102,7 +102,7 @@ def check_owners(owners: dict[str, nn.Module]) -> None:
 
 
 POWER = 2 / 3
-"""Of the warm-up: the decay reaches .999 after 31,600 steps at the earliest, as in timm."""
+"""Exponent of the warm-up: the decay reaches .999 after 31,600 steps at the earliest, as in timm."""
 
 
 @attrs.frozen(eq=False)
@@ -113,7 +113,7 @@ class Averages:
     the averages. Counts are copied.
 
     Attributes:
-        decay: What a step leaves of the averages; the weights make up the rest.
+        decay: Share of the averages that a step keeps; the weights make up the rest.
         warmup: Whether the decay rises with the steps, as ``1 - (1 + step) ** (-2 / 3)``, until it is ``decay``.
         kept: By owner, a state dict of averages.
     """
@@ -149,14 +149,14 @@ class Averages:
 
     @torch.no_grad()
     def begin_from(self, owners: Mapping[str, nn.Module]) -> None:
-        """Take the values that modules have now, before the first step."""
+        """Set the averages to the current values of the modules, before the first step."""
         for owner, kept in self.kept.items():
             for name, value in owners[owner].state_dict().items():
                 kept[name].copy_(value)
 
     @torch.no_grad()
     def follow(self, task: str, step: int) -> None:
-        """Take in what a step of a task moved: its own network and all shared modules."""
+        """Update the averages of the modules that a step of a task moves: its own network and all shared ones."""
         averages, values, copies, counts = self._pairs[task]
         torch._foreach_lerp_(averages, values, 1 - self.decay_at(step))  # pyright: ignore[reportPrivateImportUsage]
         if counts:

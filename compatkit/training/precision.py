@@ -16,7 +16,7 @@ Choice = Literal["auto", "float32", "bf16"]
 
 
 def spelled(name: Any) -> Any:
-    """Return a format as plans spell it; ``"bfloat16"``, as measurements do, is taken too."""
+    """Return a precision in the spelling of plans: ``"bfloat16"`` becomes ``"bf16"``."""
     return "bf16" if name == "bfloat16" else name
 
 
@@ -31,7 +31,7 @@ _PLAIN = nullcontext()
 
 @attrs.frozen
 class Precision:
-    """What a run computes with.
+    """Device, number format and memory format of a run.
 
     Attributes:
         device: ``"cpu"``, ``"cuda"``, ...
@@ -45,7 +45,7 @@ class Precision:
 
     @classmethod
     def choose(cls, device: str, dtype: Choice, channels_last: bool | None) -> Precision:
-        """Choose what pays on this machine for what was left to ``"auto"`` or None.
+        """Choose the fastest on this machine for arguments that are ``"auto"`` or None.
 
         Raises:
             UsageError: The device does not exist, or the format is unknown.

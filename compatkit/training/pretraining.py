@@ -1,7 +1,7 @@
-"""What plugins train by themselves before the first step: images and a bar for it, the same weights everywhere.
+"""Pretraining by plugins before the first step: batches, a progress bar, and equal weights in all processes.
 
-Each process does all of it, with whole batches, and takes the first one's weights at the end: nobody waits for long,
-and no rounding sets the processes apart.
+Each process trains on whole batches and takes the weights of the first one at the end, so that none waits for long and
+rounding cannot make them differ.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from compatkit.training.set_up import SetUp
 from compatkit.training.state import TaskState
 
 Pretrained = Mapping[str, Any]
-"""``{"plugins": {instance: what it said}, "initial": {task: digest of the weights of its first step}}``."""
+"""``{"plugins": {instance: its report}, "initial": {task: digest of the weights of its first step}}``."""
 
 
 @attrs.frozen(eq=False)
 class Pretraining:
-    """What ``compatkit_pretrain`` is given besides the set-up.
+    """Images and progress for ``compatkit_pretrain``.
 
     Attributes:
         setup: Of the run.
@@ -43,11 +43,11 @@ class Pretraining:
     shown: bool = False
 
     def batches(self, task: TaskState, *key: str | int, steps: int, batch_size: int) -> Iterator[Batch]:
-        """Give batches of a task's training images, augmented and normalised as in its steps, in an order of their own.
+        """Yield batches of a task's training images, augmented and normalised as in its steps, in their own order.
 
         Args:
             task: Whose images.
-            key: Of the stream that order and augmentation are drawn from; starts with the plugin's instance name.
+            key: Names the stream of order and augmentation; starts with the plugin's instance name.
             steps: How many batches.
             batch_size: Images in each.
 
@@ -60,7 +60,7 @@ class Pretraining:
                 yield source.batch(number)
 
     def bar(self, title: str, steps: int, batch_size: int) -> Bar:
-        """Return progress like the trainer's, to be used in a ``with`` and moved by ``at(step, losses)``."""
+        """Return a progress bar like the trainer's, to be used in a ``with`` and moved by ``at(step, losses)``."""
         return Bar(self.shown, title, steps, 0, batch_size)
 
 
@@ -68,14 +68,14 @@ def pretrain(loop: Loop, shown: bool) -> Pretrained | None:
     """Let plugins train before the first step; afterwards every process has the same weights, in train mode.
 
     Args:
-        loop: That has taken no step.
+        loop: Before its first step.
         shown: Whether progress is shown.
 
     Returns:
-        What they said, the same in every process; None where no plugin pretrains.
+        Their reports, the same in every process; None where no plugin pretrains.
 
     Raises:
-        PluginError: One said something that no manifest can hold.
+        PluginError: A report cannot be stored in a manifest.
     """
     hooks, setup, world = loop.plugins.pretrain, loop.setup, loop.world
     if not hooks:

@@ -1,8 +1,8 @@
-"""Where the time of a step goes, and how many bytes it must move at least.
+"""Profile of a step: how its time is divided, and the memory bandwidth that it reaches.
 
 Small convolutions are bound by memory, not by arithmetic: 32 to 79 operations a byte for a ResNet-56 at 32 x 32 pixels,
-where a recent GPU can do 184 in the time that it takes to fetch one. So what a step reaches of its speed is told as a
-share of the bytes that it must move, counted for each operation that cannot be fused into another:
+where a recent GPU can do 184 in the time that it takes to fetch one. The speed of a step is therefore compared with the
+time that its bytes need at least, counted for each operation that cannot be fused into another:
 
 * convolutions and matrix products read their inputs and write their outputs, and their backward pass reads the
   output's gradient twice, once for the inputs' and once for the weights' gradient;
@@ -30,17 +30,17 @@ from compatkit.training.task_loop import TaskLoop
 PARTS = ("data", "hooks", "forward", "backward", "optimiser", "rest")
 COMPUTE = ("forward", "backward", "optimiser")
 MUCH = 0.2
-"""Share of a step that is not computing from which on a person is told."""
+"""Share of a step besides computing from which on a warning is given."""
 WARM_UP = 3
 
 
 @attrs.frozen
 class Profile:
-    """Where the time of a run's steps goes; ``print`` shows it as a table.
+    """How the time of a run's steps is divided; ``print`` shows it as a table.
 
     Attributes:
-        milliseconds: Of one step of each task, one after the other, without any clock inside.
-        shares: Of what is inside, by part; they add up to 1. Regularizers' losses count as forward pass.
+        milliseconds: Time of one step of each task, one after the other, without any clock inside.
+        shares: Of the parts of a step; they add up to 1. Regularizers' losses count as forward pass.
         floor: Share of the device's memory bandwidth that the steps reach, counting the bytes that they must move
             (see ``compatkit.training.profiling``); None where that is not measured, which is so on a CPU.
         steps: Of each task that were timed.
@@ -58,7 +58,7 @@ class Profile:
 
     @property
     def warning(self) -> str | None:
-        """What to do where too much of a step is not computing; None where all is well."""
+        """Advice where too much of a step is not computing; None otherwise."""
         if self.idle <= MUCH:
             return None
         most = max((one for one in PARTS if one not in COMPUTE), key=lambda one: self.shares[one])
@@ -91,10 +91,10 @@ _REMEDIES = {
 
 
 def profile(loop: Loop, steps: int) -> Profile:
-    """Take ``steps`` steps of every task twice, with clocks inside and without; the run is afterwards what it was.
+    """Take ``steps`` steps of every task twice, with clocks inside and without; the run is restored afterwards.
 
-    Hooks are called as in training; those that keep Python values of their own keep what they counted here. Steps that
-    are captured are looked into as they are before the capture, and timed as they are.
+    Hooks are called as in training; Python values that they keep are not restored. Captured steps are timed as they
+    are, and divided into parts without the capture.
     """
     settled = loop.execution
     with loop.untouched():
@@ -212,7 +212,7 @@ def _bytes(values: Any) -> int:
 
 
 def least_bytes(loop: Loop, task_loop: TaskLoop) -> int:
-    """Return the bytes that one step of a task must move; the run is afterwards what it was."""
+    """Return the bytes that one step of a task must move; the run is restored afterwards."""
     with loop.untouched():
         step = loop.begin(task_loop, 0)
         with Traffic() as traffic:

@@ -1,4 +1,4 @@
-"""Show and record where a run is: a bar or plain lines on standard error, and figures for TensorBoard."""
+"""Progress of a run: a bar or plain lines on standard error, and figures for TensorBoard."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERY = 10.0
 
 
 class Bar:
-    """Images per second, time left, and the losses by name; on standard error, and silent where not wanted."""
+    """Progress bar on standard error: images per second, time left, and losses by name; silent if not ``shown``."""
 
     def __init__(self, shown: bool, title: str, total: int, start: int, images_per_step: int) -> None:
         self._title, self._total, self._start, self._images = title, total, start, images_per_step
@@ -80,7 +80,7 @@ class Bar:
         return (step - self._start) * self._images / max(time.perf_counter() - self._began, 1e-9)
 
     def _line(self, step: int) -> str:
-        """Return where the run is in words."""
+        """Return the progress as a line of text."""
         losses = (
             f"{task}: {', '.join(f'{name} {value:.3f}' for name, value in of_task.items())}"
             for task, of_task in self._losses.items()
@@ -104,7 +104,7 @@ class Bar:
 
 
 def _console() -> Console | None:
-    """Return where a bar can move: a terminal, or a notebook that has widgets; None where only lines help."""
+    """Return a console for a moving bar: a terminal, or a notebook with widgets; None where only lines can be shown."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -113,7 +113,7 @@ def _console() -> Console | None:
 
 
 def check_tensorboard(folder: str | os.PathLike[str]) -> None:
-    """Refuse to begin a run whose scalars could not be written.
+    """Check, before a run begins, that TensorBoard is installed.
 
     Raises:
         MissingDependency: TensorBoard is not installed.
@@ -130,7 +130,7 @@ def check_tensorboard(folder: str | os.PathLike[str]) -> None:
 
 @attrs.define(eq=False)
 class Scalars:
-    """Writes rows as they come.
+    """Writes rows of the history and of evaluations as TensorBoard events.
 
     Tags begin with the task: ``<task>/losses/<name>``, ``<task>/accuracy``, ``<task>/gradient_norm``,
     ``<task>/learning_rate``, ``<task>/images_per_second``, ``<task>/<validation or test>/<trained or averages>/loss``
@@ -154,7 +154,6 @@ class Scalars:
         Raises:
             EnvironmentFailure: The folder cannot be written.
         """
-        check_tensorboard(folder)
         from torch.utils.tensorboard.writer import SummaryWriter
 
         with environment("write", Path(folder)):
@@ -183,7 +182,7 @@ class Scalars:
                 self._writer.add_scalar(tag, row[name], row["step"])
 
     def flush(self) -> None:
-        """Bring everything to disk: what lies before a checkpoint is not written again."""
+        """Write everything to disk, since rows before a checkpoint are not written again."""
         self._writer.flush()
 
     def close(self) -> None:

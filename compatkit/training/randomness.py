@@ -1,7 +1,7 @@
 """Counter-based randomness: every random number is a function of (seed, task, stream, step).
 
 Nothing is carried from step to step, so a resumed run needs only the step, and no plugin can disturb the
-numbers of another. Torch's own settings of a run are here too.
+numbers of another. Torch's global settings for a run are set here too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def generator(seed: int, *key: str | int) -> torch.Generator:
 
 
 def reseed(device: str, seed: int) -> None:
-    """Seed the global generators that a run on ``device`` draws from (dropout and the like), and no others."""
+    """Seed the global generators that a run on ``device`` uses (dropout and the like), and no others."""
     torch.default_generator.manual_seed(seed)
     if device != "cpu" and torch.device(device).type == "cuda":
         index = torch.device(device).index
@@ -65,7 +65,7 @@ def reseed(device: str, seed: int) -> None:
 
 
 def states(device: str) -> list[torch.Tensor]:
-    """Return the states of the global generators that a run on ``device`` draws from; waits for a GPU."""
+    """Return the states of the global generators that a run on ``device`` uses; waits for a GPU."""
     found = [torch.default_generator.get_state()]
     if torch.device(device).type == "cuda":
         found.append(torch.cuda.get_rng_state(device))
@@ -74,7 +74,7 @@ def states(device: str) -> list[torch.Tensor]:
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Give back the global random state (CPU and the current accelerators) on leaving."""
+    """Restore the global random state (CPU and accelerators in use) on leaving."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
         yield
@@ -82,7 +82,7 @@ def preserved() -> Iterator[None]:
 
 @contextmanager
 def determined(device: str, *, on: bool) -> Iterator[None]:
-    """Set how torch chooses algorithms, and set it back on leaving.
+    """Set how torch chooses algorithms, and restore it on leaving.
 
     Args:
         device: Of the run.

@@ -1,8 +1,8 @@
-"""Whether all that a step's loss reaches is trained: a parameter that gets gradients and no optimizer is a mistake.
+"""Check that every parameter that a loss reaches is trained: one that gets gradients but no optimizer is a mistake.
 
-A plugin that makes a module and forgets to have it owned would otherwise train everything but that module, without a
-word. Looked at in the first step of each set of active plugins and in steps 1, 2, 4, 8, ..., on the graph of the loss;
-no tensor is read.
+A plugin that makes a module and forgets to hand it to the run would otherwise train everything but that module,
+silently. The graph of the loss is followed in the first step of each set of active plugins and in steps 1, 2, 4, 8,
+...; no tensor is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Membe
 
     Args:
         loss: Of a step, with its graph.
-        trained: What optimizers move, or a task leaves as it is.
+        trained: Parameters that optimizers move, or that a task keeps frozen.
         members: The plugins of the run.
 
     Raises:
@@ -54,7 +54,7 @@ def _untrained(what: str, parameter: Tensor) -> str:
 
 
 def _leaves(loss: Tensor) -> Iterator[Tensor]:
-    """Yield what a backward pass from ``loss`` leaves gradients in."""
+    """Yield the leaf tensors that a backward pass from ``loss`` gives gradients to."""
     seen, waiting = set(), [loss.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -68,7 +68,7 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
 
 
 def _held(plugin: object) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that a plugin keeps, with paths that its author knows them by."""
+    """Yield the tensors that a plugin holds, with their paths among its attributes."""
     found = object.__getstate__(plugin)  # instance attributes, those in slots too
     for part in found if isinstance(found, tuple) else (found,):
         yield from _inside("", part or {})

@@ -1,4 +1,4 @@
-"""Keep the replicas of several processes alike: gradients, statistics, weights.
+"""Keep the replicas of several processes equal: gradients, statistics, weights.
 
 Gradients are reduced after the backward pass, in one order on all processes, and not in the hooks of a wrapper around
 each module: a module may be used many times in a step or by some processes only, and a plugin may call it by itself
@@ -24,13 +24,13 @@ from compatkit.training.optim import Averages
 
 @attrs.define(eq=False)
 class Bucket:
-    """The gradients that a step moves, of one number format, in one piece of memory.
+    """The gradients of a step's parameters of one number format, in one piece of memory.
 
     Attributes:
-        parameters: Whose gradients.
-        memory: All of them, flat, and behind them for each whether this process has it.
-        views: Into it, each laid out as its parameter, as fused optimisers want gradients.
-        flags: Its end.
+        parameters: The parameters.
+        memory: All gradients, flat, followed by a flag for each: whether this process has it.
+        views: Into it, each laid out as its parameter, as fused optimisers require.
+        flags: The part of ``memory`` with the flags.
     """
 
     parameters: tuple[Tensor, ...]
@@ -40,7 +40,7 @@ class Bucket:
 
     @classmethod
     def of(cls, parameters: Iterable[Tensor]) -> Bucket:
-        """Make room for the gradients of ``parameters``."""
+        """Allocate memory for the gradients of ``parameters``."""
         kept = tuple(parameters)
         memory = kept[0].detach().new_zeros(sum(one.numel() for one in kept) + len(kept))
         views, start = [], 0
@@ -54,7 +54,7 @@ class Bucket:
         return torch.tensor([one.grad is not None for one in self.parameters], dtype=torch.uint8)
 
     def fill(self) -> None:
-        """Take in the gradients of this process; 0 where it has none."""
+        """Copy the gradients of this process into the memory; 0 where it has none."""
         views, grads = [], []
         for view, one in zip(self.views, self.parameters, strict=True):
             if one.grad is None:
@@ -66,7 +66,7 @@ class Bucket:
             torch._foreach_copy_(views, grads)  # pyright: ignore[reportPrivateImportUsage]
 
     def give(self, moved: Iterable[bool]) -> None:
-        """Hand the gradients out, to the parameters that any process has one for."""
+        """Set the gradients of the parameters for which any process has one."""
         for one, view, has in zip(self.parameters, self.views, moved, strict=True):
             one.grad = view if has else None
 
@@ -75,7 +75,7 @@ class GradientAllReduce:
     """Means of gradients over processes, for the steps of one run.
 
     The mean is the gradient over the whole batch, as every process has an equal share of it. Call it once for each
-    movement of the optimisers: gradients may add up over several backward passes before.
+    update of the optimisers; gradients may accumulate over several backward passes before.
     """
 
     def __init__(self, owners: Mapping[str, nn.Module], tasks: Iterable[str], world: World) -> None:
@@ -88,7 +88,7 @@ class GradientAllReduce:
         }
 
     def __call__(self, task: str) -> None:
-        """Give every process the mean gradients of what a step of ``task`` moves.
+        """Give every process the mean gradients of the parameters that a step of ``task`` updates.
 
         Raises:
             Lost: Another process does not answer.
@@ -99,7 +99,7 @@ class GradientAllReduce:
             if on_cpu:
                 bucket.flags.copy_(held)
             else:
-                self.world.union(held)  # by another way, so that nobody waits for the device
+                self.world.union(held)  # over the CPU's connection, so that no process waits for the device
             self.world.add_up(bucket.memory)
             bucket.memory /= self.world.size
             bucket.give((bucket.flags > 0 if on_cpu else held > 0).tolist())
@@ -123,10 +123,9 @@ RUNNING = ("running_mean", "running_var")
 
 
 def even_statistics(world: World, owners: Mapping[str, nn.Module], averages: Averages | None) -> None:
-    """Give every process the mean of the running statistics of batch normalisation, and process 0's other buffers.
+    """Give every process the mean running statistics of batch normalisation, and the other buffers of process 0.
 
-    Running statistics are moving averages, and so are averages of them: their mean is what averaging in every step
-    would have given.
+    Running statistics are moving averages, so their mean equals the result of averaging in every step.
     """
     if world.size == 1:
         return
@@ -163,7 +162,7 @@ def check_replicas(world: World, owners: Mapping[str, nn.Module]) -> None:
 
 
 class _Activated(nn.SyncBatchNorm):
-    """As timm's layers, which drop and activate what they have normalised."""
+    """A synchronised form of timm's layers, which apply dropout and an activation after the normalisation."""
 
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""
@@ -173,7 +172,7 @@ class _Activated(nn.SyncBatchNorm):
 
 @contextmanager
 def sync_batchnorm(modules: Iterable[nn.Module], world: World, *, on: bool) -> Iterator[None]:
-    """Let batch normalisation use the statistics of the whole batch of all processes, in frozen heads too.
+    """Synchronise the batch statistics of batch normalisation over all processes, in frozen heads too.
 
     Raises:
         UsageError: The run is on a CPU, or a layer is of a kind that cannot be synchronised.
@@ -206,7 +205,7 @@ def sync_batchnorm(modules: Iterable[nn.Module], world: World, *, on: bool) -> I
 
 
 def _kind(layer: _BatchNorm) -> type[nn.SyncBatchNorm]:
-    """Return the synchronised kind of a layer."""
+    """Return the synchronised class for a layer."""
     if type(layer).forward is _BatchNorm.forward:
         return nn.SyncBatchNorm
     if isinstance(getattr(layer, "act", None), nn.Module) and isinstance(

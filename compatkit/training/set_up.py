@@ -1,4 +1,4 @@
-"""What plugins see and do before the first step: the set-up of a run."""
+"""The set-up of a run: the view of it that plugins have before the first step, and what they can ask for."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 @attrs.define(eq=False)
 class SetUp:
-    """The set-up of a run: what a plugin sees before the first step and after the last.
+    """The set-up of a run, as plugins see it before the first step and after the last.
 
     Attributes:
         tasks: By name, in the order of training.
         auxiliary: Auxiliary heads of this run by name, frozen ones included.
-        owners: What is trained: ``<task>.extractor``, ``<task>.head``, ``shared.<head>``, ``plugin.<instance>.<name>``.
-        frozen: Heads that were handed in frozen, by name.
-        released: An extractor that was handed in frozen, or None.
-        compared: Whether a regularizer of this run looks at it.
-        recorders: By task, what is recorded of its layers; empty where nobody asked.
-        told: By instance, what it said of its choices.
+        owners: Trained modules: ``<task>.extractor``, ``<task>.head``, ``shared.<head>``, ``plugin.<instance>.<name>``.
+        frozen: Heads that were given as frozen, by name.
+        released: An extractor that was given as frozen, or None.
+        compared: Whether a regularizer of this run uses it.
+        recorders: By task, the layers to record; only tasks for which a plugin asked.
+        told: By instance, the choices that it reported.
         gradients: By instance whose gradients are compared with the task's, whether they are balanced too.
         asking: The instance that is being set up.
     """
@@ -68,26 +68,26 @@ class SetUp:
             task: Whose network; its modules stay the same objects.
             stream: Names the stream; the same stream and seed give the same weights in any run.
             seed: Used in place of the run's seed.
-            class_layer: Whether the class layer is drawn from it too, or stays as it is.
+            class_layer: Whether the class layer is drawn from it too; else it is not changed.
         """
         self.reset(task, stream, seed, class_layer)
 
     def own(self, name: str, module: nn.Module) -> nn.Module:
-        """Let the run own a module of the plugin's: it is trained like a network, and kept in checkpoints.
+        """Let the run own a module of the plugin: it is trained like a network, and saved in checkpoints.
 
-        It is moved to the run's device in place and gets an optimizer of its own, which moves it in every step of every
-        task; parameters whose ``requires_grad`` is False stay as they are. ``Trainer.explain`` lists it as
-        ``plugin.<instance>.<name>``. What torch draws for its weights in ``compatkit_set_up`` follows from the seed.
+        It is moved to the run's device in place and gets an optimizer of its own, which updates it in every step of
+        every task, except parameters whose ``requires_grad`` is False. ``Trainer.explain`` lists it as
+        ``plugin.<instance>.<name>``. Weights that torch draws in ``compatkit_set_up`` follow from the seed.
 
         Args:
-            name: What it is for: letters, digits, ``_`` and ``-``; once for each module.
+            name: Its purpose: letters, digits, ``_`` and ``-``; unique among the plugin's modules.
             module: Made in ``compatkit_set_up``, with all its shapes known.
 
         Returns:
             The same module.
 
         Raises:
-            UsageError: This is not asked in ``compatkit_set_up``; the name is taken or none; it is no module, or a lazy
+            UsageError: Called outside of ``compatkit_set_up``; the name is taken or invalid; it is no module, or a lazy
                 one.
         """
         instance = self._asking("own", "optimizers are made before the first step")
@@ -134,7 +134,7 @@ class SetUp:
         return self.precision.place(build(blueprint, seed=seed_of(self.seed, "initial", *key)))
 
     def record_layers(self, task: TaskState, names: Iterable[str]) -> None:
-        """Ask for what layers of a task's network take and give; ``step.layers`` has it in ``compatkit_losses``.
+        """Ask for inputs and outputs of layers of a task's network, as ``step.layers`` in ``compatkit_losses``.
 
         Args:
             task: Whose network.
@@ -142,7 +142,7 @@ class SetUp:
 
         Raises:
             UnknownName: The network has no such layer.
-            UsageError: This is not asked in ``compatkit_set_up``, or ``names`` is one text; or a layer lies in the head
+            UsageError: Called outside of ``compatkit_set_up``, or ``names`` is one text; or a layer lies in the head
                 of a task without labels, which does not run.
         """
         instance = self._asking("record_layers", "layers are chosen before the first step")
@@ -153,32 +153,32 @@ class SetUp:
         recorder.ask(instance, names)
 
     def tell(self, facts: Mapping[str, Any]) -> None:
-        """Say what the plugin chose by itself, for the plan of the run and its manifest, as ``chosen``.
+        """Report what the plugin chose by itself, for the plan of the run and its manifest, as ``chosen``.
 
         Args:
             facts: JSON values, the same for the same run; those of a second call are added.
 
         Raises:
             FormatError: No manifest can hold them.
-            UsageError: This is not said in ``compatkit_set_up``.
+            UsageError: Called outside of ``compatkit_set_up``.
         """
         instance = self._asking("tell", "a plan is made before the first step")
         dumps(dict(facts))
         self.told.setdefault(instance, {}).update(facts)
 
     def compare_gradients(self, *, balance: bool = False) -> None:
-        """Ask how large the gradient of the plugin's losses is beside the task's, over the task's own network.
+        """Compare the gradient of the plugin's losses with the task's, over the task's own network.
 
-        The history says so as ``<instance>/gradient_ratio``, weight included: measured in the first step, the last, and
-        each in which a row is closed (a row has the mean of those in it), where steps are not compiled or captured. It
-        costs two more backward passes in such a step; a plugin that asks names no loss of its own like that.
+        The history has the ratio of their norms as ``<instance>/gradient_ratio``, weight included: measured in the
+        first step, the last, and each in which a row is closed, where steps are not compiled or captured. It costs two
+        more backward passes in such a step; the plugin cannot use that name for a loss.
 
         Args:
             balance: Scale the losses in every step, such that the norm of their gradient is the plugin's weight times
                 that of the task's. The history has the factor as ``<instance>/factor`` then.
 
         Raises:
-            UsageError: This is not asked in ``compatkit_set_up``, or a task has no loss of its own to compare with.
+            UsageError: Called outside of ``compatkit_set_up``, or a task has no loss of its own to compare with.
         """
         instance = self._asking("compare_gradients", "what a step measures is settled before the first")
         for state in self.tasks.values():
@@ -199,7 +199,7 @@ class SetUp:
     def shared_classes(self) -> tuple[Label, ...]:
         """Return the classes that at least two tasks share, or all classes where there is one task.
 
-        Named and ordered as in the first task that has them; matched through the alias table.
+        Names and order are those of the first task that has them; aliases of class names match.
         """
         states = list(self.tasks.values())
         if len(states) == 1:
@@ -223,18 +223,18 @@ class SetUp:
         outputs: int | None = None,
         like: str | None = None,
     ) -> AuxiliaryHead:
-        """Add a head of the shape of a target head, or take the frozen one of that name.
+        """Add a head with the architecture of a target head, or take the frozen one of that name.
 
         Args:
-            name: What it is for; ``<prefix>/shared.<name>`` when published.
-            classes: What its outputs mean, for a head that tells classes apart.
-            outputs: Count of outputs, for a head that does something else.
-            like: The task whose head has the architecture that is wanted; None takes the first task's.
+            name: Its purpose; ``<prefix>/shared.<name>`` when published.
+            classes: Its outputs, for a head that classifies.
+            outputs: Count of outputs, for any other head.
+            like: The task whose head has the desired architecture; None takes the first task's.
 
         Raises:
             UsageError: The tasks' features differ in width, or in size where the head takes one only; the name is taken
                 in this run, the network cannot have that count of outputs, or the frozen head takes other features,
-                tells other things apart or has another count of outputs.
+                has other classes or another count of outputs.
             UnknownName: No task is called ``like``.
         """
         if name in self.auxiliary:
@@ -278,7 +278,7 @@ class SetUp:
         return self._held(name, head)
 
     def _like(self, name: str | None) -> TaskState:
-        """Return the task whose head a shared head is like."""
+        """Return the task whose head gives a shared head its architecture."""
         if name is None:
             return next(iter(self.tasks.values()))
         if name not in self.tasks:
@@ -290,9 +290,9 @@ class SetUp:
         return self.tasks[name]
 
     def _check_width(self, name: str, first: TaskState, state: TaskState) -> None:
-        """Refuse features of two tasks that no head can take both of.
+        """Raise if no head can take the features of both tasks.
 
-        Maps may differ in rows and columns, which a head's average pooling absorbs: whether it does is tried.
+        Maps may differ in rows and columns, if the head's pooling absorbs it; ``_accepts`` tries that.
         """
         mine, theirs = first.feature_shape[1:], state.feature_shape[1:]
         if mine[:1] == theirs[:1] and len(mine) == len(theirs):
@@ -304,12 +304,12 @@ class SetUp:
         )
 
     def unmoved(self) -> dict[str, nn.Module]:
-        """Return the modules that were handed in frozen, as ``frozen.<name>``."""
+        """Return the modules that were given as frozen, as ``frozen.<name>``."""
         found = {f"frozen.{name}": head.module for name, head in self.frozen.items()}
         return found if self.released is None else {**found, f"frozen.{EXTRACTOR}": self.released.module}
 
     def released_head(self) -> AuxiliaryHead:
-        """Take the released target head that was handed in frozen (``registry.released``).
+        """Take the released target head that was given as frozen (``registry.released``).
 
         Raises:
             UsageError: There is none, it is taken already, or does not take the tasks' features.
@@ -322,9 +322,9 @@ class SetUp:
         return self.add_auxiliary_head(HEAD)
 
     def released_extractor(self, task: TaskState) -> Callable[[Tensor], Tensor]:
-        """Return what gives a released extractor's features of a task's normalised images, without gradients.
+        """Return a function from a task's normalised images to features of the released extractor, without gradients.
 
-        Images are brought from the task's mean and standard deviation to the extractor's own.
+        It normalises the images with the extractor's own mean and standard deviation in place of the task's.
 
         Raises:
             UsageError: There is none, it takes other images, or gives features of another shape.
@@ -338,13 +338,13 @@ class SetUp:
         return self.released.on(task.data, task.feature_shape[1:], task.name, self.precision.device)
 
     def _held(self, name: str, head: AuxiliaryHead) -> AuxiliaryHead:
-        """Keep a head as one of this run, and whose it is."""
+        """Add a head to those of this run, with the plugin that asked for it."""
         head.plugin = self.asking or head.plugin
         self.auxiliary[name] = head
         return head
 
     def _accepts(self, head: AuxiliaryHead, task: TaskState) -> tuple[int, ...]:
-        """Return what a shared head gives for each image, or refuse it where it does not take a task's features."""
+        """Return the shape of a shared head's output for an image, or raise if it does not take a task's features."""
         features = torch.zeros(2, *task.feature_shape[1:], device=self.precision.device)
         was_training = head.module.training
         try:

@@ -1,4 +1,4 @@
-"""Settings of a run: what each may be, which go together, and what a manifest says of them."""
+"""Settings of a run: their values, which go together, and which of them its manifest states."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from compatkit.training.views import ASKED as PASSES
 from compatkit.training.views import Asked as Passes
 
 _share = number(above=0, below=1, optional=True)
-_BESIDE = {"manifest": "beside"}  # has nothing to do with what comes out
-_HIDDEN = {"manifest": "hidden"}  # changes no result, or the environment says more of it
+# How a manifest treats a setting; without metadata it states the value.
+_BESIDE = {"manifest": "beside"}  # left out: it has no influence on the result
+_HIDDEN = {"manifest": "hidden"}  # left out: the manifest's environment states what was chosen
 _WHERE_ON = {
     "manifest": "where on"
-}  # named only where it does something, so that runs without keep their plans
-_TO_STOP = {"manifest": "to stop"}  # moves no weight, unless a run stops by what it measures
+}  # stated only where it differs from the default, so that other plans stay
+_TO_STOP = {"manifest": "to stop"}  # stated only with early stopping, which depends on evaluations
 
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """What a trainer is told; ``Trainer`` says what each setting means.
+    """The settings of a trainer; ``Trainer`` documents them.
 
     Raises:
         UsageError: A setting cannot be used, or some do not go together.
@@ -82,7 +83,7 @@ class Settings:
 
     @property
     def decay(self) -> Schedule:
-        """How the learning rate moves."""
+        """The schedule of the learning rate."""
         return self.schedule if isinstance(self.schedule, Schedule) else Schedule(self.schedule, self.warmup)
 
     @property
@@ -102,11 +103,11 @@ class Settings:
 
 
 BESIDE = frozenset(one.name for one in attrs.fields(Settings) if one.metadata.get("manifest") == "beside")
-"""Settings that have nothing to do with what comes out."""
+"""Settings without influence on the result."""
 
 
 def _check(settings: Settings) -> None:
-    """Refuse what cannot be done, or would mislead.
+    """Raise for settings that cannot work together, or would mislead.
 
     Raises:
         UsageError: Two settings do not go together; the message says which and what to change.

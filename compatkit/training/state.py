@@ -1,4 +1,4 @@
-"""A task, a shared head and a released extractor during a run."""
+"""The state of a task, a shared head and a released extractor during a run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from compatkit.training.precision import Precision
 from compatkit.training.task import Task
 
 EXTRACTOR = "released.extractor"
-"""Its name among what is frozen in a run."""
+"""Name of a released extractor among the frozen parts of a run."""
 HEAD = "released"
-"""The name of a released target head there."""
+"""Name of a released target head among them."""
 
 
 @attrs.define(eq=False)
 class ReleasedExtractor:
-    """An extractor that new parts are trained against.
+    """A published extractor that new parts are trained against.
 
     Attributes:
         data: Its own preprocessing.
@@ -41,12 +41,12 @@ class ReleasedExtractor:
     reference: str
 
     def placed(self, precision: Precision) -> ReleasedExtractor:
-        """Return a copy on a run's device whose statistics and weights nothing moves."""
+        """Return a copy on a run's device whose weights and statistics do not change."""
         module = copy.deepcopy(self.module).eval().requires_grad_(False)
         return attrs.evolve(self, module=precision.place(module))
 
     def on(self, data: Data, shape: tuple[int, ...], task: str, device: str) -> Callable[[Tensor], Tensor]:
-        """Return what gives its features, without gradients, of images that are normalised for a task.
+        """Return a function from a task's normalised images to features of this extractor, without gradients.
 
         Args:
             data: Preprocessing of the task.
@@ -92,16 +92,16 @@ _AS_IT_IS = nullcontext()
 
 @attrs.define(eq=False)
 class TaskState:
-    """A task during a run: its modules, its data on the device, what is known of them.
+    """A task during a run: its modules, its data, and facts about them.
 
     Attributes:
         class_layer: State-dict prefixes of the class layer inside the head.
         data: Preprocessing and labels, as they will stand in the contracts.
         examples: Training images and labels in the size and channels of the task, in host memory.
-        feature_shape: Of what crosses the seam, for a batch of two.
-        anchors: What this task's parts were trained against; written at the end of a run.
+        feature_shape: Of the tensor that crosses the seam, for a batch of two.
+        anchors: Shared parts that this task's parts were trained against; written at the end of a run.
         initial: Tensor digest of the initial weights without the class layer.
-        rows_named: Whether the rows of the class layer, too, are those of the stream that named the initial weights.
+        rows_named: Whether the rows of the class layer come from the stream of the initial weights too.
         statistics: For a frozen extractor: ``"stored"`` uses its running statistics, ``"batch"`` those of the batch
             without writing its buffers.
     """
@@ -134,26 +134,26 @@ class TaskState:
 
     @property
     def supervised(self) -> bool:
-        """Whether the head learns classes; else no label is known, and batches have ``NO_LABEL`` in their place."""
+        """Whether the head learns classes; else batches have ``NO_LABEL`` in the place of labels."""
         return self.task.supervised
 
     @property
     def runs_head(self) -> bool:
-        """Whether the network's own head runs and learns; else the extractor learns from regularizers alone."""
+        """Whether the network's own head runs and learns; else the extractor learns through regularizers alone."""
         return self.task.supervised and self.task.own_head
 
     @property
     def freezes_extractor(self) -> bool:
-        """Whether the extractor stays as it is."""
+        """Whether the extractor is not trained."""
         return self.task.freeze_extractor
 
     def extract(self, images: Tensor) -> Tensor:
-        """Run the extractor as it runs in a step: a frozen one with the statistics that were asked for."""
+        """Run the extractor as in a step: a frozen one with the statistics that the run states."""
         with self.extracting():
             return self.extractor(images)
 
     def extracting(self) -> AbstractContextManager[None]:
-        """Return what the extractor runs in, in a step."""
+        """Return the context in which the extractor runs in a step."""
         if self.freezes_extractor and self.statistics == "batch":
             return batch_statistics(self.extractor, others="keep")
         return _AS_IT_IS
@@ -169,9 +169,9 @@ class AuxiliaryHead:
     """A head that several tasks are trained against.
 
     Attributes:
-        name: What it is for: ``"dcc"``, ``"rotation"``.
+        name: Its purpose: ``"dcc"``, ``"rotation"``.
         labels: Classes of its outputs; None where the outputs are no classes of images.
-        frozen: Its parameters do not move in this run.
+        frozen: Whether its parameters stay fixed in this run.
         statistics: For a frozen head: ``"stored"`` uses its running statistics, ``"batch"`` those of the
             batch without writing its buffers (the regime of Gygli et al.).
         digest: Tensor digest of the parameters; set when it is frozen or the run has ended.
@@ -196,7 +196,7 @@ class AuxiliaryHead:
         return f"AuxiliaryHead({self.name!r}: {self.blueprint.model}{outputs}{', frozen' if self.frozen else ''})"
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Return logits ``(batch, outputs)``, with the statistics that the head's state asks for."""
+        """Return logits ``(batch, outputs)``, normalised as ``statistics`` states."""
         if self.frozen and self.statistics == "batch":
             with batch_statistics(self.module, others="keep"):
                 return self.module(features)

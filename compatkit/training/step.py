@@ -16,12 +16,12 @@ from compatkit.training.recording import NOTHING, Layers
 from compatkit.training.state import TaskState
 
 NO_LABEL = -1
-"""In the place of a label that is not known; no loss takes it for a class."""
+"""Stands for an unknown label; no loss treats it as a class."""
 
 
 @attrs.frozen(eq=False)
 class StepResult:
-    """What a step measured, or a piece of one; on the device, without gradients.
+    """Losses and predictions of a step or a micro-batch; on the device, without gradients.
 
     Attributes:
         losses: Scalars by their names in the history.
@@ -35,7 +35,7 @@ class StepResult:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What there is a figure of."""
+        """Names of the losses, and ``accuracy`` where the head runs."""
         return (*self.losses, "accuracy") if self.predicted is not None else (*self.losses,)
 
 
@@ -45,13 +45,13 @@ class Step:
 
     Attributes:
         number: Step of this task, from 0.
-        piece: Which piece of the step's batch this is, from 0, where the trainer accumulates gradients.
-        features: What the extractor gave, ``(batch, ...)``.
-        logits: What the head gave, ``(batch, classes)``; None for a task without labels, whose head does not run.
-        reports: Whether a row of the history closes after it, or it is the first; False where steps are compiled or
-            captured.
-        views: What the extractor gave for each further view that the plugin asked for whose losses are computed, as
-            ``features``; every view was normalised by its own batch statistics and left no trace in the buffers.
+        piece: Number of the micro-batch in the step, from 0, where the trainer accumulates gradients.
+        features: Output of the extractor, ``(batch, ...)``.
+        logits: Output of the head, ``(batch, classes)``; None for a task without labels, whose head does not run.
+        reports: Whether it is the first step, or a row of the history closes after it; False where steps are compiled
+            or captured.
+        views: Features of each further view that the plugin whose losses are computed asked for, shaped as
+            ``features``; every view is normalised by its own batch statistics and updates no buffer.
     """
 
     seed: int
@@ -59,7 +59,7 @@ class Step:
     number: int
     batch: Batch
     precision: Precision
-    features: Tensor | None = None
+    features: Tensor = attrs.field(default=None)  # the objective sets it before any plugin sees the step
     logits: Tensor | None = None
     piece: int = 0
     reports: bool = False
@@ -69,11 +69,11 @@ class Step:
 
     @property
     def losses(self) -> dict[str, Tensor]:
-        """What the step measured, by the names of the history: ``task``, ``<instance>/<loss>``, ``accuracy``, ...
+        """Losses of the step by the names of the history: ``task``, ``<instance>/<loss>``, ``accuracy``, ...
 
         Float tensors ``()`` on the device, without gradient, that nothing overwrites: keep them, and read them
-        (``float``) now and then, since reading waits for the device. There are none before ``compatkit_after_step``;
-        with several processes, each has those of its own images.
+        (``float``) rarely, since reading waits for the device. Empty before ``compatkit_after_step``; with several
+        processes, each has the losses of its own images.
         """
         result = self._measured
         if result is None:
@@ -87,9 +87,8 @@ class Step:
 
         Args:
             images: Normalised, ``(batch, channels, height, width)``.
-            write_statistics: Whether batch normalisation moves its running statistics; where not, the
-                batch's own statistics are used all the same and no buffer is written. A frozen extractor writes none,
-                and runs as it does for the batch.
+            write_statistics: Whether batch normalisation updates its running statistics; else it still normalises by
+                the statistics of the batch. A frozen extractor never updates them, and runs as it does for the batch.
         """
         if write_statistics or self.task.freezes_extractor:
             return self.task.extract(images)
@@ -97,7 +96,7 @@ class Step:
             return self.task.extractor(images)
 
     def classify(self, features: Tensor) -> Tensor:
-        """Run the task's head on other features; they are normalised by their own statistics, and move no buffer.
+        """Run the task's head on other features, normalised by their own statistics; no buffer is updated.
 
         Args:
             features: ``(batch, ...)``, of the shape of ``self.features``.
@@ -109,13 +108,13 @@ class Step:
             return self.task.head(features)
 
     def rng(self, *key: str | int) -> torch.Generator:
-        """Return a CPU generator for this step, and piece; ``key`` starts with the plugin's instance name."""
+        """Return a CPU generator for this step and micro-batch; ``key`` starts with the plugin's instance name."""
         turn = f"{self.number}.{self.piece}" if self.piece else self.number
         return generator(self.seed, "plugin", self.task.name, turn, *key)
 
 
 def pieces(batch: Batch, count: int) -> list[Batch]:
-    """Return a batch as ``count`` batches of the same size, in order; they hold the very same images."""
+    """Return ``count`` micro-batches of a batch, of equal size and in order; they share its memory."""
     parts = zip(batch.images.chunk(count), batch.labels.chunk(count), batch.index.chunk(count), strict=True)
     if batch.stacked is None:
         return [Batch(*part) for part in parts]
@@ -128,9 +127,9 @@ def pieces(batch: Batch, count: int) -> list[Batch]:
 
 
 def together(results: Sequence[StepResult]) -> StepResult:
-    """Return the result of the whole batch: the mean of the pieces' losses, and all answers; nothing is read.
+    """Return the result of the whole batch: mean losses of its micro-batches, and all predictions; nothing is read.
 
-    A loss that is absent from a piece added nothing there.
+    A loss that a micro-batch lacks counts as 0 there.
     """
     names = dict.fromkeys(name for one in results for name in one.losses)
     losses = {

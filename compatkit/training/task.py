@@ -20,12 +20,12 @@ from compatkit.registry.names import check_segment
 
 @attrs.frozen
 class Rest:
-    """What comes after a split point of a network: the architecture of a head for extractors of other architectures.
+    """The part of a network after a split point, as the architecture of a head for extractors of other architectures.
 
     Attributes:
         backbone: Model name, for example ``"mobilenetv2_cifar"``.
-        split: Split point; what lies before it is dropped.
-        builder: Who builds it.
+        split: Split point; layers before it are dropped.
+        builder: Builder of the backbone.
         kwargs: Further keyword arguments of the backbone (JSON values).
     """
 
@@ -36,7 +36,7 @@ class Rest:
 
     @classmethod
     def of(cls, value: object) -> Rest | None:
-        """Return a rest as it is, or from a table of its attributes; None for None.
+        """Return a Rest from a Rest or a table of its attributes; None for None.
 
         Raises:
             UsageError: It is neither.
@@ -59,9 +59,9 @@ class Rest:
 
 AUGMENTATIONS = ("crop", "flip")
 WRITTEN = "written"
-"""Key of an attribute's metadata: the types that it may be written as, where it is converted to another."""
+"""Key of an attribute's metadata: the types in which it may be written, where it is converted to another."""
 KINDS = {"extractor": ("extractor",), "head": HEADS}
-"""What a task may start from, by side."""
+"""Kinds of components that a task may start from, by side."""
 
 
 def _segment(instance: object, attribute: object, value: str) -> None:
@@ -145,13 +145,13 @@ class Task:
         builder: Who builds it: ``"timm"`` (ours included), ``"torchvision"``, or a plugin.
         kwargs: Further keyword arguments of the backbone (JSON values).
         size: Height and width in pixels (one number for both); the backbone's own by default.
-        weights: Where to start from: None (random), ``"pretrained"`` (timm's), the path of a safetensors
-            file, or a state dict. The class layer starts anew.
-        keep_class_layer: Take over the class layer of a state dict too, to go on with the same classes.
+        weights: Initial weights: None (random), ``"pretrained"`` (timm's), the path of a safetensors
+            file, or a state dict. The class layer is drawn again.
+        keep_class_layer: Keep the class layer of a state dict too, to continue with the same classes.
         augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal): a list, or ``"crop,flip"``.
-        loader: Gives the training batches in place of ``data.train``, for streams and own augmentation: a
-            ``torch.utils.data.DataLoader``, or anything that gives (images, labels) each time it is iterated. Class
-            names, channels, size and normalisation are still those of ``data``.
+        loader: Source of the training batches in place of ``data.train``, for streams and own augmentation: a
+            ``torch.utils.data.DataLoader``, or another iterable of (images, labels) that can be iterated once a pass.
+            Class names, channels, size and normalisation are still those of ``data``.
         normalisation: ``{"mean": ..., "std": ...}`` on the scale 0 to 1, each a number or one a channel, in place of
             those of the training images (or of the pretrained weights): ``{"mean": 0, "std": 1 / 255}`` gives the
             network 0 to 255, ``{"mean": 0.5, "std": 0.5}`` gives it -1 to 1.
@@ -160,16 +160,16 @@ class Task:
         head: Component whose weights and statistics the head starts from, classes in its order; None draws a head anew.
         supervised: Whether the head learns the classes. Where not, ``data`` loses its labels here and now, the head
             stays as it is, and the extractor learns from regularizers alone.
-        width: Channels of the features that several architectures agree on: the extractor ends with a 1x1 convolution
-            (with bias) to so many, and a head of another width begins with one from so many. None leaves the network's
-            own.
-        rest: The head is the rest of this network, with a split point of its own, and not that of ``backbone``; the
+        width: Channels of the features, to be shared by several architectures: the extractor ends with a 1x1
+            convolution (with bias) to so many, and a head of another width begins with one from so many. None keeps
+            the network's own.
+        rest: Network whose rest after its own split point is the head, in place of the rest of ``backbone``; the
             extractor's last layer is then a 1x1 convolution to ``width``, or to this network's own width there. A
             ``Rest``, or a table of its attributes.
         own_head: Whether the network has a head of its own. Where not, its extractor learns through shared heads alone
             (``dcc``), which have the shape of the head that it would have, and no head is published.
-        freeze_extractor: The extractor that it starts from stays as it is, statistics included; see
-            ``frozen_statistics`` of ``Trainer.fit``.
+        freeze_extractor: Whether the extractor that it starts from is not trained; its statistics do not change either,
+            see ``frozen_statistics`` of ``Trainer.fit``.
 
     Raises:
         UsageError: An augmentation is unknown, or a loader is given and is to be augmented, or cannot be iterated
@@ -212,7 +212,7 @@ class Task:
     freeze_extractor: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        """Check what the network starts from, and let go of labels that nobody is to read."""
+        """Check the start of the network, and drop the labels of a task that does not learn them."""
         for side in ("extractor", "head"):
             part = getattr(self, side)
             came = getattr(part, "kind", type(part).__name__)
@@ -244,7 +244,7 @@ class Task:
         object.__setattr__(self, "data", DataSet(self.data.name, *bare))
 
     def _check_architecture(self) -> None:
-        """Check that what is said of widths, heads and frozen parts goes together."""
+        """Check that width, head and frozen parts go together."""
         whose = f"Task {self.name!r}"
         if self.extractor is not None and self.width is not None:
             raise UsageError(f"{whose} starts from an extractor, whose width is its own. Leave out width=.")

@@ -1,4 +1,4 @@
-"""For authors of plugins: checks to run in their own tests, on a factory that need not be installed.
+"""Checks that authors of plugins run in their own tests, on a factory that need not be installed.
 
 Example::
 
@@ -58,21 +58,21 @@ def assert_regularizer(
     frozen: Frozen = None,
     **settings: Any,
 ) -> None:
-    """Check what can be told of a regularizer by training with it for two steps.
+    """Check a regularizer by training with it for two steps.
 
-    It is made twice, as a run that uses it twice would; its hooks are spelt, marked and take the arguments
-    that they will get; a state goes with a way to load it; making it leaves global random states alone. Then it takes
-    part in two steps on a CPU, where what it returns is checked, and that all that its losses reach is trained.
+    It is made twice, as in a run that uses it twice: its hooks must be spelt, marked and take known arguments; a state
+    needs a way to load it; making it must not change global random states. Then it takes part in two steps on a CPU,
+    where its results are checked, and that all parameters that its losses reach are trained.
 
     Args:
-        factory: What the registration hook registers.
-        tasks: What it is trained with, at least 8 images each; by default two small residual networks on noise of 3 x
-            16 x 16 pixels, of three classes.
-        frozen: As for ``Trainer.fit``, where it trains against released parts.
+        factory: As given to the registration hook.
+        tasks: Tasks to train, at least 8 images each; by default two small residual networks on noise of 3 x 16 x 16
+            pixels, of three classes.
+        frozen: As for ``Trainer.fit``, if it trains against released parts.
         **settings: Keyword arguments for the factory.
 
     Raises:
-        PluginError: What does not hold, and the remedy; also where the regularizer refuses these tasks.
+        PluginError: A requirement does not hold; the message has the remedy. Also if the regularizer refuses the tasks.
         TrainingError: A loss is not finite.
     """
     with warnings.catch_warnings():
@@ -107,15 +107,15 @@ def assert_metric(
     Without any example a result is undefined, unless it counts none, as one of weights alone does.
 
     Args:
-        factory: What the registration hook registers.
+        factory: As given to the registration hook.
         batches: Logits ``(batch, classes)`` and labels ``(batch,)``, or ``compatkit.metrics.Observation`` where the
-            metric looks at more; at least two. Random ones by default, of 3 x 8 x 8 pixels through two small networks.
-        subject: What it may look at besides, with those batches; by default the first of the two networks, its layers
+            metric needs more; at least two. Random ones by default, of 3 x 8 x 8 pixels through two small networks.
+        subject: The network that those batches belong to; by default the first of the two networks, its layers
             ``hidden``, ``act`` and ``fc``, and the second as the other one.
         **settings: Keyword arguments for the factory.
 
     Raises:
-        PluginError: What does not hold, and the remedy.
+        PluginError: A requirement does not hold; the message has the remedy.
     """
     metric = check_metric(Offer("metrics", NAME, factory), settings)
     usual, made = _usual()
@@ -155,18 +155,18 @@ def assert_builder(factory: Callable[..., Any], model: str, /, **kwargs: Any) ->
     train and eval mode; other class counts change nothing but the class layer that it states.
 
     Args:
-        factory: What the registration hook registers.
+        factory: As given to the registration hook.
         model: One of its models.
         **kwargs: Keyword arguments for it, as a manifest would keep them.
 
     Raises:
-        PluginError: What does not hold, and the remedy.
+        PluginError: A requirement does not hold; the message has the remedy.
     """
     check_builder(Offer("builders", NAME, factory), model, kwargs)
 
 
 def _tasks() -> list[Task]:
-    """Return what a regularizer is trained with that brings nothing of its own."""
+    """Return the default tasks for a regularizer."""
     draw, names = np.random.default_rng(0), ("a", "b", "c")
     labels = np.arange(12, dtype=np.int64) % len(names)
 
@@ -178,7 +178,7 @@ def _tasks() -> list[Task]:
 
 
 def _usual() -> tuple[Subject, list[Observation]]:
-    """Return what a metric looks at that brings nothing of its own."""
+    """Return the default networks and batches for a metric."""
     import torch
 
     source = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""The shared trainer: one loop for one or many tasks that may share auxiliary heads."""
+"""The trainer: one loop for one or many tasks that may share auxiliary heads."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Trainer(Settings):
     the steps, L2 1e-7; the paper's batch size is 512.
 
     Attributes:
-        steps: Steps of each task (the paper's 20,000 is read as a count per task); 0 trains nothing, so that the fit
-            holds what plugins pretrained, or initial weights.
+        steps: Steps of each task (the paper's 20,000 is read as a count per task); with 0 the fit holds pretrained
+            or initial weights.
         seed: Of everything random in the run.
         batch_size: Images a step, on all processes together.
         optimiser: ``"adam"`` or ``"sgd"``.
@@ -41,34 +41,35 @@ class Trainer(Settings):
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"`` (``"bfloat16"``).
         channels_last: NHWC in memory; None chooses.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
-        execution: ``"auto"`` tries on a GPU which way is the fastest, and is ``"eager"`` elsewhere; ``"compile"``,
+        execution: ``"auto"`` chooses the fastest way by a trial on a GPU, and is ``"eager"`` elsewhere; ``"compile"``,
             ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
-            ``Fit.run`` says what was done and why; a run that goes on from a checkpoint does the same again.
+            ``Fit.run`` states the choice and its reason; a run that resumes from a checkpoint keeps the choice.
         deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
         images: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory with the
-            next batches on their way, ``"auto"`` by size. Batches are bitwise the same.
+            next batches in transfer, ``"auto"`` by size. Batches are bitwise the same.
         memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
-        passes: In how many passes an extractor sees further views of a batch, such as rotations: ``"fused"`` in one,
-            each view normalised by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Both give the same to
-            rounding; networks that draw random numbers (dropout) draw others.
-        checkpoint: File to keep the state in; a run with the same plan goes on from it, bit by bit.
+        passes: How an extractor processes further views of a batch, such as rotations: ``"fused"`` in one pass, each
+            view normalised by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Results are equal to
+            rounding, except for random numbers that networks draw (dropout).
+        checkpoint: File for the state of the run; a run with the same plan resumes from it, bit by bit.
         checkpoint_every: Steps between checkpoints; several processes round them up to whole rows of the history.
-        checkpoint_seconds: Seconds after which a checkpoint is due whatever the step, as long as writing them takes
-            little of the time; None goes by steps alone. One is kept at the end too, and, in a run on one process,
-            when Ctrl-C or SIGTERM ends it.
+        checkpoint_seconds: Seconds after which a checkpoint is due at any step, as long as writing takes little of the
+            time; None counts steps alone. One is written at the end too, and, in a run on one process, when Ctrl-C or
+            SIGTERM ends it.
         log_every: Steps between rows of the history.
-        progress: Whether to show on standard error where the run is: a bar in a terminal or a notebook, elsewhere a
-            line every ten seconds.
-        accumulate: In how many pieces the batch of a step is worked through; ``batch_size`` stays the images of a step.
-        clip_norm: Largest norm of all gradients that a step moves by; None leaves them as they are.
-        ema: Decay of exponential moving averages of all that is trained, between 0 and 1: ``Fit.averaged()``.
+        progress: Whether to show progress on standard error: a bar in a terminal or a notebook, elsewhere a line every
+            ten seconds.
+        accumulate: Number of micro-batches of a step, whose gradients are summed; ``batch_size`` counts all images of
+            a step.
+        clip_norm: Largest norm of all gradients of a step; None does not clip.
+        ema: Decay of exponential moving averages of all trained weights, between 0 and 1: ``Fit.averaged()``.
         ema_warmup: Whether that decay rises from 0 in the first steps.
-        validation: Share of the training images that no step sees, the same of every class, drawn from (seed, task).
+        validation: Share of the training images of each class to hold out, drawn from (seed, task).
         evaluate_every: Steps between evaluations of every task's own network: ``Fit.evaluations``. None makes none.
         evaluate_on: ``"validation"`` (the share held out) or ``"test"``.
         stop_early: When to end before the last step, by the images held out.
         scalars: Folder of TensorBoard's event files; None writes none.
-        synchronise_statistics: Where several processes train on GPUs: batch normalisation over the images of all; else
+        synchronise_statistics: Whether several processes on GPUs share the statistics of batch normalisation; else
             each normalises its share of a batch by itself.
 
     Raises:
@@ -84,16 +85,16 @@ class Trainer(Settings):
         frozen_statistics: Statistics = "stored",
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Fit:
-        """Train ``tasks`` together, or one task against heads that do not move.
+        """Train ``tasks`` together, or one task against frozen heads.
 
         Args:
             tasks: Networks with their data sets; one step of each in turn.
             regularizers: Names or ``compatkit.use(...)``; only these plugins take part.
-            frozen: Auxiliary heads that stay as they are (incremental training): an earlier fit, or
+            frozen: Auxiliary heads that are not trained (incremental training): an earlier fit, or
                 ``registry.frozen(...)``.
-            frozen_statistics: Batch normalisation inside frozen heads: ``"stored"``, which leaves nothing of a head to
-                the images of a batch, or ``"batch"``, the paper's regime (ahead by .01 to .03 in study 3.3), without
-                writing their buffers.
+            frozen_statistics: Batch normalisation inside frozen heads: ``"stored"``, which does not depend on the
+                images of a batch, or ``"batch"``, the paper's regime (ahead by .01 to .03 in study 3.3), which does not
+                update their buffers.
             factories: Regularizers that are not installed, by name: for notebooks.
 
         Raises:
@@ -117,10 +118,10 @@ class Trainer(Settings):
         frozen_statistics: Statistics = "stored",
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Explanation:
-        """Return what ``fit`` would do with the same arguments, without a step: see ``Explanation``.
+        """Return the plan of ``fit`` with the same arguments, without taking a step: see ``Explanation``.
 
         Raises:
-            UsageError: As ``fit`` does; and so on for its other errors.
+            CompatkitError: As ``fit`` does.
         """
         request = FitRequest(self, tasks, regularizers, frozen, frozen_statistics, factories)
         with prepare(request) as prepared:
@@ -136,10 +137,10 @@ class Trainer(Settings):
         frozen_statistics: Statistics = "stored",
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Profile:
-        """Return where the time of the first ``steps`` steps of each task would go; nothing is trained.
+        """Return how the time of the first ``steps`` steps of each task is divided; nothing is trained.
 
         Raises:
-            UsageError: As ``fit`` does; and so on for its other errors.
+            CompatkitError: As ``fit`` does.
         """
         if steps < 1:
             raise UsageError(f"Trainer.profile takes at least one step, got steps={steps}.")

@@ -27,11 +27,11 @@ from compatkit.training.state import TaskState
 Asked = Literal["auto", "fused", "separate"]
 ASKED: tuple[Asked, ...] = ("auto", "fused", "separate")
 TRIED = 4
-"""Images a view, to see whether an extractor keeps views apart."""
+"""Images a view, to try whether an extractor keeps views apart."""
 
 
 CLOSE = 1e-3
-"""Largest difference of features in a pass of all views and in passes of their own, as a share of the largest one."""
+"""Largest difference between features of one pass and of separate passes, as a share of the largest feature."""
 
 
 class Viewwise(TorchFunctionMode):
@@ -49,7 +49,7 @@ class Viewwise(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Take the place of ``F.batch_norm``, and of nothing else."""
+        """Replace ``F.batch_norm``, and nothing else."""
         named = kwargs or {}
         return _batch_norm(self.views, *args, **named) if func is F.batch_norm else func(*args, **named)
 
@@ -65,7 +65,7 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Do what ``F.batch_norm`` does, which takes the same arguments, view by view."""
+    """Compute ``F.batch_norm``, which takes the same arguments, view by view."""
     if not training:  # stored statistics know no batch
         return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if torch.compiler.is_compiling():
@@ -86,7 +86,7 @@ def _reduced(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """Normalise by one reduction over all but views and channels: what a compiler makes the fewest kernels of."""
+    """Normalise by one reduction over all but views and channels, which compiles to the fewest kernels."""
     parts = input.unflatten(0, (views, -1)).to(torch.promote_types(input.dtype, torch.float32))
     dims = (1, *range(3, parts.dim()))
     variance, mean = torch.var_mean(parts, dim=dims, correction=0, keepdim=True)
@@ -105,7 +105,7 @@ def _reduced(
 
 
 def mixes(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
-    """Return why an extractor would mix views that pass together, or None where it keeps them apart.
+    """Return why an extractor would mix views in one pass, or None where it keeps them apart.
 
     Args:
         extractor: Tried in evaluation mode, but for batch normalisation; left as it was.
@@ -174,7 +174,7 @@ class ViewBatching:
         return "fused" if self.fused else "separate"
 
 
-SEPARATE = ViewBatching(False, "nobody wants further views")
+SEPARATE = ViewBatching(False, "no plugin asks for further views")
 
 
 def choose_view_batching(
@@ -183,13 +183,13 @@ def choose_view_batching(
     """Choose for a task.
 
     Args:
-        asked: What the trainer was told.
+        asked: The setting ``passes`` of the trainer.
         state: Of the task.
         device: Where it runs.
         recorder: Of the task, where some of its layers are recorded.
 
     Raises:
-        UsageError: One pass was asked for, and the extractor would mix the views, or what is recorded of its layers.
+        UsageError: One pass was asked for, and the extractor would mix the views, or the records of its layers.
     """
     if asked == "separate":
         return ViewBatching(False, "asked for")
@@ -215,8 +215,8 @@ class ExtraViews:
     """The further views of one task's batches.
 
     Attributes:
-        wanted: Who wants them.
-        counts: How many each wants.
+        wanted: The hooks that ask for them.
+        counts: How many each asks for.
         fused: Whether the extractor sees them in the pass of the batch.
     """
 
@@ -226,7 +226,7 @@ class ExtraViews:
 
     @classmethod
     def of(cls, hooks: Sequence[Bound], size: tuple[int, int], fused: bool) -> ExtraViews:
-        """Ask each hook how many views it wants, and leave out those that want none."""
+        """Find out how many views each hook gives, and leave out those that give none."""
         found = {one: len(one.call(torch.zeros(1, 1, *size, dtype=torch.int64))) for one in hooks}
         kept = {one: count for one, count in found.items() if count}
         return cls(tuple(kept), tuple(kept.values()), fused)
@@ -240,14 +240,14 @@ class ExtraViews:
         return [view for one in self.wanted for view in one.call(images)]
 
     def unchecked(self) -> ExtraViews:
-        """Return the same without checks of what plugins give back, for a compiler."""
+        """Return the same without checks of what plugins return, for a compiler."""
         return attrs.evolve(self, wanted=tuple(attrs.evolve(one, call=one.function) for one in self.wanted))
 
     def seen(self, extractor: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, list[Tensor]]]:
         """Run the extractor on a batch, and on its further views where that is one pass.
 
         Returns:
-            Features of the batch, and of the further views by the instance that wants them; empty for ``separate``.
+            Features of the batch, and of the further views by the instance that asks for them; empty if not fused.
         """
         if not self.fused or not self.counts:
             return extractor(batch.images), {}
@@ -260,7 +260,7 @@ class ExtraViews:
         return upright, self._by_instance(others)
 
     def separate(self, batch: Batch) -> dict[str, list[Tensor]]:
-        """Return the images of the further views by instance, for passes of their own; empty for ``fused``."""
+        """Return the images of the further views by instance, for passes of their own; empty if fused."""
         if self.fused or not self.counts:
             return {}
         if batch.stacked is None:

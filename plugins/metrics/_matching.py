@@ -150,7 +150,7 @@ def _for_alexnet(pictures: Tensor) -> Tensor:
 
 @attrs.frozen(eq=False)
 class ImageMatch:
-    """Images as pictures on the scale 0 to 1, and how near the nearest of them is to a vector.
+    """Images as pictures on the scale 0 to 1, to find the nearest one to a vector.
 
     Attributes:
         image_range: Lowest and highest value that an image may have, numbers or one a channel.

@@ -14,7 +14,7 @@ NEGLIGIBLE = 1e-12
 
 @attrs.frozen(eq=False)
 class Pair:
-    """What two layers gave so far; all but the kept images in float64.
+    """Sums over the outputs of two layers so far; all but the kept images in float64.
 
     Attributes:
         images: Count of images.
@@ -111,7 +111,7 @@ class Pair:
 
 
 def rows_of(name: str, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what two layers gave as ``(images, positions, channels)``, on one device.
+    """Return the outputs of two layers as ``(images, positions, channels)``, on one device.
 
     Args:
         name: Of the layers, for messages.

@@ -10,7 +10,7 @@ from compatkit.errors import DataError
 
 
 def partner(metric: str, name: str, outputs: Mapping[str, Tensor]) -> Tensor:
-    """Return what the other network gave under a layer's name.
+    """Return the output of the other network's layer of the same name.
 
     Args:
         metric: That asks.
@@ -18,7 +18,7 @@ def partner(metric: str, name: str, outputs: Mapping[str, Tensor]) -> Tensor:
         outputs: Of the other network.
 
     Raises:
-        DataError: It gave nothing under that name.
+        DataError: It has no output of that name.
     """
     if name not in outputs:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Cross-correlation of two networks' channels on the same images: as they stand, and under the best permutation.
+"""Cross-correlation of two networks' channels on the same images: in their own order, and under the best permutation.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", App. C.2 and Fig. 6; the permutation is that of Li et al. (2016), "Convergent Learning".
@@ -87,7 +87,7 @@ class CrossCorrelation:
         """Return the moments with one more batch.
 
         Raises:
-            DataError: Two layers of one name do not give the same positions, or one gave nothing.
+            DataError: Two layers of one name have different positions, or one has no output.
         """
         keys, found = drawn_keys(positions, self.seed), dict(state)
         for name, given in outputs.items():

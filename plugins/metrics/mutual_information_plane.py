@@ -1,4 +1,4 @@
-"""Mutual information plane: what each layer knows of the input, I(X;T), and of the label, I(T;Y), in bits.
+"""Mutual information plane: how much a layer tells about the input, I(X;T), and about the label, I(T;Y), in bits.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 3 and B.1; binning as Shwartz-Ziv, Tishby (2017), arXiv:1703.00810
     (code IDNNs): 30 edges from -1 to 1, each unit's bin is a digit, a layer's code is the row of its digits.

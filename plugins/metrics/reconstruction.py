@@ -1,4 +1,4 @@
-"""Reconstruction: how much of an image the reverse pass of a network gives back, with the same parameters.
+"""Reconstruction: how well the reverse pass of a network, with the same parameters, restores an image.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 2 and App. A.3: d'_1, what the reverse pass makes of what the network
     gave; a network that was trained with it recovers its input, a regular one does not.
@@ -68,7 +68,7 @@ def grid(
     bn_reverse: Statistics = "running",
     output_activation: str | None = None,
 ) -> bytes:
-    """Return a PNG of images above what the reverse pass makes of them, with the relative error of each.
+    """Return a PNG of images above their reconstructions, with the relative error of each.
 
     Args:
         network: A chain; its modes are as before afterwards.

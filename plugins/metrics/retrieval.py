@@ -98,7 +98,7 @@ def _vectors(name: str, given: Tensor) -> Tensor:
 
 @attrs.frozen(eq=False)
 class Seen:
-    """What came so far, a tensor a batch.
+    """Features so far, a tensor a batch.
 
     Attributes:
         labels: ``(batch,)``.
@@ -141,7 +141,7 @@ class Retrieval:
         """Return the features with one more batch.
 
         Raises:
-            DataError: A layer gave no vectors, or nothing in the other network.
+            DataError: A layer's outputs are no vectors, or the other network has none.
         """
         found = {}
         for name, given in outputs.items():

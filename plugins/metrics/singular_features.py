@@ -1,9 +1,9 @@
-"""Singular features: what a layer looks for, the right singular vectors of its weight, held against its data.
+"""Singular features: the right singular vectors of a layer's weight, compared with its data.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 2 and A.4: the right singular vectors of a network with a reverse pass
     are the dominant features of its data. A layer's matrix M is ``(out, in * k * k)``, M = U S V'; features are the
     columns of V, rows of ``Vh``, up to their sign.
-Scores: the energy ||V_r'm||^2 / ||m||^2 of class means m of what the layer is given, in the r first directions and in
+Scores: the energy ||V_r'm||^2 / ||m||^2 of class means m of the layer's input, in the r first directions and in
     all active ones (singular value above ``tolerance`` times the largest); |cos| of each vector with each class mean,
     both without their own mean; principal angles to the data's principal components (uncentred second moment), and
     to the same layer of another network; the best match of each vector, as a picture, with an image. Where singular
@@ -59,7 +59,7 @@ def singular_pictures(
 
     Args:
         layer: A linear layer, or a convolution without groups.
-        shape: Channels, height and width of what the layer takes; of a convolution's patch.
+        shape: Channels, height and width of the layer's input; of a convolution's patch.
         top: How many at most.
 
     Returns:
@@ -82,7 +82,7 @@ def singular_pictures(
 
 @attrs.frozen(eq=False)
 class Sums:
-    """What a layer was given, in float64.
+    """Sums over the inputs of a layer, in float64.
 
     Attributes:
         classes: Sums of each class, ``(classes, in)``.

@@ -1,4 +1,4 @@
-"""Classes of a task and outputs of a head that is not its own: matched by name, and the loss over those in common."""
+"""Match the classes of a task with the outputs of another head by name; the loss over common classes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def common_class_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def outputs_of(own: Sequence[Label], outputs: Sequence[Label], kept: Sequence[Label]) -> Tensor | None:
-    """Return the output that means each class of a task, int64 ``(classes,)``; ``OUTSIDE`` where none does.
+    """Return the output for each class of a task, int64 ``(classes,)``; ``OUTSIDE`` for classes without one.
 
     Args:
         own: Classes of the task.
@@ -47,6 +47,6 @@ def outputs_of(own: Sequence[Label], outputs: Sequence[Label], kept: Sequence[La
 
 
 def names(labels: Sequence[Label]) -> str:
-    """Return the first names, and how many there are in all where that is not all of them."""
+    """Return the first twelve names, and the total count if there are more."""
     shown = ", ".join(one.name for one in labels[:12])
     return shown + (f", ... ({len(labels)} in all)" if len(labels) > 12 else "")

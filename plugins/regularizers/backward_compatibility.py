@@ -1,4 +1,4 @@
-"""Backward-compatible training: a released head, which stays as it is, also classifies the new extractor's features.
+"""Backward-compatible training: a frozen released head also classifies the new extractor's features.
 
 Paper: Shen, Xiong, Xia, Soatto (2020), "Towards Backward-Compatible Representation Learning", Sec. 3.2: the influence
     loss, the old classifier's loss on the new features.
@@ -42,12 +42,11 @@ class BackwardCompatibility:
     """
 
     forward: float = 0.0
-    _head: AuxiliaryHead | None = attrs.field(default=None, init=False)
+    _head: AuxiliaryHead = attrs.field(init=False)
     _places: dict[str, Tensor] = attrs.field(factory=dict, init=False)
     _old: dict[str, Callable[[Tensor], Tensor]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a weight that is none."""
         if not 0 <= self.forward < float("inf"):
             raise UsageError(
                 f"backward_compatibility: forward is a weight, finite and not negative; got {self.forward!r}."
@@ -84,11 +83,8 @@ class BackwardCompatibility:
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the released head's loss on the new features and, where asked for, the forward term."""
-        head, name = self._head, step.task.name
-        if head is None or step.features is None:
-            raise UsageError("backward_compatibility: losses were asked for before the run was set up.")
-        labels = step.batch.labels
-        losses = {"backward": common_class_loss(head(step.features), self._places[name][labels])}
+        name, labels = step.task.name, step.batch.labels
+        losses = {"backward": common_class_loss(self._head(step.features), self._places[name][labels])}
         if self.forward:
             logits = step.classify(self._old[name](step.batch.images))
             losses["forward"] = self.forward * F.cross_entropy(logits.float(), labels)

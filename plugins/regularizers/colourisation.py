@@ -1,16 +1,16 @@
-"""Colourisation: one shared head tells from an image without its colours which they were, on all extractors.
+"""Colourisation: one shared head predicts the colours of an image from its grey version, on all extractors.
 
 Paper: Zhang, Isola, Efros (2016), "Colorful Image Colorization", arXiv:1603.08511, Sec. 2.1. Named as a task to try by
     Gygli et al. (2021), App. A.
 Equations: Eq. 2 with one weight for all bins: minus the mean over all pixels of log q(bin of the pixel), where the bin
     is that of its chroma (a, b) in CIE Lab and q = softmax(s(window of f_t(grey x))) of the cell that it lies in.
 Positions: the features are cut into a grid of windows, and the head, which has the shape of a target head like all
-    shared heads, is applied to each of them: its outputs are what is said of the cell of the image above the window. So
-    it takes any head that takes smaller maps, without a network of its own; a head whose pooling went over the whole
-    image would have to tell positions that it no longer knows.
+    shared heads, is applied to each of them: its outputs predict the cell of the image above the window. Any head that
+    takes smaller maps can be used, without a network of its own; a head that pools over the whole image could not
+    predict positions.
 Differences: hard bins, of all pixels of a cell (the paper: soft ones at a quarter of the resolution); coarser bins; no
-    weights for rare colours (Sec. 2.2), whose prior would be another in an incremental run; three equal channels of the
-    same luminance enter in place of L, so that the extractor is the one of the images.
+    weights for rare colours (Sec. 2.2), whose prior would differ in an incremental run; three equal channels of the
+    same luminance are the input in place of L, so that the extractor is the one of the images.
 Cost: one more extractor pass, and one head over the same features in smaller pieces, a step.
 """
 
@@ -33,7 +33,7 @@ compatkit_api = 1
 FINEST, COARSEST = 5, 50
 """Sides of a bin in units of a and b."""
 AT_ONCE = 1000
-"""Images that are looked through for colours at a time."""
+"""Images that are searched for colours at a time."""
 
 
 @hookimpl
@@ -76,13 +76,13 @@ def chroma_loss(logits: Tensor, numbers: Tensor, cells: int) -> Tensor:
 
 @attrs.define(eq=False)
 class Colourisation:
-    """Trains a shared head to tell the colours of grey images.
+    """Trains a shared head to predict the colours of grey images.
 
     The outputs of the head are named after the middles of the bins. The extractor normalises grey images by their own
-    statistics; its running ones follow the images in colour alone.
+    statistics; its running statistics are those of the images in colour.
 
     Attributes:
-        cells: Windows a side that the features are cut into; 1 asks for the colours of the whole image.
+        cells: Windows a side into which the features are cut; 1 predicts the colours of the whole image.
         bin_size: Side of a bin in units of a and b, 5 to 50; the paper's is 10.
 
     Raises:
@@ -91,8 +91,8 @@ class Colourisation:
 
     cells: int = 4
     bin_size: int = 20
-    _head: AuxiliaryHead | None = attrs.field(default=None, init=False)
-    _lookup: Lookup | None = attrs.field(default=None, init=False)
+    _head: AuxiliaryHead = attrs.field(init=False)
+    _lookup: Lookup = attrs.field(init=False)
     _scales: dict[str, tuple[Tensor, Tensor]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -126,10 +126,8 @@ class Colourisation:
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean cross-entropy of the bins of all pixels."""
-        if self._head is None or self._lookup is None:
-            raise UsageError("colourisation: losses were asked for before the run was set up.")
         mean, std = self._scales[step.task.name]
-        last = step.batch.images.permute(0, 2, 3, 1)  # so that what is made of it is laid out channels last
+        last = step.batch.images.permute(0, 2, 3, 1)  # so that results are laid out channels last
         luminance, a, b = lightness_and_chroma((last * std + mean).clamp(0, 1))
         grey = ((without_colours(luminance)[..., None] - mean) / std).permute(0, 3, 1, 2)
         grey = grey if step.precision.channels_last else grey.contiguous()

@@ -1,4 +1,4 @@
-"""Contrastive prediction: one shared head tells which two views are of one image, on all extractors.
+"""Contrastive prediction: one shared head learns which two views are of one image, on all extractors.
 
 Paper: Chen, Kornblith, Norouzi, Hinton (2020), "A Simple Framework for Contrastive Learning of Visual Representations"
     (SimCLR), arXiv:2002.05709, Sec. 2, App. A (views) and B.9 (small images: no blur, colour strength .5, temperature
@@ -9,8 +9,8 @@ Negatives: both views of the other images in the same batch of the same task. Im
     take other steps, are never contrasted with them; what tasks have in common is the head. Under several processes
     they are those of the process, under gradient accumulation those of the piece, so that both change the loss.
 Differences: the projection head has the shape of a target head (what comes after the cut), as all shared heads, and
-    not of two linear layers; crops whose sides would be longer than the image are cut off instead of being drawn anew;
-    hues turn in the plane of YIQ and not of HSV, and colours change in one order and not in a drawn one.
+    not of two linear layers; crops whose sides would be longer than the image are cut off instead of drawn again; hues
+    turn in the plane of YIQ and not of HSV, and colours change in a fixed order and not in a random one.
 Cost: an extractor pass twice as large, and twice the batch through one more head, a step; draws on the CPU.
 """
 
@@ -51,7 +51,7 @@ def nt_xent(one: Tensor, other: Tensor, temperature: float) -> Tensor:
     Args:
         one: Projections of the first views, ``(batch, dimensions)``; computed in float32 at least.
         other: Of the second views, in the same order.
-        temperature: What cosines are divided by.
+        temperature: Divisor of cosines.
     """
     projections = torch.cat([one, other])
     wide = torch.promote_types(projections.dtype, torch.float32)
@@ -127,16 +127,15 @@ class Contrastive:
     """Trains a shared projection head on two views of every image.
 
     Extractor and head see both views in one batch (the paper: Sec. 2.2, global BN): normalised apart, their statistics
-    would tell the two sets of views apart, so that half of the negatives were known. The extractor's running
-    statistics do not move.
-    What is drawn is drawn anew for every task, step, piece and process, from the seed of the run.
+    would reveal the set of a view, and with it half of the negatives. The extractor's running statistics are not
+    updated. Random numbers are drawn for every task, step, micro-batch and process, from the seed of the run.
 
     Attributes:
-        temperature: What cosines are divided by, above 0.
+        temperature: Divisor of cosines, above 0.
         dimensions: Of the projection, at least 2.
         least_area: Of a crop, as a share of the image's, above 0 and at most 1. The paper's .08 is small for digits.
         flip: Whether half of the views are mirrored; False for digits.
-        strength: Of changes of brightness, contrast, saturation and hue, 0 to 1; 0 leaves colours alone.
+        strength: Of changes of brightness, contrast, saturation and hue, 0 to 1; 0 does not change colours.
 
     Raises:
         UsageError: A setting outside its range.
@@ -147,7 +146,7 @@ class Contrastive:
     least_area: float = 0.08
     flip: bool = True
     strength: float = 0.5
-    _head: AuxiliaryHead | None = attrs.field(default=None, init=False)
+    _head: AuxiliaryHead = attrs.field(init=False)
     _scales: dict[str, tuple[Tensor, Tensor]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -181,8 +180,6 @@ class Contrastive:
         Raises:
             UsageError: A plugin left a single image of the batch, which has no negatives.
         """
-        if self._head is None:
-            raise UsageError("contrastive: losses were asked for before the run was set up.")
         if (count := len(step.batch.images)) < 2:
             raise UsageError(
                 f"contrastive needs two images at least, one to contrast with the other; a batch of task "

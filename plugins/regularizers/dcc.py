@@ -1,4 +1,4 @@
-"""Discriminating common classes (DCC): one shared head tells the common classes apart on all extractors.
+"""Discriminating common classes (DCC): one shared head classifies the common classes on all extractors.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", Sec. 3.1.
@@ -40,7 +40,7 @@ class DiscriminateCommonClasses:
 
     classes: Sequence[str] | None = None
     like: str | None = None
-    _head: AuxiliaryHead | None = attrs.field(default=None, init=False)
+    _head: AuxiliaryHead = attrs.field(init=False)
     _places: dict[str, Tensor] = attrs.field(factory=dict, init=False)
 
     @hookimpl
@@ -73,10 +73,7 @@ class DiscriminateCommonClasses:
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the loss of the shared head on this task's features."""
-        head = self._head
-        if head is None or step.features is None:
-            raise UsageError("dcc: losses were asked for before the run was set up.")
-        logits = head(step.features)
+        logits = self._head(step.features)
         return {"loss": common_class_loss(logits, self._places[step.task.name][step.batch.labels])}
 
     def _wanted(self, setup: SetUp) -> tuple[Label, ...]:

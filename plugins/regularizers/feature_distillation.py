@@ -1,4 +1,4 @@
-"""Feature distillation: new features are drawn to those of a released extractor on the same images.
+"""Feature distillation: new features are pulled towards those of a released extractor on the same images.
 
 Paper: Romero, Ballas, Kahou, Chassang, Gatta, Bengio (2015), "FitNets: Hints for Thin Deep Nets", Eq. 3, without a
     regressor: both features have one shape.
@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from compatkit import SetUp, Step, effect, hookimpl
-from compatkit.errors import UsageError
 from compatkit.hooks import Register
 
 compatkit_api = 1
@@ -29,7 +28,7 @@ def compatkit_regularizers(register: Register) -> None:
 
 @attrs.define(eq=False)
 class FeatureDistillation:
-    """Compares features with those of a released extractor, which sees images as its own contract asks."""
+    """Compares features with those of a released extractor, which gets images normalised as its contract states."""
 
     _old: dict[str, Callable[[Tensor], Tensor]] = attrs.field(factory=dict, init=False)
 
@@ -46,7 +45,5 @@ class FeatureDistillation:
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean square of the difference."""
-        if step.features is None or step.task.name not in self._old:
-            raise UsageError("feature_distillation: losses were asked for before the run was set up.")
         wanted = self._old[step.task.name](step.batch.images)
         return {"loss": F.mse_loss(step.features.float(), wanted.float())}

@@ -1,4 +1,4 @@
-"""Jigsaw puzzles: one shared head tells in which order the tiles of an image lie, on all extractors.
+"""Jigsaw puzzles: one shared head predicts the order of the tiles of an image, on all extractors.
 
 Paper: Noroozi, Favaro (2016), "Unsupervised Learning of Visual Representations by Solving Jigsaw Puzzles",
     arXiv:1603.09246, Sec. 3 and Algorithm 1, in the form that keeps the size of the image, of Carlucci et al. (2019),
@@ -6,10 +6,10 @@ Paper: Noroozi, Favaro (2016), "Unsupervised Learning of Visual Representations 
     extractor sees them together. Named as a task to try by Gygli et al. (2021), App. A.
 Equations: 1/P of the sum over the permutations p of CE(s(f_t(p(x))), p), all P of every image; the first is the image
     itself, and the target head sees that one only.
-Differences: tiles keep the pixels at their edges (no gaps, no normalisation tile by tile), so that edges that go on
-    tell of their neighbours; every image is shown in all permutations and not in one that is drawn, so that P is small.
+Differences: tiles keep the pixels at their edges (no gaps, no normalisation tile by tile), so that continued edges
+    reveal neighbours; every image is shown in all permutations instead of a random one, so that P is small.
 Batch normalisation: all permutations go through extractor and head in one batch, since the statistics of a batch of one
-    permutation would give it away; the extractor's running statistics do not move.
+    permutation would reveal it; the extractor's running statistics are not updated.
 Cost: an extractor pass P times as large, and P times the batch through one more head, a step.
 """
 
@@ -44,7 +44,7 @@ def compatkit_regularizers(register: Register) -> None:
 
 @functools.cache
 def far_apart(tiles: int, count: int) -> tuple[tuple[int, ...], ...]:
-    """Return ``count`` permutations of ``tiles`` tiles that differ in many places, always the same ones.
+    """Return ``count`` permutations of ``tiles`` tiles that differ in many places, always the same.
 
     The identity is the first. Each next one has the largest least Hamming distance to those before it; among equals the
     largest sum of distances, then the first in lexicographic order. The paper starts from a drawn one and takes means.
@@ -63,12 +63,12 @@ def far_apart(tiles: int, count: int) -> tuple[tuple[int, ...], ...]:
 def rearranged(images: Tensor, order: Sequence[int], grid: int) -> Tensor:
     """Return images whose tiles lie in another order.
 
-    Where a side is no multiple of ``grid``, the tiles are those of the largest part in the middle whose sides are, and
-    the pixels around it stay where they are.
+    Where a side is no multiple of ``grid``, tiles cover the largest centred part whose sides are, and the pixels around
+    it are not moved.
 
     Args:
         images: ``(..., height, width)``, numbers of any type.
-        order: At place k, counted row by row, lies the tile that was at place ``order[k]``.
+        order: Place k, counted row by row, gets the tile of place ``order[k]``.
         grid: Tiles a side.
     """
     sides = [side // grid for side in images.shape[-2:]]
@@ -90,14 +90,14 @@ def rearranged(images: Tensor, order: Sequence[int], grid: int) -> Tensor:
 
 @attrs.define(eq=False)
 class Jigsaw:
-    """Trains a shared head to tell permutations of tiles apart.
+    """Trains a shared head to predict permutations of tiles.
 
     The outputs of the head are named after the permutations, so that its contract lists them, and a run against a
     frozen head of other permutations is refused.
 
     Attributes:
         grid: Tiles a side, 2 or 3.
-        permutations: How many permutations are told apart, the identity included: 2 to 24 for a grid of 2, 2 to 1,000
+        permutations: Count of permutations to predict, the identity included: 2 to 24 for a grid of 2, 2 to 1,000
             for a grid of 3. Each costs an extractor pass a step.
 
     Raises:
@@ -106,7 +106,7 @@ class Jigsaw:
 
     grid: int = 2
     permutations: int = 4
-    _head: AuxiliaryHead | None = attrs.field(default=None, init=False)
+    _head: AuxiliaryHead = attrs.field(init=False)
     _orders: tuple[tuple[int, ...], ...] = attrs.field(default=(), init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -122,7 +122,7 @@ class Jigsaw:
 
     @property
     def orders(self) -> tuple[tuple[int, ...], ...]:
-        """The permutations that are told apart, the identity first; see ``far_apart``."""
+        """The permutations to predict, the identity first; see ``far_apart``."""
         return far_apart(self.grid**2, self.permutations)
 
     @hookimpl
@@ -148,8 +148,6 @@ class Jigsaw:
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean cross-entropy over all permutations of every image."""
-        if self._head is None:
-            raise UsageError("jigsaw: losses were asked for before the run was set up.")
         images = step.batch.images
         views = torch.cat([rearranged(images, order, self.grid) for order in self._orders])
         logits = self._head(step.extract(views, write_statistics=False))

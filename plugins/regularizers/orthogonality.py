@@ -1,4 +1,4 @@
-"""Orthogonality of weights: every layer's matrix W should keep the length of what it is given, W'W = I.
+"""Orthogonality of weights: every layer's matrix W should preserve the length of its input, W'W = I.
 
 Paper: Bansal, Chen, Wang (2018), "Can We Gain More from Orthogonality Regularizations in Training Deep CNNs?",
     arXiv:1810.09102, Sec. 3: SO, DSO, MC, SRIP. "Reviving Autoencoder Pretraining" compares with SRIP (its eq. 27).
@@ -139,7 +139,7 @@ class Orthogonality:
     side: Side | None = None
     iterations: int = 1
     shared: bool = False
-    _setup: SetUp | None = attrs.field(default=None, init=False)
+    _setup: SetUp = attrs.field(init=False)
     _found: dict[str, list[nn.Module]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -222,8 +222,6 @@ class Orthogonality:
         return gram_excess(weight, "input").square().sum() + gram_excess(weight.mT, "input").square().sum()
 
     def _layers(self, task: str) -> list[nn.Module]:
-        if self._setup is None:
-            raise UsageError("orthogonality: losses were asked for before the run was set up.")
         if task not in self._found:
             state = self._setup.tasks[task]
             named = [*state.extractor.named_modules(), *state.head.named_modules()]

@@ -1,12 +1,12 @@
-"""Rotation prediction (RP): one shared head tells by how much an image was turned, on all extractors.
+"""Rotation prediction (RP): one shared head predicts by how much an image was turned, on all extractors.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", Sec. 3.2; the task is Gidaris et al. (2018), arXiv:1803.07728.
 Equations: 1/4 of the sum over r in {0, 90, 180, 270} degrees of CE(s(f_t(rot_r x)), r), all four rotations of
     every image; the target head sees upright images only.
-Batch normalisation: the paper does not say how the four views are batched. Views that are normalised apart give the
-    answer away: the statistics of a batch of one angle encode it, and images that look the same at every angle are
-    told apart all the same (``views``). So all four go through extractor and head in one batch.
+Batch normalisation: the paper does not say how the four views are batched. Views that are normalised apart leak the
+    answer: the statistics of a batch of one angle encode it, so that even images that look the same at every angle are
+    told apart (``views``). So all four go through extractor and head in one batch.
 Cost: an extractor pass four times as large and four times the batch through one more head, a step.
 """
 
@@ -40,8 +40,8 @@ def rotations(images: Tensor, half_turn: Literal["rotate", "flip"] = "rotate") -
 
     Args:
         images: ``(batch, channels, side, side)``.
-        half_turn: What stands for 180 degrees: the rotation, or ``"flip"``, the image upside down, for
-            digits, where a half turn makes a 9 of a 6.
+        half_turn: View for 180 degrees: the rotation, or ``"flip"``, the image upside down, for digits, where half a
+            turn makes a 9 of a 6.
 
     Returns:
         Four tensors of the shape of ``images``: 0, 90, 180 and 270 degrees counter-clockwise, exact.
@@ -55,12 +55,12 @@ class RotationPrediction:
     """Trains a shared head to predict rotations.
 
     Attributes:
-        views: What batch normalisation takes its statistics of. ``"mixed"``: one pass of extractor and head over all
-            four views together, which does not move the extractor's running statistics; the target head keeps its own
-            pass over upright images, and running statistics follow that. The other two leak the angle through the
-            statistics: ``"per_view"``: the extractor normalises every view by itself, the upright one in the target
-            head's pass, and the rotation head sees all four together; ``"separate"``: a pass of extractor and head for
-            each view, each moving the running statistics.
+        views: The images whose statistics batch normalisation uses. ``"mixed"``: one pass of extractor and head over
+            all four views together, which does not update the extractor's running statistics; the target head keeps its
+            own pass over upright images, which does. The other two leak the angle through the statistics:
+            ``"per_view"``: the extractor normalises every view by itself, the upright one in the target head's pass,
+            and the rotation head sees all four together; ``"separate"``: a pass of extractor and head for each view,
+            each updating the running statistics.
         half_turn: ``"rotate"``, or ``"flip"`` for digits.
         like: The task whose head has the architecture of the shared head; None takes the first task's.
     """
@@ -72,7 +72,7 @@ class RotationPrediction:
         default="rotate", validator=attrs.validators.in_(("rotate", "flip"))
     )
     like: str | None = None
-    _head: AuxiliaryHead | None = attrs.field(default=None, init=False)
+    _head: AuxiliaryHead = attrs.field(init=False)
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:
@@ -102,8 +102,6 @@ class RotationPrediction:
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean cross-entropy over the four views of every image."""
-        if self._head is None or step.features is None:
-            raise UsageError("rotation_prediction: losses were asked for before the run was set up.")
         images = step.batch.images
         if self.views == "mixed":
             views = torch.cat(rotations(images, self.half_turn))

@@ -1,4 +1,4 @@
-"""Unit features: pulls the length of what crosses the seam towards 1, so that parts meet features of one magnitude.
+"""Unit features: pulls the length of features towards 1, so that those of all parts have one magnitude.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", App. C.1: "adding a loss to encourage these features to become unit length". It gives neither
@@ -55,7 +55,7 @@ def _known(instance: object, attribute: object, value: Any) -> None:
 
 @attrs.define(eq=False)
 class UnitFeatures:
-    """Pulls features to unit length; no shared head, so it alone promises nothing.
+    """Pulls features to unit length; there is no shared head, so it alone makes no promise of compatibility.
 
     Attributes:
         over: Whose length: that of the channels at each ``"position"``, or of all features of an ``"image"``.
@@ -67,6 +67,4 @@ class UnitFeatures:
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the loss of this task's features."""
-        if step.features is None:
-            raise UsageError("unit_features: losses were asked for before the run was set up.")
         return {"length": length_excess(step.features, self.over)}

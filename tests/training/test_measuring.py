@@ -363,7 +363,7 @@ class Number(Seen):
     ("factory", "message"),
     [
         (Batchwise, "by smaller batches"),
-        (Asks, r"takes 'output', and there is no such thing to look at. Did you mean 'outputs'\?"),
+        (Asks, r"takes 'output', which is no known argument. Did you mean 'outputs'\?"),
         (Twins, "two results of one name"),
         (Number, "returned float"),
     ],

@@ -1,7 +1,7 @@
-"""Batches that a user's loader gives one by one, for data that is no array of bytes: streams, own augmentation.
+"""Batches from a user's loader, for data that is no array of bytes: streams, own augmentation.
 
-What a loader gives can be repeated as far as its random numbers come from generators that can be seeded: its own, and
-the global ones of torch, numpy and Python. All are seeded before each pass and each batch, and given back after it.
+A loader's batches can be repeated if its random numbers come from generators that can be seeded: its own, and the
+global ones of torch, numpy and Python. All are seeded before each pass and each batch, and restored afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def unrepeatable(loader: Iterable[Any]) -> str | None:
-    """Return why a pass through ``loader`` cannot be begun again and skipped through, or None if it can."""
+    """Return why a pass through ``loader`` cannot be repeated, or None if it can."""
     if not isinstance(loader, DataLoader):
         return "it is no torch DataLoader, so that nothing says how to seed it"
     if isinstance(loader.dataset, IterableDataset):
@@ -42,8 +42,8 @@ class Streamed:
     """The batches of a loader, in its own order; passes follow each other.
 
     Images are bytes, normalised here, or floating-point numbers that are normalised already. An incomplete batch
-    ends a pass. The batch after the one that is asked for is fetched with it, to know where a pass ends. Of several
-    processes each asks its own loader for whole batches, and takes a share of each.
+    ends a pass. The next batch is fetched along with each, to know where a pass ends. With several processes, each
+    iterates over a loader of its own and takes a share of every batch.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Streamed:
         self._upcoming: Pair | None = None
 
     def arrange(self, further: Further | None) -> None:
-        """See ``BatchSource``: a loader's images come as they are, so that views are made of them later."""
+        """See ``BatchSource``: views of a loader's images are made later."""
 
     def batch(self, step: int) -> Batch:
         """See ``BatchSource``.
 
         Raises:
-            DataError: The loader gave something that the task cannot take, or nothing.
+            DataError: The loader gave something that the task cannot use, or nothing.
         """
         if step != self._step:
             self.go_on_from(step)
@@ -100,18 +100,18 @@ class Streamed:
         return self._upcoming is None
 
     def go_on_from(self, step: int) -> None:
-        """See ``BatchSource``: begins the pass anew and skips what was seen of it.
+        """See ``BatchSource``: restarts the pass and skips the batches already seen.
 
         Raises:
-            TrainingError: The loader cannot be repeated, or does not say how long a pass is.
-            DataError: It gives fewer batches than it says.
+            TrainingError: The loader cannot be repeated, or has no length.
+            DataError: It gives fewer batches than its length.
         """
         if step == 0:
             self.close()
             return
         length = self.per_epoch
         if length is None:
-            raise self._refusal(step, "it has no length, so that nobody knows in which pass step comes")
+            raise self._refusal(step, "it has no length, so that the pass of a step is unknown")
         passed, place = divmod(step, length)
         reason = unrepeatable(self._loader)
         if place and reason is not None:
@@ -138,7 +138,7 @@ class Streamed:
 
     @property
     def per_epoch(self) -> int | None:
-        """Return how many whole batches a pass has, None where nobody knows."""
+        """Number of whole batches of a pass, None if unknown."""
         loader = self._loader
         try:
             if isinstance(loader, DataLoader) and loader.batch_size is not None:
@@ -175,7 +175,7 @@ class Streamed:
         return images, labels
 
     def _checked(self, given: Any) -> Pair:
-        """Return images and labels, if they are such as the task takes; reads labels that are on the host."""
+        """Return images and labels after checking them; reads labels that are on the host."""
 
         def wrong(what: str, remedy: str) -> DataError:
             return DataError(f"The loader of task {self._task!r} gave {what}. {remedy}", subject=self._task)
@@ -230,7 +230,7 @@ class Streamed:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators that loaders and data sets draw from, and give their states back."""
+    """Seed the global generators that loaders and data sets use, and restore their states."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         torch.default_generator.manual_seed(seed)

@@ -1,9 +1,8 @@
-"""What an epoch draws: the order of the images, crops and flips.
+"""Random draws of an epoch: the order of the images, crops and flips.
 
-Images are kept row by row with a border of zeros behind each row and below each image. An image's own border is the
-border of its neighbour on the other side, so that a crop that reaches over an edge finds zeros without being asked
-whether it does. What a pixel of a batch shows is then one sum: where its image begins, how far the crop moved, and
-where the pixel stands in an image that may be mirrored and turned.
+Images are stored row by row with a border of zeros behind each row and below each image. Neighbours share borders, so
+that a crop that reaches over an edge reads zeros without any test. The position of a pixel of a batch is then one sum:
+the start of its image, the shift of the crop, and the place of the pixel in an image that may be mirrored and turned.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ class Sampler:
 
     Attributes:
         per_epoch: Batches an epoch.
-        share: Which images of a batch are wanted here: all, or those of one of several processes.
-        wanted: How many these are.
+        share: Images of a batch that this process takes; all of them in a single process.
+        wanted: Their count.
     """
 
     def __init__(self, count: int, batch_size: int, seed: int, task: str, share: slice = slice(None)) -> None:
@@ -51,13 +50,13 @@ class Sampler:
         return self._permutation
 
     def place(self, step: int) -> tuple[int, slice]:
-        """Return the epoch of a step, and where in it what is wanted of the step's batch stands."""
+        """Return the epoch of a step, and the places in it of the images that this process takes of its batch."""
         epoch, number = divmod(step, self.per_epoch)
         first = number * self.batch_size + self._first
         return epoch, slice(first, first + self.wanted)
 
     def at(self, step: int) -> Tensor:
-        """Return the positions of what is wanted of the batch at ``step``, int64 ``(wanted,)``."""
+        """Return the positions of the images that this process takes of the batch, int64 ``(wanted,)``."""
         epoch, here = self.place(step)
         return self.epoch(epoch)[here]
 
@@ -74,7 +73,7 @@ Further = Callable[[Tensor], Sequence[Tensor]]
 
 @attrs.frozen
 class StoreGrid:
-    """Where the pixels of stored images lie.
+    """The layout of stored images in memory.
 
     Attributes:
         height: Of an image, in pixels.
@@ -113,7 +112,7 @@ class StoreGrid:
 
 @attrs.frozen
 class Augmentation:
-    """What is drawn for each image of an epoch.
+    """Random crops and flips of the images of an epoch.
 
     Attributes:
         names: ``"crop"`` moves each image by up to ``PADDING`` pixels, filling with zeros; ``"flip"`` mirrors half
@@ -131,11 +130,11 @@ class Augmentation:
 
     @property
     def border(self) -> int:
-        """How wide a border stored images need."""
+        """Width of the border that stored images need."""
         return PADDING if "crop" in self.names else 0
 
     def moved(self, epoch: int, count: int, grid: StoreGrid) -> Tensor | None:
-        """Return by how many pixels of the store each crop moves, int64 ``(count,)``; None without crops."""
+        """Return the shift of each crop in pixels of the store, int64 ``(count,)``; None without crops."""
         if "crop" not in self.names:
             return None
         draw = generator(self.seed, "augment", self.task, "crop", epoch)
@@ -155,7 +154,7 @@ def tables(grid: StoreGrid, further: Further | None = None) -> Tensor:
 
     Args:
         grid: How images are stored.
-        further: Views besides the image itself. It is asked once, of positions in the place of pixels.
+        further: Makes further views; called once, with positions in the place of pixels.
 
     Returns:
         int64 ``(views, 2, height * width)``, the image itself first; ``[:, 1]`` for mirrored images.
@@ -181,9 +180,9 @@ def gather(pixels: Tensor, tables: Tensor, starts: Tensor, mirrored: Tensor | No
     """Return the pixels of all views of some images, by one gather.
 
     Args:
-        pixels: uint8 ``(pixels, channels)``, as a ``StoreGrid`` says.
+        pixels: uint8 ``(pixels, channels)``, laid out as a ``StoreGrid``.
         tables: Of ``tables``, in the type and on the device of ``starts``.
-        starts: What is added to the table for each image, ``(batch,)``.
+        starts: Offset of each image, added to the table, ``(batch,)``.
         mirrored: 1 for mirrored images, ``(batch,)``; None where none is.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Where the batches of a task come from: one of three sources, and how one is chosen."""
+"""Sources of a task's batches, and the choice of one: images on the device, in host memory, or from a loader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BatchSource(Protocol):
     """Gives a task's batches; a step's batch depends on the seed, the task and the step alone.
 
     Attributes:
-        per_epoch: Batches of a pass through the data; None where nobody knows.
+        per_epoch: Batches of a pass through the data; None if unknown.
     """
 
     @property
@@ -37,27 +37,27 @@ class BatchSource(Protocol):
         ...
 
     def arrange(self, further: Further | None) -> None:
-        """Say which further views batches bring from now on (``Batch.stacked``), where the source can bring them."""
+        """Set the further views that batches contain from now on (``Batch.stacked``), if the source supports them."""
         ...
 
     def ends_epoch(self, step: int) -> bool:
-        """Return whether the step's batch is the last of a pass through the data; asked after the batch."""
+        """Return whether the step's batch is the last of a pass through the data; called after ``batch``."""
         ...
 
     def go_on_from(self, step: int) -> None:
-        """Get ready for ``step`` in a run that goes on from a checkpoint.
+        """Prepare for ``step`` in a run that resumes from a checkpoint.
 
         Raises:
-            TrainingError: The batches from there on cannot be those of an undisturbed run.
+            TrainingError: The batches from there on cannot be guaranteed to be those of an uninterrupted run.
         """
         ...
 
     def describe(self) -> str:
-        """Return in words where the images are and how they get to the device."""
+        """Return a description of where the images are and how they get to the device."""
         ...
 
     def close(self) -> None:
-        """Give back threads and iterators."""
+        """Stop threads and iterators."""
         ...
 
 
@@ -81,7 +81,7 @@ class Placing:
         precision: Precision,
         share: slice = slice(None),
     ) -> BatchSource:
-        """Return the source of a task's batches, or of a share of each.
+        """Return the source of a task's batches, or of a share of each batch.
 
         Raises:
             DataError: There are fewer images than in a batch.

@@ -1,4 +1,4 @@
-"""Greedy layer-wise autoencoder pretraining: every layer learns to give back what it took, before training begins.
+"""Greedy layer-wise autoencoder pretraining: every layer learns to reconstruct its input, before training begins.
 
 Paper: Bengio, Lamblin, Popovici, Larochelle (2006), "Greedy Layer-Wise Training of Deep Networks", in the form that is
     compared with in "Reviving Autoencoder Pretraining" (Pre); noise as in Vincent et al. (2010).
@@ -51,7 +51,7 @@ class LayerwiseAutoencoder:
         steps: Of each layer.
         lr: Learning rate of Adam.
         batch_size: Images in a step.
-        noise: Deviation of the Gaussian noise that is added to what a layer takes, 0 for none; what it is to give back
+        noise: Deviation of the Gaussian noise that is added to a layer's input, 0 for none; what it should reconstruct
             has none.
         output_activation: ``"relu"``, ``"sigmoid"`` or ``"tanh"`` on the images that the first layer gives back; None
             where they are normalised to mean 0, as the trainer's are.

@@ -1,4 +1,4 @@
-"""One layer of a chain as an autoencoder: what lies below gives its images, what it gives is undone."""
+"""One layer of a chain as an autoencoder: the layers below compute its input, which it learns to reconstruct."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ..reverse_pass._chains import (
 
 
 class _Reached(Exception):
-    """The layer's turn has come; what lies behind it need not run."""
+    """Raised when the layer is reached, as the layers behind it need not run."""
 
 
 @attrs.frozen(eq=False)
 class Single:
-    """A layer, what decodes, and the network that it lies in, which is in eval mode.
+    """A layer, its decoder, and its network, which is in eval mode.
 
     Attributes:
         decoder: The layer itself, or one of its shape with weights of its own.
@@ -59,7 +59,7 @@ class Single:
             stage: Whose layer learns.
             before: The stage before it; None for the first.
             output_activation: See ``full.Walk``.
-            draws: What an own decoder is drawn from; None for a tied one.
+            draws: Generator for the weights of a separate decoder; None for a tied one.
         """
         for part in (parts,) if isinstance(parts, nn.Module) else parts:
             part.eval()
@@ -78,7 +78,7 @@ class Single:
         return cls(parts, stage, before, output_activation, modules, decoder)
 
     def moving(self) -> list[nn.Parameter]:
-        """Return what learns: the layer with its normalisation and activation, and an own decoder."""
+        """Return the trained parameters: of the layer, its normalisation and activation, and a separate decoder."""
         paths = (self.stage.linear, self.stage.norm, self.stage.act)
         found = [one for path in paths if path is not None for one in self.modules[path].parameters()]
         own = () if self.decoder is self.modules[self.stage.linear] else self.decoder.parameters()
@@ -86,7 +86,7 @@ class Single:
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Let the layer's normalisation use the statistics of batches, and follow them, meanwhile."""
+        """Let the layer's normalisation use the statistics of batches, and update its own, inside the block."""
         norm = None if self.stage.norm is None else self.modules[self.stage.norm]
         try:
             if norm is not None:
@@ -97,11 +97,11 @@ class Single:
                 norm.eval()
 
     def loss(self, images: Tensor, disturbed: Callable[[Tensor], Tensor] = lambda like: like) -> Tensor:
-        """Return the mean square of what the layer is to give back less what it gives back: a float32 scalar.
+        """Return the mean square error of the layer's reconstruction of its input: a float32 scalar.
 
         Args:
-            images: A batch of the network's.
-            disturbed: What makes of the layer's input what the layer sees.
+            images: A batch for the network.
+            disturbed: Corrupts the layer's input.
         """
         state, like = self._below(images)
         stage, modules = self.stage, self.modules
@@ -116,15 +116,13 @@ class Single:
                 None if path is None else modules[path] for path in (self.before.norm, self.before.act)
             )
             kept = not isinstance(norm, _BatchNorm) or norm.running_mean is not None
-            back = again(
-                norm, act, back, None, "running" if kept else "batch"
-            )  # fixed, as all that lies below
+            back = again(norm, act, back, None, "running" if kept else "batch")  # fixed, as all layers below
         elif self.output_activation is not None:
             back = OUTPUTS[self.output_activation](back)
         return (wide(state) - wide(back)).square().mean()
 
     def _below(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the state that is to be given back, and what the layer takes: the network is run up to there."""
+        """Run the network up to the layer; return the state to reconstruct, and the layer's input."""
         seen: dict[str, Tensor] = {"state": images}
 
         def note(_: nn.Module, taken: Any, given: Tensor) -> None:

@@ -1,7 +1,7 @@
-"""Reverse pass (RR): every layer is to give back what it took, through its own transposed weights.
+"""Reverse pass (RR): every layer should reconstruct its input from its output, through its own transposed weights.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 2 and App. A.2, A.3.
-Equations: the sum over layers m of lambda_m ||d_m - d'_m||^2, with d'_m = M_m' (d_{m+1} - b_m) of what the layer gave
+Equations: the sum over layers m of lambda_m ||d_m - d'_m||^2, with d'_m = M_m' (d_{m+1} - b_m) of the layer's output
     (``local``) or of d'_{m+1}, from the last layer back to the first (``full``; ``first`` compares images alone).
 Reduction: the mean over batch and elements for each layer, summed over layers, where the paper sums. What its authors
     call 1e-6 (half the sum over 100 images of 784 pixels from 0 to 255) is a weight of 2.5e3 here, for pixels up to 1.
@@ -63,11 +63,11 @@ def reverse_pass(
 
 
 class Way(Protocol):
-    """How the layers of one task are reversed."""
+    """A way to reverse the layers of one task."""
 
     @property
     def names(self) -> Sequence[str]:
-        """The modules that ``loss`` needs records of."""
+        """The modules whose records ``loss`` needs."""
         ...
 
     def loss(
@@ -90,27 +90,27 @@ def _globs(value: Any) -> tuple[str, ...] | None:
 
 @attrs.define(eq=False, kw_only=True)
 class ReversePass:
-    """Pulls every layer towards one that gives back what it took.
+    """Pulls every layer towards one that reconstructs its input.
 
     Attributes:
         variant: ``"local"`` takes each layer alone, in any network. ``"full"`` goes back through a chain of layers from
             its output; ``"first"`` does so and compares the images alone.
         layers: Patterns of paths; ``!`` before one leaves out. None takes all dense layers and convolutions, for
             ``local`` but the class layer and gates on pooled features.
-        layer_weights: lambda_m by pattern, 1 for what no pattern fits; of several that fit the last counts.
-        activation: For ``local``: back from what the activation behind the layer gave, and through normalisation and
-            activation of the layer before; else from what the layer itself gave.
-        bn_reverse: Batch normalisation on the way back: by the statistics of what is reversed, by those of the way
-            forward, or by stored ones. Stored ones never move by it.
-        output_activation: What the reconstruction of the images goes through, such as ``"relu"`` for pixels from 0 up.
-        detach_target: Whether d_m itself gets no gradient; the paper lets it have one.
-        sample_images: Share of the batch that is taken in each step, its first images: an unbiased estimate, as
-            batches are in random order.
-        sample_layers: Share of the layers that is drawn in each step, weighted by its inverse: an unbiased estimate.
-            Where it stands for less than one layer, some steps draw none. Layers that are walked through one after the
-            other (``full``, ``first``, ``activation``) are drawn all together: in that share of the steps.
+        layer_weights: lambda_m by pattern, 1 for layers that no pattern fits; the last pattern that fits counts.
+        activation: For ``local``: start from the output of the activation behind the layer, and go back through
+            normalisation and activation of the layer before; else start from the output of the layer itself.
+        bn_reverse: Statistics of batch normalisation on the way back: of the reversed values, of the forward pass, or
+            the stored ones, which are never updated by it.
+        output_activation: Applied to the reconstruction of the images, such as ``"relu"`` for pixels from 0 up.
+        detach_target: Whether d_m itself gets no gradient; in the paper it gets one.
+        sample_images: Share of the batch to use in each step, its first images: an unbiased estimate, as batches are in
+            random order.
+        sample_layers: Share of the layers to draw in each step, weighted by its inverse: an unbiased estimate. Where it
+            is less than one layer, some steps draw none. Layers that depend on one another (``full``, ``first``,
+            ``activation``) are drawn all together: in that share of the steps.
         reduction: ``"mean"``: over batch and elements for each layer, then the sum over layers.
-        balance: What the weight of the plugin is: ``"weight"``, a factor of the loss; ``"gradient"``, the norm of the
+        balance: Meaning of the plugin's weight: ``"weight"``, a factor of the loss; ``"gradient"``, the norm of the
             loss's gradient as a share of the task's, over the weights of the network, in every step.
 
     Raises:
@@ -179,7 +179,7 @@ class ReversePass:
     @hookimpl
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
-        """Return the sum over layers of what each is away from giving back what it took."""
+        """Return the sum over layers of the reconstruction errors."""
         loss = self._walked(step) if self._ways else self._estimate(step, step.layers)
         return {} if loss is None else {"loss": loss}
 
@@ -189,13 +189,13 @@ class ReversePass:
         return way.loss(step.layers, step.batch.images, weighted, detach_target=self.detach_target)
 
     def _estimate(self, step: Step, records: Records) -> Tensor | None:
-        """Return the loss of what layers did, or of what they did with some images."""
+        """Return the loss over the records of layers, or over those of some images."""
         if self.sample_images < 1:
             records = first_images(records, len(step.batch.images), self.sample_images)
         return local_loss(records, self._factors, detach_target=self.detach_target)
 
     def _local(self, task: TaskState) -> tuple[Sequence[str], Mapping[str, float]]:
-        """Choose the layers of a task; return what is recorded, and the factors of the layers."""
+        """Choose the layers of a task; return the modules to record, and the factors of the layers."""
         selection = self.selections[task.name] = Selection.of(task, self.layers)
         weighted = factors(selection.layers, self.layer_weights)
         if not self.activation:
@@ -208,7 +208,7 @@ class ReversePass:
         return way.names, weighted
 
     def _whole(self, task: TaskState) -> tuple[Sequence[str], Mapping[str, float]]:
-        """Find the chain of a task; return the same. Layers that are left out are walked through."""
+        """Find the chain of a task; return the same. The walk passes through layers that are left out."""
         from .full import Whole
 
         if not task.runs_head:
@@ -231,7 +231,7 @@ class ReversePass:
 
 
 class SampledReversePass(ReversePass):
-    """The same, of some layers in each step."""
+    """The reverse pass of some layers, drawn in each step."""
 
     @hookimpl
     @effect("host")
@@ -256,7 +256,7 @@ def _one_of(word: str, value: object, known: Sequence[str]) -> None:
 
 
 def _check_variant(one: ReversePass) -> None:
-    """Refuse settings that the variant would not heed."""
+    """Raise for settings that the variant would ignore."""
     if one.variant != "local" and one.activation:
         raise UsageError(
             f"activation is a setting of variant='local'; {one.variant!r} always has activations."

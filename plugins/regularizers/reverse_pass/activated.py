@@ -1,4 +1,4 @@
-"""The local reverse pass with non-linearities: from what the activation behind a layer gave to what the layer took.
+"""The local reverse pass with non-linearities: from the output of a layer's activation to the layer's input.
 
 Paper: "Reviving Autoencoder Pretraining", App. A.3.
 Equations: d'_m = act_{m-1}(BN_{m-1}(M_m' (d_{m+1} - b_m))), where d_{m+1} is the state after the activation of layer m
@@ -35,7 +35,7 @@ ACT_FUNCTIONS = frozenset(
 
 @attrs.frozen
 class Around:
-    """One layer with what surrounds it, by paths.
+    """One layer with its neighbours, by paths.
 
     Attributes:
         stage: The layer, and what pools between the state before and it.
@@ -62,7 +62,7 @@ class Activated:
 
     @classmethod
     def of(cls, task: TaskState, names: Sequence[str], walk: Walk) -> Activated:
-        """Resolve what surrounds each layer.
+        """Find the neighbours of each layer.
 
         Raises:
             UsageError: That is not possible for some of them; they are named, with the reason.
@@ -225,7 +225,7 @@ def _passes(call: Call, pools: list[Call]) -> bool:
 
 
 def _maker(calls: Sequence[Call], place: int) -> int:
-    """Return who gave what a call took.
+    """Return the calls that computed the input of a call.
 
     Raises:
         _Unresolved: It took several tensors, or one of unknown origin.

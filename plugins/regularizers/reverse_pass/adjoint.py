@@ -37,8 +37,8 @@ def adjoint(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
 
     Args:
         layer: Dense layer or convolution.
-        like: What the layer took; only its shape counts where the layer is written out.
-        y: ``(batch, ...)``, of the shape that the layer gave, without the bias.
+        like: Input of the layer; only its shape counts where the transpose is written out.
+        y: ``(batch, ...)``, shaped as the layer's output, without the bias.
 
     Returns:
         A tensor of the shape of ``like``.
@@ -84,7 +84,7 @@ def weight_of(layer: nn.Module) -> Tensor:
 
 
 def refusal(layer: nn.Module) -> str | None:
-    """Return why a layer cannot be transposed, or None; a layer of a kind of its own is tried on noise.
+    """Return why a layer cannot be transposed, or None; a layer of an unknown class is tried on noise.
 
     Its weights and buffers stay as they are.
     """

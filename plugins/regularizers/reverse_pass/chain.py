@@ -1,6 +1,6 @@
-"""Networks as chains of layers: found by running them once, or said by their own plan, and proved either way.
+"""Networks as chains of layers: found by running them once, or stated by their own plan, and proved in either case.
 
-A chain is what a whole reverse pass can walk: every layer takes what the one before it gave, and nothing else. It is
+A whole reverse pass needs a chain: the only input of every layer is the output of the one before it. It is
 found by following tensors from the output back to the input, and proved by composing what was found once more: the
 stages must give the network's own output bit by bit.
 """
@@ -33,7 +33,7 @@ __all__ = ["Stage", "chain_of"]
 
 
 def chain_of(parts: Parts, images: Tensor) -> tuple[Stage, ...]:
-    """Return the stages of a network that is a chain, from its images to what it gives.
+    """Return the stages of a network that is a chain, from its images to its output.
 
     A network's own ``reverse_plan()`` is taken where there is one. Where it gives several tensors (an encoder's mean
     and log-variance), the chain ends at the first.

@@ -99,7 +99,7 @@ class _Building:
     pools: list[Call] = attrs.field(factory=list)
 
     def add(self, call: Call) -> None:
-        """Take in the next call.
+        """Add the next call.
 
         Raises:
             UsageError: It has no place in a chain.

@@ -1,4 +1,4 @@
-"""The whole reverse pass of a chain: from what the network gave back to its images, with the same parameters.
+"""The whole reverse pass of a chain: from the output of the network back to its images, with the same parameters.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 2 (equations 7 to 11) and App. A.3 (equations 22 to 24).
 Equations: d_{m+1} = act_m(BN_m(M_m d_m + b_m)) forwards; backwards, from d'_{n+1} = d_{n+1},
@@ -37,7 +37,7 @@ class Walk:
     """How the reverse pass goes through normalisation, and ends.
 
     Attributes:
-        bn_reverse: Whose statistics batch normalisation uses on the way back: ``"batch"``, those of what is reversed
+        bn_reverse: Statistics of batch normalisation on the way back: ``"batch"``, those of the reversed values
             (as the paper's code); ``"forward_batch"``, those of the same layer's batch on the way forward, which
             serves batches of one or two images; ``"running"``, the stored ones. Stored ones are never written.
         output_activation: ``"relu"``, ``"sigmoid"`` or ``"tanh"`` for images that lie in its range; None for none.
@@ -75,8 +75,8 @@ def pairs(
 
     Args:
         stages: Of the chain.
-        records: What ``names_of(stages)`` took and gave in one forward pass; gradients flow through them.
-        images: What the network was given, ``(batch, ...)``.
+        records: Inputs and outputs of ``names_of(stages)`` in one forward pass; gradients flow through them.
+        images: Input of the network, ``(batch, ...)``.
         walk: Settings.
 
     Raises:
@@ -153,7 +153,7 @@ def _call(stages: Sequence[Stage], records: Records, place: int, part: str) -> L
 
 
 def recorded(parts: Parts, paths: Sequence[str], images: Tensor) -> dict[str, list[LayerCall]]:
-    """Run parts once, in the modes that they are in, and return what the layers of ``paths`` took and gave.
+    """Run parts once, in their current modes, and return inputs and outputs of the layers of ``paths``.
 
     Outputs are copies, since an activation that follows may write into them.
     """
@@ -180,7 +180,7 @@ def reconstruct(
     bn_reverse: Statistics = "batch",
     output_activation: str | None = None,
 ) -> Tensor:
-    """Return the images, or the latent vectors, that the reverse pass of a chain makes of what it gave for them.
+    """Return the images, or the latent vectors, that the reverse pass of a chain reconstructs from its output.
 
     The network is in eval mode meanwhile; modes and buffers are as before afterwards. Gradients flow.
 
@@ -216,7 +216,7 @@ class Whole:
 
     @classmethod
     def of(cls, task: TaskState, walk: Walk) -> Whole:
-        """Find the chain of a task's network, which is left as it was.
+        """Find the chain of a task's network, which is not changed.
 
         Raises:
             UsageError: It is none; says where, and why.

@@ -1,10 +1,10 @@
-"""The local reverse pass: every layer alone, from what it gave back to what it took.
+"""The local reverse pass: every layer alone, from its output back to its input.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 2 (equations 3 and 10) and App. A.3 (equations 25 and 26).
-Equations: d'_m = M_m' (d_{m+1} - b_m), where d_{m+1} = M_m d_m + b_m is what the layer itself gave: the loss is the sum
+Equations: d'_m = M_m' (d_{m+1} - b_m), where d_{m+1} = M_m d_m + b_m is the layer's own output: the loss is the sum
     over m of lambda_m times the mean over batch and elements of (M_m' M_m d_m - d_m)^2.
 Cost: for each layer a transposed convolution forwards, and its two gradients backwards: as much as the layer itself
-    takes in a step. What it took and gave is there already.
+    takes in a step. Its input and output are recorded already.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def local_loss(
     """Return the sum over layers, and over the calls of each, of factor times the mean square of d - d'.
 
     Args:
-        records: What each layer took and gave.
+        records: Inputs and outputs of each layer.
         factors: lambda_m by layer; a layer of factor 0 costs nothing.
         detach_target: Whether d_m gets no gradient from the comparison.
         names: Layers to take in place of all in ``records``.

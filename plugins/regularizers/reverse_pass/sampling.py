@@ -1,4 +1,4 @@
-"""Cheap estimates of the reverse-pass loss: the batch's first images, or some layers, in every step others.
+"""Cheap estimates of the reverse-pass loss: the batch's first images, or layers drawn in every step.
 
 Both are unbiased. A batch is a random part of the training set in random order, so its first images are as random as
 any: nothing has to be drawn, and steps can be compiled. Of a loader whose order is not random they are what comes
@@ -36,7 +36,7 @@ def drawn_layers(names: Sequence[str], share: float, draw: torch.Generator) -> l
 
 
 def first_images(records: Records, images: int, share: float) -> Records:
-    """Return of every layer what it did with the batch's first images.
+    """Return the records of every layer for the batch's first images.
 
     Args:
         records: Of all images; a layer that sees windows or tokens has several rows for each, side by side.

@@ -1,4 +1,4 @@
-"""Which layers of a network are reversed: all with a linear part but gates and the class layer, or those named."""
+"""Select the layers to reverse: all with a linear part except gates and the class layer, or those named."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Selection:
         """Choose among the layers of a task.
 
         Args:
-            task: Whose network; it is run once on two empty images, and left as it was.
+            task: Its network is run once on two empty images, and not changed.
             globs: Patterns of paths, such as ``"layer2.*"``; those that begin with ``!`` leave layers out. Where no
                 other is given, all layers are taken but the class layer and gates.
 
@@ -173,7 +173,7 @@ def survey(task: TaskState, layers: Mapping[str, nn.Module]) -> dict[str, bool]:
 
 
 def _positions(layer: nn.Module, given: Any) -> int:
-    """Return at how many places an image's values stand; a convolution over channels counts as one."""
+    """Return the number of positions of an image's values; a convolution over channels has one."""
     if not isinstance(given, Tensor) or isinstance(layer, nn.Conv1d):
         return 1
     return prod(given.shape[1:-1] if isinstance(layer, nn.Linear) else given.shape[2:])
@@ -185,7 +185,7 @@ def _is_map(value: Any) -> bool:
 
 @contextmanager
 def _at_rest(parts: Sequence[nn.Module]) -> Iterator[None]:
-    """Put parts into eval mode, without gradients; all modes are as before afterwards."""
+    """Put parts into eval mode, without gradients; restore all modes afterwards."""
     modes = [(module, module.training) for part in parts for module in part.modules()]
     try:
         for part in parts:

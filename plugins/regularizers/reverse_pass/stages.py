@@ -25,8 +25,8 @@ class Stage:
         act: Its activation.
         pool: What changes the size between the activation before it and ``linear``, of several modules the last; where
             the network calls a function of torch for that, the function's name.
-        taken: Shape of what the pool takes, without the batch; None without a pool.
-        pooled: Shape of what it gives.
+        taken: Shape of the pool's input, without the batch; None without a pool.
+        pooled: Shape of its output.
     """
 
     linear: str

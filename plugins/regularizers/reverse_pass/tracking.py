@@ -16,8 +16,8 @@ class Call:
     """One call of a layer or a function.
 
     Attributes:
-        inputs: Tensors that it took, but for parameters and buffers.
-        output: What it gave; of several tensors the first.
+        inputs: Its input tensors, except parameters and buffers.
+        output: Its result; of several tensors the first.
         where: The module that it is, or lies in, for messages.
         path: Of the layer; None for a function.
         module: The layer.
@@ -58,7 +58,7 @@ class Call:
 def tracked(parts: Any, images: Tensor, run: Callable[[Any, Tensor], Tensor]) -> list[Call]:
     """Run a network once and return its calls, in the order in which they ended.
 
-    The first stands for the images, the last for what the network gave. A layer without layers inside is one call, and
+    The first stands for the images, the last for the network's output. A layer without layers inside is one call, and
     what it calls itself is left out; a batch normalisation with an activation inside is one call too.
     """
     watch = _Watch(parts)

@@ -25,8 +25,8 @@ def step_back(layer: nn.Module, stage: Stage, back: Tensor, like: Tensor, size: 
     Args:
         layer: The linear layer of ``stage``.
         stage: Whose layer it is.
-        back: Of the shape of what the layer gives, or reshapes to it.
-        like: What the layer took.
+        back: Shaped as the layer's output, or reshapes to it.
+        like: Input of the layer.
         size: Of the state that is to be compared.
     """
     back = adjoint(layer, like, without_bias(layer, back))
@@ -58,13 +58,13 @@ def again(
     forward: Tensor | None,
     statistics: Statistics,
 ) -> Tensor:
-    """Apply normalisation and activation once more; no buffer is written.
+    """Apply normalisation and activation again; no buffer is updated.
 
     Args:
         norm: Of the layer that made the state which ``back`` stands for.
         act: Its activation.
         back: ``(batch, channels, ...)``.
-        forward: What the normalisation took on the way forward.
+        forward: Input of the normalisation in the forward pass.
         statistics: See ``full.Walk``.
 
     Raises:
