@@ -189,22 +189,20 @@ def listing() -> list[Listed]:
         owner = owner_of(point)
         counts[kind] += 1
         line = Listed(kind, name, "active", owner.distribution, owner.version, order=counts[kind])
-        lines.append(_listed(line, point, found))
+        twins = [other for other in found if other.name == point.name and not blocked(other)]
+        if reason := blocked(point):
+            line = attrs.evolve(line, status="blocked", message=f"Blocked by {reason}.")
+        elif len(twins) > 1:
+            line = attrs.evolve(line, status="clash", message=str(clash(twins)))
+        else:
+            try:
+                line = _describe(line, load(point))
+            except PluginError as error:
+                status: Status = "incompatible" if isinstance(error, Incompatible) else "failed"
+                trace = "".join(format_exception(error))
+                line = attrs.evolve(line, status=status, message=str(error), traceback=trace)
+        lines.append(line)
     return lines
-
-
-def _listed(line: Listed, point: EntryPoint, found: Sequence[EntryPoint]) -> Listed:
-    if reason := blocked(point):
-        return attrs.evolve(line, status="blocked", message=f"Blocked by {reason}.")
-    twins = [other for other in found if other.name == point.name and not blocked(other)]
-    if len(twins) > 1:
-        return attrs.evolve(line, status="clash", message=str(clash(twins)))
-    try:
-        return _describe(line, load(point))
-    except PluginError as error:
-        status: Status = "incompatible" if isinstance(error, Incompatible) else "failed"
-        trace = "".join(format_exception(error))
-        return attrs.evolve(line, status=status, message=str(error), traceback=trace)
 
 
 def _describe(line: Listed, loaded: Loaded) -> Listed:

@@ -27,75 +27,42 @@ from compatkit.training.loop import Loop
 
 NAMED = 4
 """How many differences between two plans an error lists."""
+NOTED = ("step", "history", "evaluations", "stopping", "pretraining", "waiting", "ended")
+"""JSON values of a run in its checkpoint: steps of each task that are done, rows of losses, rows of evaluations, the
+state of early stopping, reports of pretraining, the steps of losses that no row holds yet, whether it is complete."""
 _DAMAGED = (FormatError, ValueError, KeyError, TypeError)
 
 
-@attrs.frozen(eq=False)
-class State:
-    """The state of a run outside its loop.
+def save(
+    path: Path, loop: Loop, run: Mapping[str, Any], note: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> None:
+    """Write the state of ``loop`` and of the run around it.
 
-    Attributes:
-        step: Steps of each task that are done.
-        history: Rows of losses.
-        evaluations: Rows of figures measured during training.
-        stopping: State of early stopping, as JSON values; None without.
-        best: Its best weights by name; empty without.
-        pretraining: What plugins reported that trained before the first step; None where none did.
-        waiting: Losses that are in no row of the history yet, see ``LossHistory.waiting``.
-        steps_of: The steps they belong to.
-        ended: Whether the run is complete.
-    """
-
-    step: int
-    history: list[dict[str, Any]]
-    evaluations: list[dict[str, Any]]
-    stopping: Mapping[str, Any] | None
-    best: Mapping[str, Tensor]
-    pretraining: Mapping[str, Any] | None
-    waiting: Mapping[str, Tensor]
-    steps_of: Mapping[str, Any]
-    ended: bool = False
-
-
-def save(path: Path, loop: Loop, run: Mapping[str, Any], state: State) -> None:
-    """Write the state of ``loop`` after ``state.step`` steps of every task.
+    Args:
+        path: Of the file.
+        loop: After ``note["step"]`` steps of every task.
+        run: Manifest of the run.
+        note: JSON values of the run: see ``NOTED``.
+        tensors: Tensors of the run, whose names do not begin as those of the loop.
 
     Raises:
         TrainingError: A weight or a buffer is not finite; an earlier checkpoint stays as it was.
         EnvironmentFailure: The file cannot be written; an earlier checkpoint stays as it was.
     """
-    _check_finite(loop, state.step)
-    tensors = loop.weights()
+    _check_finite(loop, note["step"])
+    kept = {**loop.weights(), **tensors}
     for owner, optimiser in loop.optimisers.items():
         for index, moments in optimiser.state_dict()["state"].items():
             for name, value in moments.items():
                 if value is not None:
-                    tensors[f"optimiser/{owner}/{index}/{name}"] = torch.as_tensor(value)
-    tensors |= {f"best/{name}": value for name, value in state.best.items()}
-    tensors |= {f"waiting/{name}": value for name, value in state.waiting.items()}
-    values: dict[str, Any] = {}
-    for instance, kept in loop.plugins.states().items():
-        plain = values.setdefault(instance, {})
-        for key, value in kept.items():
-            if isinstance(value, Tensor):
-                tensors[f"plugin/{instance}/{key}"] = value
-            else:
-                plain[key] = value
-    note = {
-        "tensors": state_digest(tensors),
-        "plan": digest(dumps(run)),
-        "run": run,
-        "step": state.step,
-        "history": state.history,
-        "evaluations": state.evaluations,
-        "stopping": state.stopping,
-        "pretraining": state.pretraining,
-        "waiting": state.steps_of,
-        "ended": state.ended,
-        "plugins": values,
-        "execution": attrs.asdict(loop.execution),
-    }
-    replace_file(path, serialise(tensors, metadata=json.dumps(note)))
+                    kept[f"optimiser/{owner}/{index}/{name}"] = torch.as_tensor(value)
+    plugins: dict[str, Any] = {}
+    for instance, state in loop.plugins.states().items():
+        plugins[instance] = {key: one for key, one in state.items() if not isinstance(one, Tensor)}
+        kept |= {f"plugin/{instance}/{key}": one for key, one in state.items() if isinstance(one, Tensor)}
+    plan = {"tensors": state_digest(kept), "plan": digest(dumps(run)), "run": run}
+    whole = {**plan, **note, "plugins": plugins, "execution": attrs.asdict(loop.execution)}
+    replace_file(path, serialise(kept, metadata=json.dumps(whole)))
 
 
 def read(path: Path | None, world: World) -> bytes | None:
@@ -146,8 +113,10 @@ def execution(data: bytes) -> Execution | None:
         return None  # ``load`` reports what is wrong with the file
 
 
-def load(path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]) -> State:
-    """Restore what ``save`` wrote to ``path``: put weights and states into ``loop``, and return the rest.
+def load(
+    path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Restore the loop that ``save`` wrote to ``path``; return note and tensors of the run around it.
 
     Raises:
         FormatError: The file is no checkpoint.
@@ -162,16 +131,6 @@ def load(path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]) -> State:
         note = json.loads(metadata(data) or "")
         plan, promised, other = note["plan"], note["tensors"], dict(note["run"])
         states = {instance: dict(values) for instance, values in note["plugins"].items()}
-        state = State(
-            int(note["step"]),
-            list(note["history"]),
-            list(note["evaluations"]),
-            note["stopping"],
-            _below("best/", stored),
-            note.get("pretraining"),
-            _below("waiting/", stored),
-            note.get("waiting", {}),
-        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(
             f"{path} is no checkpoint of a run: its note is missing or damaged ({error})."
@@ -185,14 +144,15 @@ def load(path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]) -> State:
     if plan != digest(dumps(run)):
         raise _other_plan(path, run, other)
     _restore(path, loop, stored)
-    for key, value in _below("plugin/", stored).items():
+    for key, value in below("plugin/", stored).items():
         instance, name = key.split("/", 1)
         states.setdefault(instance, {})[name] = value
     loop.plugins.load_states(states)
-    return state
+    return {name: note[name] for name in NOTED}, stored
 
 
-def _below(prefix: str, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def below(prefix: str, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with ``prefix``, by the rest of their names."""
     return {name.removeprefix(prefix): one for name, one in stored.items() if name.startswith(prefix)}
 
 
@@ -246,7 +206,7 @@ def _restore(path: Path, loop: Loop, stored: Mapping[str, Tensor]) -> None:
     for owner, optimiser in loop.optimisers.items():
         parameters = [one for group in optimiser.param_groups for one in group["params"]]
         states: dict[int, dict[str, Tensor]] = {}
-        for key, value in _below(f"optimiser/{owner}/", stored).items():
+        for key, value in below(f"optimiser/{owner}/", stored).items():
             index, name = key.split("/", 1)
             states.setdefault(int(index), {})[name] = _laid_out(value, parameters[int(index)])
         groups = optimiser.state_dict()["param_groups"]

@@ -77,9 +77,10 @@ class Evaluator:
         rows = []
         with preserved(), torch.no_grad():
             for name, state in setup.tasks.items():
-                for weights, kept in (("trained", None), ("averages", averages)):
-                    if weights == "averages" and kept is None:
-                        continue
+                for weights, kept in {
+                    "trained": None,
+                    **({"averages": averages} if averages else {}),
+                }.items():
                     loss, accuracy = self._figures(state, setup.precision, kept)
                     if not math.isfinite(loss):
                         raise TrainingError(
@@ -88,16 +89,8 @@ class Evaluator:
                             "gradients with clip_norm, or use precision='float32'.",
                             subject=name,
                         )
-                    rows.append(
-                        {
-                            "task": name,
-                            "step": step,
-                            "on": self.on,
-                            "weights": weights,
-                            "loss": loss,
-                            "accuracy": accuracy,
-                        }
-                    )
+                    place = {"task": name, "step": step, "on": self.on, "weights": weights}
+                    rows.append({**place, "loss": loss, "accuracy": accuracy})
         return rows
 
     def _figures(

@@ -66,17 +66,22 @@ def start_from_parts(task: Task, part: LoadedPart, seed: int, precision: Precisi
         head.requires_grad_(False)
     if task.freeze_extractor:
         extractor.requires_grad_(False)
-    return TaskState(
-        task,
-        blueprint,
-        head_blueprint,
-        class_layer,
-        precision.place(extractor),
-        precision.place(head),
-        data,
-        fitting(task.data.train, data),
-        tuple(features.shape),
-    )
+    blueprints = blueprint, head_blueprint, class_layer
+    return _state(task, blueprints, (extractor, head), data, tuple(features.shape), precision)
+
+
+def _state(
+    task: Task,
+    blueprints: tuple[Blueprint, Blueprint, tuple[str, ...]],
+    parts: tuple[nn.Module, nn.Module],
+    data: Data,
+    shape: tuple[int, ...],
+    precision: Precision,
+) -> TaskState:
+    extractor, head = map(precision.place, parts)
+    state = TaskState(task, *blueprints, extractor, head, data, fitting(task.data.train, data), shape)
+    state.initial = initial_digest(state)
+    return state
 
 
 def _data(task: Task, part: LoadedPart) -> Data:
@@ -141,28 +146,15 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
         UsageError: Components do not fit the task.
     """
     if task.extractor is not None:
-        state = start_from_parts(task, task.extractor, seed, precision)
-        state.initial = initial_digest(state)
-        return state
+        return start_from_parts(task, task.extractor, seed, precision)
     planned, data = _plan(task)
     drawn = seed_of(seed, "initial", task.name)
     whole, extractor, head = _network(task, planned.extractor, planned.head, planned.class_layer, drawn)
     prove(whole, extractor, head, data.size, len(data.mean))
     with torch.no_grad():
         shape = extractor.eval()(torch.zeros(2, len(data.mean), *data.size)).shape
-    state = TaskState(
-        task,
-        planned.extractor,
-        planned.head,
-        planned.class_layer,
-        precision.place(extractor),
-        precision.place(head),
-        data,
-        fitting(task.data.train, data),
-        tuple(shape),
-    )
-    state.initial = initial_digest(state)
-    return state
+    blueprints = planned.extractor, planned.head, planned.class_layer
+    return _state(task, blueprints, (extractor, head), data, tuple(shape), precision)
 
 
 def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:
@@ -229,7 +221,7 @@ def _plan(task: Task) -> tuple[CutPlan, Data]:
         mean, std = planned.input.mean, planned.input.std
     else:
         mean, std = task.data.train.converted(data.channels).resized(size).statistics()
-    return planned, Data(data.size, data.channels, mean, std, data.interpolation, data.labels)
+    return planned, attrs.evolve(data, mean=mean, std=std)
 
 
 def to_width(task: Task, planned: CutPlan, channels: int, size: tuple[int, int]) -> CutPlan:

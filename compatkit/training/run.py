@@ -105,15 +105,16 @@ class Run:
         data = checkpoints.read(self.checkpoint, self.loop.world)
         if self.checkpoint is None or data is None:
             return 0
-        state = checkpoints.load(self.checkpoint, data, self.loop, self.manifest)
-        self.history.rows, self.evaluations, self._kept = state.history, state.evaluations, state.step
-        self.history.take(state.waiting, state.steps_of, self.loop.setup.precision.device)
-        if self.stopper is not None and state.stopping is not None:
-            self.stopper.take(state.stopping, state.best, self.loop.weights())
-        self.pretrained = state.pretraining
-        for task, initial in (state.pretraining or {}).get("initial", {}).items():
+        note, tensors = checkpoints.load(self.checkpoint, data, self.loop, self.manifest)
+        self.history.rows, self.evaluations, self._kept = note["history"], note["evaluations"], note["step"]
+        waiting = checkpoints.below("waiting/", tensors)
+        self.history.take(waiting, note["waiting"], self.loop.setup.precision.device)
+        if self.stopper is not None and note["stopping"] is not None:
+            self.stopper.take(note["stopping"], checkpoints.below("best/", tensors), self.loop.weights())
+        self.pretrained = note["pretraining"]
+        for task, initial in (self.pretrained or {}).get("initial", {}).items():
             self.loop.setup.tasks[task].initial = initial
-        return state.step
+        return note["step"]
 
     def pretrain(self, shown: bool) -> None:
         """Let plugins train before the first step, unless the checkpoint holds the result; save it."""
@@ -254,19 +255,22 @@ class Run:
         if self.checkpoint is None:
             return
         began, stopper = time.monotonic(), self.stopper
-        state = checkpoints.State(
-            done,
-            self.history.rows,
-            self.evaluations,
-            stopper.values() if stopper is not None else None,
-            stopper.weights if stopper is not None else {},
-            self.pretrained,
-            *self.history.waiting(),
-            ended,
-        )
+        waiting, steps_of = self.history.waiting()
+        values = {
+            "step": done,
+            "history": self.history.rows,
+            "evaluations": self.evaluations,
+            "stopping": stopper.values() if stopper is not None else None,
+            "pretraining": self.pretrained,
+            "waiting": steps_of,
+            "ended": ended,
+        }
+        tensors = {f"waiting/{name}": one for name, one in waiting.items()}
+        if stopper is not None:
+            tensors |= {f"best/{name}": one for name, one in stopper.weights.items()}
         try:
             if self.loop.world.first:
-                checkpoints.save(self.checkpoint, self.loop, self.manifest, state)
+                checkpoints.save(self.checkpoint, self.loop, self.manifest, values, tensors)
         except TrainingError as error:
             raise self._with_checkpoint(error) from error
         self._kept, self._saved = done, time.monotonic()

@@ -16,6 +16,7 @@ from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError
 from compatkit.evaluation.matrix import LoadedPart
 from compatkit.registry.names import check_segment
+from compatkit.training.limits import number
 
 
 @attrs.frozen
@@ -101,11 +102,6 @@ def _kept(instance: Task, attribute: object, value: bool) -> None:
             f"Task {instance.name!r}: keep_class_layer takes over the class layer of a state dict, such as Fit.weights "
             f"gives; weights are {instance.weights!r:.80}. Leave it out, or give a state dict."
         )
-
-
-def _width(instance: Task, attribute: object, value: object) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise UsageError(f"Task.width of task {instance.name!r} expects a count of channels, got {value!r}.")
 
 
 def _normalisation(value: object) -> Mapping[str, tuple[float, ...]] | None:
@@ -206,7 +202,9 @@ class Task:
     extractor: LoadedPart | None = attrs.field(default=None, kw_only=True)
     head: LoadedPart | None = attrs.field(default=None, kw_only=True)
     supervised: bool = attrs.field(default=True, kw_only=True)
-    width: int | None = attrs.field(default=None, validator=_width, kw_only=True)
+    width: int | None = attrs.field(
+        default=None, validator=number(least=1, whole=True, optional=True), kw_only=True
+    )
     rest: Rest | Mapping[str, Any] | None = attrs.field(default=None, converter=Rest.of, kw_only=True)
     own_head: bool = attrs.field(default=True, kw_only=True)
     freeze_extractor: bool = attrs.field(default=False, kw_only=True)

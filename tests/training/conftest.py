@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,9 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def kill(trainer: ck.Trainer, tasks: Sequence[ck.Task], uses: Sequence[str] = (), *, after: int) -> None:
         save = checkpoints.save
 
-        def once(path: object, loop: object, run: object, state: checkpoints.State) -> None:
-            save(path, loop, run, state)  # type: ignore[arg-type]
-            if state.step == after:
+        def once(path: Any, loop: Any, run: Any, values: Any, tensors: Any) -> None:
+            save(path, loop, run, values, tensors)
+            if values["step"] == after:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -33,9 +33,9 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     steps: list[int] = []
     save = checkpoints.save
 
-    def note(path: Path, loop: Any, run: Any, state: checkpoints.State) -> None:
-        steps.append(state.step)
-        save(path, loop, run, state)
+    def note(path: Path, loop: Any, run: Any, values: Any, tensors: Any) -> None:
+        steps.append(values["step"])
+        save(path, loop, run, values, tensors)
 
     monkeypatch.setattr(checkpoints, "save", note)
     return steps
