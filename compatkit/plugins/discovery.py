@@ -41,7 +41,7 @@ def require(kind: str, name: str) -> str:
     """Return the plain name if a plugin of that name is installed; nothing is imported.
 
     Raises:
-        UnknownName: There is none; the message lists what there is.
+        UnknownName: There is none; the message lists those installed.
     """
     _check_kind(kind)
     name = name.removeprefix(kind + ".")

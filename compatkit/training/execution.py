@@ -58,7 +58,7 @@ class Captured:
         untouched: Callable[[], AbstractContextManager[None]],
         steps: Sequence[Step],
     ) -> None:
-        """Capture ``train_step``; weights, statistics and moments are afterwards what they were."""
+        """Capture ``train_step``; weights, statistics and moments are restored afterwards."""
         self.steps = [attrs.evolve(one, batch=one.batch.copied()) for one in steps]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

@@ -1,4 +1,4 @@
-"""What a setting may be, with a message for whoever set it: in Python, in a recipe or in a study."""
+"""Validators of settings, whose messages serve Python, recipes and studies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def number(
         optional: Whether None is taken too.
 
     Raises:
-        UsageError: By the validator: which setting, what it must be, what came.
+        UsageError: By the validator: names the setting, its bounds, and the value given.
     """
     said = [
         f"{words} {bound:g}"
@@ -71,7 +71,7 @@ def one_of(words: Sequence[str]) -> Check:
     """Return a validator of attrs that takes one of some words.
 
     Raises:
-        UsageError: By the validator: which setting, which words there are, what came.
+        UsageError: By the validator: names the setting, the words it takes, and the value given.
     """
 
     def check(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:

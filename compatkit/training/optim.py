@@ -1,4 +1,4 @@
-"""Learning rate, optimisers, and moving averages of what they train."""
+"""Learning rate, optimisers, and moving averages of weights."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Averages:
         return cls(decay, warmup, kept, pairs)
 
     def decay_at(self, step: int) -> float:
-        """Return the decay of a step from 0; the first step's weights are taken as they are."""
+        """Return the decay of a step, from 0; that of the first step is 0, so that averages begin with its weights."""
         if step == 0:
             return 0.0
         return min(self.decay, 1 - (1 + step) ** -POWER) if self.warmup else self.decay

@@ -3,9 +3,9 @@
 A forward hook on each requested layer notes its input and output while the objective runs the network on the batch, and
 at no other time. Hooks are in place only in steps in which a plugin that asked for them is active.
 
-A write in place after a layer would change what was noted of it. Activations with ``inplace=True`` are therefore
-switched to work on a copy while layers are recorded. Other writes are found before the first step by a dry run: torch
-counts the writes into every tensor, and what is overwritten there is copied in each step.
+A later write in place would change a recorded tensor. Activations with ``inplace=True`` therefore work on a copy while
+layers are recorded. Other writes are found before the first step by a dry run, since torch counts the writes into every
+tensor; tensors that are overwritten there are copied in each step.
 """
 
 from __future__ import annotations

@@ -216,9 +216,9 @@ def _gradients(loop: Loop, task_loop: TaskLoop, forward: Callable[..., Outcome])
 
 
 def fastest(loop: Loop) -> Execution:
-    """Return the fastest mode of those that compute the same; the run is afterwards what it was.
+    """Return the fastest mode of those that compute the same; the run is restored afterwards.
 
-    Modes are tried from the simplest on. Whoever asks for the same twice may get different answers: times differ.
+    Modes are tried from the simplest on. Two trials of the same run may choose different modes, as times differ.
     """
     plugins = loop.plugins
     for bound in (*plugins.views, *plugins.losses, *plugins.after_backward):

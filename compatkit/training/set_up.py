@@ -1,4 +1,4 @@
-"""The set-up of a run: the view of it that plugins have before the first step, and what they can ask for."""
+"""The set-up of a run, in which plugins initialise weights and request modules, heads and layer records."""
 
 from __future__ import annotations
 

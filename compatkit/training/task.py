@@ -155,7 +155,7 @@ class Task:
             makes such tasks. Backbone and split point are then the component's.
         head: Component whose weights and statistics the head starts from, classes in its order; None draws a head anew.
         supervised: Whether the head learns the classes. Where not, ``data`` loses its labels here and now, the head
-            stays as it is, and the extractor learns from regularizers alone.
+            is not trained, and the extractor learns through regularizers alone.
         width: Channels of the features, to be shared by several architectures: the extractor ends with a 1x1
             convolution (with bias) to so many, and a head of another width begins with one from so many. None keeps
             the network's own.

@@ -83,7 +83,7 @@ class TaskLoop:
         task: TaskState,
         optimisers: Mapping[str, torch.optim.Optimizer],
     ) -> TaskLoop:
-        """Return the loop of a task before its first step; ``Loop`` says what is refused."""
+        """Return the loop of a task before its first step; ``Loop`` documents its errors."""
         name, size, precision = task.name, settings.batch_size, setup.precision
         own = tuple(
             made for one, made in optimisers.items() if one == NETWORK + name or not one.startswith(NETWORK)

@@ -34,7 +34,7 @@ def unrepeatable(loader: Iterable[Any]) -> str | None:
     if isinstance(loader.dataset, IterableDataset):
         return "its data set is a stream, which need not give the same twice"
     if loader.num_workers and loader.persistent_workers:
-        return "its workers are kept from pass to pass, with random states that nobody can set"
+        return "its workers are kept from pass to pass, with random states that cannot be set"
     return None
 
 
