@@ -51,7 +51,7 @@ class _Overtaken(Exception):
     """Another process linked a version, or changed a policy, since the number was chosen."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Publisher:
     """Publishes one manifest under one name.
 
@@ -60,6 +60,8 @@ class Publisher:
         measured: The caller vouches that the measurement stated for new weights passed.
         major: Take the next MAJOR number, whatever the change demands.
         decide: Measures what the policy of the name asks for.
+        data: The manifest as canonical JSON.
+        digest: Digest of the manifest.
     """
 
     holding: Holding
@@ -68,6 +70,14 @@ class Publisher:
     measured: bool = False
     major: bool = False
     decide: Decide | None = None
+    data: bytes = attrs.field(init=False)
+    digest: str = attrs.field(init=False)
+    _answered: Question | None = attrs.field(init=False, default=None)
+    _passed: bool = attrs.field(init=False, default=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.data = to_bytes(self.manifest)
+        self.digest = digest_of(self.data)
 
     @property
     def name(self) -> str:
@@ -83,15 +93,12 @@ class Publisher:
         """See ``Store.publish``."""
         check_name(self.name)
         asked = None if version is None else Version.parse(version)
-        data = to_bytes(self.manifest)
-        digest = digest_of(data)
         self.holding.hold()
         self.holding.check_payload()
-        answered: list[Question] = []
         vanished = 0
         while True:
             try:
-                found = self._attempt(asked, digest, data, answered)
+                found = self._attempt(asked)
             except Vanished:
                 vanished += 1
                 if vanished == LOOKS:
@@ -100,39 +107,33 @@ class Publisher:
             if found is not None:
                 return found
 
-    def _attempt(
-        self, asked: Version | None, digest: str, data: bytes, answered: list[Question]
-    ) -> Reference | None:
+    def _attempt(self, asked: Version | None) -> Reference | None:
         """Link the version; None if something changed in the meantime, so that the caller tries again.
 
         Args:
-            asked: The number, or None for the least.
-            digest: Of the manifest.
-            data: The manifest.
-            answered: The question that was decided last; decided ones are put there.
+            asked: The version number, or None for the least.
         """
-        there = self._already(asked, digest)
+        there = self._already(asked)
         if there is not None:
-            return Reference(self.name, there, digest=digest)
-        question = self.asks(asked, digest)
-        if question.is_open and [question] != answered:
+            return Reference(self.name, there, digest=self.digest)
+        question = self._asks(asked)
+        if question.is_open and question != self._answered:
             self._decide(question)
-            answered[:] = [question]
+            self._answered = question
             return None  # that may have taken long
-        passed = question.is_open
-        target = asked if asked is not None else self.least(measured=passed)
-        basis = self._basis(target, digest)
-        if basis.question.is_open and [basis.question] != answered:
+        self._passed = question.is_open
+        target = asked if asked is not None else self.least(measured=self._passed)
+        basis = self._basis(target)
+        if basis.question.is_open and basis.question != self._answered:
             return None  # something was linked between the two looks
         if asked is not None and self.references.digest(self.name, asked) is None:
-            self._check_step(basis, passed)
-        if self._link(basis, digest, data, passed):
-            return Reference(self.name, target, digest=digest)
+            self._check_step(basis)
+        if self._link(basis):
+            return Reference(self.name, target, digest=self.digest)
         return None  # another process was faster
 
-    def asks(self, asked: Version | None, digest: str) -> Question:
-        """Return what the policy of the name asks; see ``Asker.ask``."""
-        return self.asker.ask(self.name, self.manifest, digest, asked, major=self.major)
+    def _asks(self, asked: Version | None) -> Question:
+        return self.asker.ask(self.name, self.manifest, self.digest, asked, major=self.major)
 
     def least(self, *, measured: bool) -> Version:
         """Return the version number that a publish would choose now.
@@ -152,7 +153,7 @@ class Publisher:
             target = target.bumped(bump)
         return target
 
-    def _already(self, asked: Version | None, digest: str) -> Version | None:
+    def _already(self, asked: Version | None) -> Version | None:
         """Return the version that already holds this manifest, so that there is nothing to do; None without one.
 
         Raises:
@@ -160,13 +161,13 @@ class Publisher:
         """
         if asked is None:
             latest = self.references.latest(self.name)
-            same = latest is not None and self.references.digest(self.name, latest) == digest
+            same = latest is not None and self.references.digest(self.name, latest) == self.digest
             return latest if same else None
         there = self.references.digest(self.name, asked)
-        if there is not None and there != digest:
+        if there is not None and there != self.digest:
             raise VersionExists(
                 f"{self.name}@{asked} exists with other content: it is {there}, this would be "
-                f"{digest}. A version is never rewritten; publish without a version to get the next "
+                f"{self.digest}. A version is never rewritten; publish without a version to get the next "
                 "free number.",
                 subject=f"{self.name}@{asked}",
             )
@@ -177,32 +178,32 @@ class Publisher:
             raise PolicyUndecided(undecided(question), subject=question)
         self.decide(question)
 
-    def _basis(self, target: Version, digest: str) -> Basis:
+    def _basis(self, target: Version) -> Basis:
         below, above = self.references.neighbours(self.name, target)
         held = None if below is None else (below, self.references.digest(self.name, below))
-        return Basis(target, held, above, self.asks(target, digest))
+        return Basis(target, held, above, self._asks(target))
 
-    def _link(self, basis: Basis, digest: str, data: bytes, passed: bool) -> bool:
+    def _link(self, basis: Basis) -> bool:
         """Link the version if all is as it was when the number was chosen; False where it is not."""
-        self.holding.objects.put(data)
+        self.holding.objects.put(self.data)
 
         def ready() -> None:
-            self.holding.hold(data)
-            if self._basis(basis.target, digest) != basis:
+            self.holding.hold(self.data)
+            if self._basis(basis.target) != basis:
                 raise _Overtaken
 
         try:
-            if not self.references.create(self.name, basis.target, digest, ready):
+            if not self.references.create(self.name, basis.target, self.digest, ready):
                 return False
         except _Overtaken:
             return False
-        self._look_back(basis, digest, passed)
+        self._look_back(basis)
         return True
 
-    def _look_back(self, before: Basis, digest: str, passed: bool) -> None:
+    def _look_back(self, before: Basis) -> None:
         """Check the version against what others linked at the same moment; withdraw it if it does not hold."""
         try:
-            self._decide_again(before, digest, passed)
+            self._decide_again(before)
         except BaseException as error:
             reason = " ".join(
                 f"published at the same moment as something that it does not go with: {error}".split()
@@ -216,7 +217,7 @@ class Publisher:
                 subject=error.subject,
             ) from error
 
-    def _decide_again(self, before: Basis, digest: str, passed: bool) -> None:
+    def _decide_again(self, before: Basis) -> None:
         """Check the version against everything that appeared since the basis was read.
 
         Raises:
@@ -224,9 +225,9 @@ class Publisher:
         """
         for look in range(1, LOOKS + 1):
             try:
-                after = self._basis(before.target, digest)
+                after = self._basis(before.target)
                 if after.below != before.below:
-                    self._check_below(after, passed)
+                    self._check_below(after)
                 for above in sorted({*after.above} - {*before.above})[:1]:
                     self._check_above(before.target, above)
                 if not {*after.question.partners} <= {*before.question.partners}:
@@ -236,7 +237,7 @@ class Publisher:
                 if look == LOOKS:
                     raise
 
-    def _check_step(self, basis: Basis, passed: bool) -> None:
+    def _check_step(self, basis: Basis) -> None:
         """Raise if the requested number is too small a step for the change, or not the last of its line."""
         if basis.above:
             raise VersionTooSmall(
@@ -244,12 +245,12 @@ class Publisher:
                 "a line only rise. Publish without a version to get the next free number.",
                 subject=f"{self.name}@{basis.target}",
             )
-        self._check_below(basis, passed)
+        self._check_below(basis)
 
-    def _check_below(self, basis: Basis, passed: bool) -> None:
+    def _check_below(self, basis: Basis) -> None:
         if basis.below is not None:
             before = basis.below[0]
-            check_step(self.name, before, basis.target, self._change(before, passed))
+            check_step(self.name, before, basis.target, self._change(before, self._passed))
 
     def _check_above(self, target: Version, above: Version) -> None:
         """Raise if a version linked at the same moment is too small a step from this one."""
