@@ -657,6 +657,11 @@ LIES: dict[str, tuple[Callable[[Any, str, Store], None], str, type[Exception]]] 
         HEAD_2,
         IntegrityError,
     ),
+    "version of another number": (
+        overwrite(VERSION, lambda data: data.replace(b"@2.0.0", b"@1.0.0")),
+        HEAD_2,
+        IntegrityError,
+    ),
     "version long": (overwrite(VERSION, lambda data: data * 2**12), HEAD_2, IntegrityError),
     "tombstone": (overwrite(under("refs/*/@tombstones/*"), lambda data: b"[]"), f"{HEAD}@1.0.0", FormatError),
     "signature long": (overwrite(under(SIGNATURE), lambda data: data * 2**14), SIGNED, MalformedSignature),
