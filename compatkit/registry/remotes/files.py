@@ -146,10 +146,6 @@ class Files:
     def settle(self) -> None:
         """Make sure that what was put and uploaded is there; a back end that gathers changes makes them now."""
 
-    def replace(self, path: str, data: bytes) -> None:
-        """Put a small file in the place of another, or of none."""
-        self.put(path, data)
-
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
         with self.talking("remove", path):

@@ -19,7 +19,7 @@ from compatkit.registry.remotes.files import Files, step
 MANY = 500
 """Files in a commit."""
 TRIES = 10
-"""How often a commit is made again that somebody else came before."""
+"""How often a commit is tried again where another commit came first."""
 _CONFLICT = 412
 
 
@@ -43,13 +43,13 @@ class Hub(Files):
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def put(self, path: str, data: bytes) -> None:
-        """Let a file be part of the next commit."""
+        """Add a file to the next commit."""
         step("put", path)
         with self._lock:
             self.staged[path] = data
 
     def upload(self, path: str, local: Path, arrived: Callable[[int], None]) -> None:
-        """Let a file be part of the next commit, from one of this machine."""
+        """Add a file of this machine to the next commit."""
         step("upload", path)
         with self._lock:
             self.staged[path] = local
@@ -87,13 +87,8 @@ class Hub(Files):
             taken |= self._create(dict(notes[start : start + MANY]))
         return taken
 
-    def replace(self, path: str, data: bytes) -> None:
-        """Commit one file."""
-        self.put(path, data)
-        self.settle()
-
     def remove(self, path: str) -> None:
-        """Commit that a file is gone, if it is there."""
+        """Commit the removal of a file, if it is there."""
         from huggingface_hub import CommitOperationDelete
 
         with self.talking("remove", path):

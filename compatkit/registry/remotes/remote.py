@@ -299,7 +299,8 @@ class RemoteTarget(Remote, Target):
 
     def replace(self, path: str, data: bytes) -> None:
         """Put a small file in the place of another."""
-        self.files.replace(path, data)
+        self.files.put(path, data)
+        self.files.settle()
 
     def remove(self, path: str) -> None:
         """Remove a small file."""
