@@ -80,7 +80,7 @@ def inputs_of(ports: Sequence[Port], data: Data) -> Inputs:
     return Inputs(tuple([port.name for port in ports]), tuple([at_size(port, data.size) for port in ports]))
 
 
-class Difference(NamedTuple):
+class WiringDifference(NamedTuple):
     """What differs at a seam.
 
     Attributes:
@@ -106,7 +106,7 @@ class Difference(NamedTuple):
         return Finding(self.code, "structural", self.severity, self.expected, self.came, whose, remedy)
 
 
-def wiring(given: Outputs, asked: Inputs, fitted: bool = False) -> Sequence[Difference]:
+def wiring(given: Outputs, asked: Inputs, fitted: bool = False) -> Sequence[WiringDifference]:
     """Return what keeps the extractor's outputs from entering the head as they are.
 
     One output and one input are wired whatever their names; several are matched by name, in order.
@@ -122,7 +122,7 @@ def wiring(given: Outputs, asked: Inputs, fitted: bool = False) -> Sequence[Diff
     came = tuple(port.name for port in ports)
     if came != names:
         expected, gives = [f"{len(one)} tensors ({', '.join(one)})" for one in (names, came)]
-        return [Difference("ports-differ", "refuses", expected, gives, SAME_TENSORS)]
+        return [WiringDifference("ports-differ", "refuses", expected, gives, SAME_TENSORS)]
     return [
         one
         for place, (port, taken) in enumerate(zip(ports, asked.taken, strict=True))
@@ -176,9 +176,9 @@ class Walk:
     size: Sides
     fitted: bool = False
     place: int = 0
-    found: list[Difference] = attrs.field(factory=list)
+    found: list[WiringDifference] = attrs.field(factory=list)
 
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[WiringDifference]:
         """Return what differs, with the adapter that mends it, in order."""
         port, taken = self.port, self.taken
         converts = port.dtype != taken.dtype
@@ -214,7 +214,7 @@ class Walk:
         severity: Severity = "warns",
         adapter: Blueprint | None = None,
     ) -> None:
-        self.found.append(Difference(code, severity, expected, came, remedy, adapter, self.place))
+        self.found.append(WiringDifference(code, severity, expected, came, remedy, adapter, self.place))
 
     def _refuses(self, code: str, expected: str, came: str, remedy: str) -> None:
         self._says(code, expected, came, remedy, "refuses")
