@@ -194,7 +194,7 @@ def _collecting(
     contestants = {
         tables: Contestant(lambda: bare.dead_from_index(root, connection), check=same),
         files: Contestant(lambda: bare.dead_from_files(root), check=same),
-        "index": Contestant(lambda: len(plan(large.store, referenced=index.referenced()).blobs), check=same),
+        "index": Contestant(lambda: len(plan(large.store, indexed=True).blobs), check=same),
         "plan": Contestant(lambda: len(plan(large.store).blobs), check=same),
     }
     times = compete(contestants, max(3, given.rounds // 2), given.seed)

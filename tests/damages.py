@@ -226,16 +226,6 @@ def to_quarantine(path: Path) -> None:
     path.rename(root / "quarantine" / f"{path.name}-1-{'0' * 16}")
 
 
-def other_shard(path: Path) -> None:
-    folder = path.parents[1] / ("00" if path.parent.name != "00" else "11")
-    folder.mkdir(exist_ok=True)
-    path.rename(folder / path.name)
-
-
-def link_elsewhere(path: Path) -> None:
-    os.link(path, _outside(path))
-
-
 @attrs.frozen
 class Damage:
     """Something that happens to one file.
@@ -353,18 +343,8 @@ def _missing() -> Iterator[tuple[str, Damage]]:
         Damage(("result",), to_quarantine, "result-missing", "alone", "put quarantine/"),
     )
     yield (
-        "blob: in another shard",
-        Damage(BLOBS, other_shard, "blob-place", "alone", "move", "blobs/sha256/*/*"),
-    )
-    renamed = lambda path: path.rename(path.with_name(path.name.upper()))  # noqa: E731
-    yield "blob: upper case", Damage(BLOBS, renamed, "blob-place", "alone", "move", "blobs/sha256/*/*")
-    yield (
         "blob: writable",
         Damage(BLOBS, lambda path: path.chmod(0o644), "blob-writable", "alone", "the mode 444"),
-    )
-    yield (
-        "blob: a second name elsewhere",
-        Damage(BLOBS, link_elsewhere, "blob-linked", "no", "replace it by a copy"),
     )
 
 
@@ -381,7 +361,7 @@ def _odd() -> Iterator[tuple[str, Damage]]:
         yield f"result: {name}", Damage(("result",), do, code, "alone", "measure again")
         yield f"version: {name}", Damage(("new", "next"), do, code, "copy", "as it is in")
         yield f"alias: {name}", Damage(("alias",), do, code, "alone", "as move 3 of its log says")
-        yield f"log: {name}", Damage(("log/1", "log/2", "log/3"), do, code, "alone", "as its neighbours tell")
+        yield f"log: {name}", Damage(("log/1", "log/2", "log/3"), do, code, "copy", "as it is in")
         yield f"pointer: {name}", Damage(("pointer",), do, code, "alone", "anew from its name")
         yield f"policy: {name}", Damage(("policy/1", "policy/3"), do, code, "copy", "as it is in")
         if do is not as_socket:  # whose name may not be so long
@@ -421,7 +401,7 @@ def _references() -> Iterator[tuple[str, Damage]]:
         yield f"alias: {name}", Damage(("alias",), do, "alias-damaged", "alone", "as move 3 of its log says")
         yield (
             f"log: {name}",
-            Damage(("log/1", "log/2", "log/3"), do, "alias-log-damaged", "alone", "as its neighbours"),
+            Damage(("log/1", "log/2", "log/3"), do, "alias-log-damaged", "copy", "as it is in"),
         )
         yield f"pointer: {name}", Damage(("pointer",), do, "evidence-damaged", "alone", "anew from its name")
     for name, do in {
@@ -455,11 +435,11 @@ def _references() -> Iterator[tuple[str, Damage]]:
     )
     yield (
         "log: a move removed",
-        Damage(("log/1", "log/2"), Path.unlink, "alias-log-gap", "alone", "neighbours", "log"),
+        Damage(("log/1", "log/2"), Path.unlink, "alias-log-gap", "copy", "as it is in"),
     )
     yield (
         "log: the last move removed",
-        Damage(("log/3",), Path.unlink, "alias-log-gap", "alone", "neighbours", "log"),
+        Damage(("log/3",), Path.unlink, "alias-damaged", "alone", "as its pointer says", "alias"),
     )
     yield (
         "version: removed",
@@ -486,5 +466,5 @@ def _references() -> Iterator[tuple[str, Damage]]:
     twin = lambda path: path.with_name("One.Head").mkdir()  # noqa: E731
     yield (
         "name: a twin",
-        Damage((f"refs/{HEAD}",), twin, "case-twins", "no", "odd one", "refs/parts/One.Head", "-"),
+        Damage((f"refs/{HEAD}",), twin, "misnamed", "no", "rename", "refs/parts/One.Head", "-"),
     )

@@ -15,6 +15,7 @@ import attrs
 
 from compatkit.contracts.contract import Anchor, Blueprint, Contract, Data, Label, Port, Protocol, Structural
 from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload, to_bytes
+from compatkit.registry.scan import Blob, scan
 from compatkit.registry.store import Store
 
 IMAGE = Port("image", ("N", 1, "H", "W"))
@@ -22,6 +23,12 @@ FEATURES = Port("features", ("N", 32, "H", "W"), range="nonnegative")
 LOGITS = Port("logits", ("N", 2), layout="NC", pooled=True)
 DATA = Data((16, 16), "L", (0.5,), (0.5,), labels=(Label("plane"), Label("automobile", ("car",))))
 HEX = [hashlib.sha256(str(one).encode()).hexdigest() for one in range(10)]
+
+
+def blobs_in(store: Store) -> dict[str, int]:
+    """Return the sizes of all blobs that are in their place, by digest."""
+    found = (one for one in scan(store.root, "blobs") if isinstance(one, Blob))
+    return {one.digest: os.stat(store.root / one.path).st_size for one in found}
 
 
 def part(kind: Any = "extractor", model: str = "resnet20_cifar", **changes: Any) -> Manifest:

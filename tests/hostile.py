@@ -34,6 +34,7 @@ from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import About, Edge, Manifest, Payload, edges, function_digest
 from compatkit.errors import CompatkitError
 from compatkit.evaluation.records import Cells, record
+from compatkit.registry.scan import scan
 from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.verify import verify as verify_signatures
@@ -156,7 +157,7 @@ def read_everything(root: Path) -> list[CompatkitError]:
     store: Store | None = attempt(Store.open, root)
     if store is None:
         return errors
-    attempt(list, store.objects.each())
+    attempt(list, scan(store.root, "blobs"))
     for name in attempt(store.names) or ():
         for alias in attempt(store.aliases, name) or ():
             attempt(store.resolve, f"{name}:{alias}")

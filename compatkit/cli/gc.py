@@ -13,7 +13,7 @@ from compatkit.cli.output import columns, emit, next_step, paragraph, progress
 from compatkit.cli.roots import store
 
 if TYPE_CHECKING:
-    from compatkit.registry.maintenance.gc import Collected, Plan
+    from compatkit.registry.maintenance.gc import Collected, CollectionPlan
 
 _TIME = re.compile(r"([0-9]{1,7})([smhd]?)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -80,18 +80,17 @@ def gc_command(
     machine: bool,
 ) -> None:
     """Collect garbage."""
-    from compatkit.registry.maintenance.gc import known, plan
+    from compatkit.registry.maintenance.gc import plan
 
     held = store(context)
     with progress("looking") as report:
-        asks_files = withdrawn or bool(lost)  # of those the index does not tell what they keep
         found = plan(
             held,
             grace=grace,
             withdrawn=withdrawn,
             alone=alone,
             lost=lost,
-            referenced=None if asks_files else known(held, report),
+            indexed=True,
             progress=report,
         )
     if not machine:
@@ -126,7 +125,7 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
-def _show(found: Plan, delete: bool) -> None:
+def _show(found: CollectionPlan, delete: bool) -> None:
     table = [("", "files", "size", "")]
     for kind, (what, happens) in _KINDS.items():
         if files := getattr(found, kind):
@@ -141,7 +140,7 @@ def _show(found: Plan, delete: bool) -> None:
         paragraph(f"Nothing was changed. {found.kept:,} digests are referred to and stay.")
 
 
-def _tell(collected: Collected, found: Plan) -> None:
+def _tell(collected: Collected, found: CollectionPlan) -> None:
     said = [f"freed {size(collected.freed)}"]
     if collected.moved:
         hours = found.grace.total_seconds() / 3600

@@ -12,7 +12,7 @@ from compatkit.cli.roots import store
 from compatkit.errors import IntegrityError, NotFound
 
 if TYPE_CHECKING:
-    from compatkit.registry.history import Entry
+    from compatkit.registry.history import HistoryEntry
 
 COLOURS = {"published": "green", "withdrawn": "yellow"}
 
@@ -47,7 +47,7 @@ def log_command(context: click.Context, name: str, machine: bool) -> None:
     context.exit(IntegrityError.exit_code if damaged else 0)
 
 
-def _print(entry: Entry) -> None:
+def _print(entry: HistoryEntry) -> None:
     time = entry.when.replace("T", " ").removesuffix("+00:00")
     label = f"{time:<19}  {entry.what:<9}  {entry.version:<8}"
     line = fold(label, entry.detail, indent=2, size=len(label))

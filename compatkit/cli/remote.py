@@ -16,8 +16,9 @@ from compatkit.cli.output import clean, columns, emit, fold, news, next_step, pa
 from compatkit.cli.roots import demanded, destination, make, store
 
 if TYPE_CHECKING:
+    from compatkit.registry import Progress
     from compatkit.registry.copy.choice import Choice
-    from compatkit.registry.copy.report import Moved, Progress
+    from compatkit.registry.copy.report import Moved
     from compatkit.registry.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., object])

@@ -17,7 +17,7 @@ from compatkit.errors import IntegrityError
 if TYPE_CHECKING:
     from compatkit.registry.maintenance.check import Soundness
     from compatkit.registry.maintenance.faults import Fault
-    from compatkit.registry.maintenance.plan import Outcome, RepairPlan
+    from compatkit.registry.maintenance.plan import ActionResult, RepairPlan
     from compatkit.registry.store import Store
 
 COLOURS = {"error": "red", "warning": "yellow"}
@@ -148,7 +148,7 @@ def _tell_plan(planned: RepairPlan) -> None:
     _tell_left(planned)
 
 
-def _tell_repair(planned: RepairPlan, outcomes: tuple[Outcome, ...], after: Soundness) -> None:
+def _tell_repair(planned: RepairPlan, outcomes: tuple[ActionResult, ...], after: Soundness) -> None:
     if outcomes:
         click.echo(click.style("\nrepair:", bold=True))
     for one in outcomes:

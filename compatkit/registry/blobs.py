@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,22 +28,21 @@ Verify = Literal["auto", "always", "never"]
 Buffer = bytes | bytearray | memoryview
 
 SMALL = 2**18
+"""Bytes; smaller files are read into memory and their state is not remembered."""
 JOINED = 2**22
-"""Bytes below which one write and one hash in memory are faster than threads beside the disk."""
-"""Bytes; smaller blobs are hashed before they are written and read into memory, larger ones while the disk works."""
+"""Bytes; smaller blobs are hashed in memory before they are written, larger ones by threads while the disk works."""
 SETTLED_NS = 2 * 10**9
 """A file that changed less than 2 s ago is not stamped: coarse clocks could hide one more change."""
 GRACE_SECONDS = 24 * 3600
-"""Blobs that nothing refers to are left alone for so long: somebody may be about to publish what refers to them."""
+"""Unreferenced blobs are kept for so long: a publish may be about to refer to them."""
 HINT = "Publish the same component again, or copy the file from another copy of the registry"
 HELD_SECONDS = 3600
 """A blob that is reused is made young again when it is older; a younger file keeps its verified state."""
-_HEXADECIMAL = re.compile("[0-9a-f]{64}")
 
 
 @attrs.frozen
-class Mismatch:
-    """What an IntegrityError about a blob carries as its ``subject``."""
+class BlobMismatch:
+    """The ``subject`` of an IntegrityError about a blob."""
 
     expected: str
     actual: str
@@ -57,8 +56,8 @@ class Objects:
 
     Attributes:
         root: Of the registry.
-        memory: Which files were verified earlier, by other processes too; None for this process only.
-        stamps: State of each file when its whole content was last verified in this process.
+        memory: Files that were verified earlier, by other processes too; None for this process only.
+        stamps: State of each file when this process last verified its whole content.
     """
 
     root: Path
@@ -78,32 +77,11 @@ class Objects:
         """Return the number of bytes of a blob, None if it is not there."""
         path = self.path(digest)
         with environment("read", path):
-            try:
-                state = os.lstat(path)
-            except FileNotFoundError:
-                return None
-        return state.st_size if stat.S_ISREG(state.st_mode) else None
-
-    def each(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the digest and state of every blob, sorted; other files are left out.
-
-        Raises:
-            IntegrityError: A folder of blobs is a symbolic link.
-        """
-        above = self.root / "blobs" / "sha256"
-        for shard in _sorted(above, self.root):
-            if len(shard.name) == 2 and shard.is_dir(follow_symlinks=False):
-                for blob in _sorted(above / shard.name, self.root):
-                    known = _HEXADECIMAL.fullmatch(blob.name) and blob.name.startswith(shard.name)
-                    if known and blob.is_file(follow_symlinks=False):
-                        try:
-                            state = blob.stat(follow_symlinks=False)
-                        except FileNotFoundError:
-                            continue  # taken out at this moment
-                        yield f"sha256:{blob.name}", state
+            state = durable.file_state(path)
+        return None if state is None else state.st_size
 
     def put(self, data: Buffer) -> Edge:
-        """Keep ``data`` durably and return its edge; a blob that is there already is verified and left.
+        """Write ``data`` durably and return its edge; an existing blob is verified and left alone.
 
         Raises:
             EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
@@ -113,11 +91,11 @@ class Objects:
     def put_pieces(
         self, pieces: Sequence[Buffer], examine: Callable[[memoryview], Any] | None = None
     ) -> tuple[Edge, Any]:
-        """Keep bytes that come in pieces, without joining them; see ``put``.
+        """Write bytes that come in pieces, without joining them; see ``put``.
 
         Args:
             pieces: In order.
-            examine: Is given the bytes as they were written, beside the disk's work.
+            examine: Called with the bytes as they were written, while the disk works.
 
         Returns:
             The edge, and what ``examine`` returned.
@@ -126,33 +104,25 @@ class Objects:
             EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
         """
         size = sum(len(one) for one in pieces)
-        scratch = self.root / "tmp"
+        work = [] if size < JOINED else [digest_of] if examine is None else [digest_of, examine]
+
+        def keep(draft: Path, found: list[Any]) -> tuple[Edge, Any]:
+            digest, *seen = found or small
+            self.place(draft, digest)
+            return Edge(digest, size), seen[0] if seen else None
+
         with environment("write below", self.root):
-            digest, seen = "", None
+            small: list[Any] = []
             if size < JOINED:
-                whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                pieces = [whole]
-                digest, seen = digest_of(whole), examine(memoryview(whole)) if examine else None
+                pieces = [pieces[0] if len(pieces) == 1 else b"".join(pieces)]
+                small = [digest_of(pieces[0]), examine(memoryview(pieces[0])) if examine else None]
                 with suppress(FileNotFoundError):  # taken out at this moment
-                    if self._held(digest):
-                        durable.sync_up(self.path(digest).parent, self.root)
-                        return Edge(digest, size), seen
-            for _ in range(durable.TRIES):
-                durable.make_folder(scratch, self.root)
-                draft = durable.temporary(scratch)
-                try:
-                    found = durable.write(
-                        draft, pieces, root=self.root, meanwhile=_work(draft, size, examine)
-                    )
-                    if found:
-                        digest, seen = found[0], found[-1] if examine else None
-                    self.place(draft, digest)
-                    return Edge(digest, size), seen
-                except FileNotFoundError:
-                    continue  # the temporary file, or a folder that was still empty, was cleaned away
-                finally:
-                    durable.discard(draft)
-            raise FileNotFoundError(errno.ENOENT, "temporary files vanish; give up", str(scratch))
+                    if self._held(small[0]):
+                        durable.sync_up(self.path(small[0]).parent, self.root)
+                        return Edge(small[0], size), small[1]
+            return durable.drafted(
+                self.root, pieces, keep, meanwhile=[partial(_on_file, one) for one in work]
+            )
 
     def read(
         self, digest: str, *, verify: Verify = "auto", most: int | None = None, aside: bool = True
@@ -164,7 +134,7 @@ class Objects:
             verify: ``"auto"`` hashes a file the first time and whenever device, inode, size, mtime or ctime
                 changed since; ``"always"`` every time; ``"never"`` trusts the disk.
             most: A blob of more bytes is refused without being read.
-            aside: Whether damaged bytes are moved to ``quarantine/``; not by who only looks around.
+            aside: Whether damaged bytes are moved to ``quarantine/``.
 
         Raises:
             IntegrityError: Missing, larger than ``most``, or other bytes than promised (moved to ``quarantine/``).
@@ -224,9 +194,9 @@ class Objects:
                 os.close(descriptor)
 
     def hold(self, digest: str) -> bool:
-        """Tell whether a blob is there, and see to it that it stays for the grace time although nothing refers to it.
+        """Return whether a blob is there, and keep it for the grace time although nothing refers to it yet.
 
-        A blob that was taken out because nothing referred to it comes back. Its content is not read.
+        A blob that gc moved to ``trash/`` comes back. Its content is not read.
 
         Raises:
             EnvironmentFailure: No right to write, device failed.
@@ -247,29 +217,19 @@ class Objects:
                         return False
 
     def _renew(self, path: Path) -> None:
-        """Make a blob young; what belongs to another user, and cannot be touched, is replaced by a copy."""
+        """Set a blob's time to now; one that another user owns cannot be touched, and is replaced by a copy."""
         try:
             durable.touch(path)
         except PermissionError:
             found = durable.read(path, self.root)
             if found is None:
                 raise FileNotFoundError(path) from None
-            durable.make_folder(self.root / "tmp", self.root)
-            draft = durable.temporary(self.root / "tmp")
-            durable.write(draft, [found[0]], root=self.root)
-            try:
-                durable.move(draft, path)
-            finally:
-                durable.discard(draft)
+            durable.drafted(self.root, [found[0]], lambda draft, _: durable.move(draft, path))
 
     def _take_back(self, path: Path) -> bool:
-        """Bring back what was taken out as unused; False if it was not, or the registry cannot be written."""
+        """Move a blob back from ``trash/``; False if it is not there, or the registry cannot be written."""
         for _ in range(durable.TRIES):
-            kept = [
-                Path(one.path)
-                for one in _sorted(self.root / "trash", self.root)
-                if one.name.startswith(path.name)
-            ]
+            kept = self._copies("trash", path)
             if not kept:
                 break
             try:
@@ -286,7 +246,7 @@ class Objects:
         return path.exists()  # it came back at this moment
 
     def _held(self, digest: str) -> bool:
-        """Tell whether a good copy is there; a bad one is moved away to make room."""
+        """Return whether a good copy is there; a damaged one is moved to ``quarantine/``."""
         if not self.hold(digest):
             return False
         path = self.path(digest)
@@ -298,7 +258,7 @@ class Objects:
         return True
 
     def place(self, draft: Path, digest: str) -> None:
-        """Give a finished, synced file in ``tmp`` the name of its digest; where a good copy is there, it is left.
+        """Link a finished, synced draft to the name of its digest, unless a good copy is there.
 
         Raises:
             FileNotFoundError: The file was cleaned away.
@@ -311,7 +271,7 @@ class Objects:
                     durable.move(draft, target)  # same bytes, whoever wins
             except FileExistsError:
                 if not self._held(digest):
-                    self.view(digest)  # says why the bad one is still there
+                    self.view(digest)  # raises the reason why the damaged one is still there
                     raise
         durable.sync_up(target.parent, self.root)
 
@@ -341,40 +301,42 @@ class Objects:
         raise IntegrityError(
             f"{path} holds other bytes than its name promises: expected {expected}, got {actual}. {place} "
             f"{HINT}.",
-            subject=Mismatch(expected, actual, path, HINT),
+            subject=BlobMismatch(expected, actual, path, HINT),
         )
 
     def _set_aside(self, path: Path, state: os.stat_result) -> str:
-        """Move a damaged file to quarantine; return a sentence that says where it is."""
+        """Move a damaged file to quarantine; return a sentence about where it is."""
         away = self.root / "quarantine" / durable.temporary(Path(path.name)).as_posix().replace("/", "-")
         try:
             durable.make_folder(away.parent, self.root)
             durable.move(path, away)
-            if os.lstat(away).st_ino != state.st_ino:  # in between, somebody put a good one in its place
+            if os.lstat(away).st_ino != state.st_ino:  # meanwhile another process put a good one there
                 durable.move(away, path)
                 return "It was replaced at this moment; try again."
         except OSError as error:
             return f"It could not be moved to quarantine ({error.strerror})."
         return f"It was moved to {away}."
 
+    def _copies(self, folder: str, path: Path) -> list[Path]:
+        """Return the files in ``trash`` or ``quarantine`` that were a blob, sorted."""
+        durable.check_folders(self.root / folder, self.root)
+        return sorted((self.root / folder).glob(f"{path.name}-*"))
+
     def _missing(self, digest: str, path: Path) -> IntegrityError:
         kept = {
-            what: sorted((self.root / folder).glob(f"{path.name}-*"))
-            for folder, what in (
-                ("quarantine", "a damaged copy"),
-                ("trash", "a copy that cannot be moved from here"),
-            )
+            "a damaged copy": self._copies("quarantine", path),
+            "a copy that cannot be moved from here": self._copies("trash", path),
         }
         there = [f"{what} is in {paths[-1]}" for what, paths in kept.items() if paths]
         actual = " and ".join(there) or "there is no such file"
         return IntegrityError(
             f"{path} is missing: expected {digest}, {actual}. {HINT}.",
-            subject=Mismatch(digest, "missing", path, HINT),
+            subject=BlobMismatch(digest, "missing", path, HINT),
         )
 
 
 def check_verify(verify: str) -> None:
-    """Refuse a word that says no way of verifying.
+    """Raise if ``verify`` is no known mode.
 
     Raises:
         UsageError: Neither ``"auto"``, ``"always"`` nor ``"never"``.
@@ -383,31 +345,14 @@ def check_verify(verify: str) -> None:
         raise UsageError(f"verify is 'auto', 'always' or 'never', got {verify!r}.")
 
 
-def _work(path: Path, size: int, examine: Callable[[memoryview], Any] | None) -> list[Callable[[], Any]]:
-    """Return what is done beside the disk's work; on the file, so that the digest is that of what was written."""
-    if size < JOINED:
-        return []
-    wanted = [digest_of] if examine is None else [digest_of, examine]
-    return [lambda one=one: _on_file(path, one) for one in wanted]
-
-
-def _on_file(path: Path, work: Callable[[memoryview], Any]) -> Any:
-    """Return what ``work`` makes of the content of a file that nobody else knows."""
+def _on_file(work: Callable[[memoryview], Any], path: Path) -> Any:
+    """Return ``work`` of the mapped content of a draft."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         view = memoryview(mapped)
         try:
             return work(view)
         finally:
             view.release()
-
-
-def _sorted(folder: Path, root: Path) -> list[os.DirEntry[str]]:
-    durable.check_folders(folder, root)
-    try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return []
 
 
 def _stamp(state: os.stat_result) -> Stamp:

@@ -1,4 +1,4 @@
-"""Where disposable files about a registry are kept: outside its root, one folder a user and registry."""
+"""Folders for disposable files about a registry: outside its root, one for each user and registry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VARIABLE = "COMPATKIT_CACHE"
 
 
 def folder(root: Path, identity: str) -> Path:
-    """Return the folder for what is known of a registry and can be found out again; it may not exist yet.
+    """Return the cache folder of a registry; it may not exist yet.
 
     Below COMPATKIT_CACHE, else the user's cache folder. Two copies of a registry share its identity, so the path
     of the root is part of the name.
@@ -25,7 +25,7 @@ def folder(root: Path, identity: str) -> Path:
 
 
 def above() -> Path:
-    """Return the folder of all that is disposable: COMPATKIT_CACHE, else the user's cache folder."""
+    """Return the folder of all caches: COMPATKIT_CACHE, else the user's cache folder."""
     named = os.environ.get(VARIABLE)
     if not named:
         from platformdirs import user_cache_dir

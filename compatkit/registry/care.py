@@ -1,4 +1,4 @@
-"""What keeps a registry sound, and shows that it is: one door to examining, mending, collecting and copying."""
+"""Maintenance of a registry: verify, repair, collect garbage, copy, sign."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.registry.history import Entry, log
+from compatkit.registry import Progress
+from compatkit.registry.history import HistoryEntry, log
 from compatkit.registry.maintenance.check import Soundness, examine
-from compatkit.registry.maintenance.gc import GRACE, Plan, Progress, known, plan
+from compatkit.registry.maintenance.gc import GRACE, CollectionPlan, plan
 from compatkit.registry.maintenance.plan import RepairPlan
 from compatkit.registry.maintenance.repair import plan as plan_repair
 from compatkit.registry.usage import Usage, usage
@@ -33,7 +34,7 @@ class Care:
 
     Attributes:
         store: Its files.
-        deciding: Makes what answers the questions of policies on what is imported; None: nobody.
+        deciding: Makes what answers policies about imported versions; None answers none.
     """
 
     store: Store
@@ -46,11 +47,11 @@ class Care:
         deep: bool = True,
         progress: Progress | None = None,
     ) -> Soundness:
-        """Look for everything that can be wrong; changes nothing. See ``soundness.examine``."""
+        """Look for everything that can be wrong; changes nothing. See ``maintenance.check.examine``."""
         return examine(self.store, patterns=patterns, deep=deep, progress=progress)
 
     def repair(self, soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
-        """Say what would mend what was found; its ``apply`` does it. See ``repair.plan``."""
+        """Plan the repair of what was found; its ``apply`` does it. See ``maintenance.repair.plan``."""
         return plan_repair(soundness, source=source)
 
     def gc(
@@ -59,20 +60,19 @@ class Care:
         grace: timedelta = GRACE,
         withdrawn: bool = False,
         progress: Progress | None = None,
-    ) -> Plan:
-        """Find what nothing refers to, as the index tells it where it can; see ``collecting.plan`` and ``known``.
+    ) -> CollectionPlan:
+        """Plan a collection of what nothing refers to, with the help of the index; see ``maintenance.gc.plan``.
 
-        ``apply`` takes it out; it asks the files, and never the index.
+        ``apply`` does it, and decides by the files alone.
         """
-        referenced = None if withdrawn else known(self.store, progress)
-        return plan(self.store, grace=grace, withdrawn=withdrawn, referenced=referenced, progress=progress)
+        return plan(self.store, grace=grace, withdrawn=withdrawn, indexed=True, progress=progress)
 
     def usage(self, pattern: str | None = None) -> Usage:
-        """Return what takes how much of the disk. See ``usage.usage``."""
+        """Return the disk usage of names and folders. See ``usage.usage``."""
         return usage(self.store.index, self.store.objects, pattern)
 
-    def log(self, name: str) -> list[Entry]:
-        """Return what happened to a name, newest first. See ``history.log``."""
+    def log(self, name: str) -> list[HistoryEntry]:
+        """Return the history of a name, newest first. See ``history.log``."""
         return log(self.store, name)
 
     def import_from(
@@ -88,17 +88,17 @@ class Care:
         unmeasured: bool = False,
         progress: Progress | None = None,
     ) -> Moved:
-        """Copy components of another registry, all or none; whose signature the store asks for, they must have.
+        """Copy components of another registry, all or none; they need the signatures that this store requires.
 
         Args:
             source: Where they are; only read.
             patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"``.
             versions: ``"all"`` or ``"latest"``, one of each name.
             aliases: Whether aliases of the names are set here as they are there.
-            evidence: Whether measured results of pairs come along, where both parts do.
-            accept: Refuses a version before anything comes; see ``copy.choice``.
-            deciding: Makes what answers the questions of policies here.
-            unmeasured: Let in what nobody measured as a policy asks; the log of the policy tells.
+            evidence: Whether measured results of pairs are copied, where both parts are.
+            accept: Refuses a version before anything is copied; see ``copy.choice``.
+            deciding: Makes what answers the policies of this registry.
+            unmeasured: Admit versions that nobody measured as a policy asks; the log of the policy records it.
             progress: Called with done, total and what is being done.
 
         Returns:
@@ -130,18 +130,18 @@ class Care:
         """Sign components, as the names and versions that they have here; see docs/signatures.md.
 
         Args:
-            references: One or several; a name may be a glob, which means the latest version of each. A bare digest is
-                signed without a name.
+            references: One or several; a glob of names stands for the latest version of each. A bare digest is signed
+                without a name.
             key: A private key, or its file (a passphrase is taken from COMPATKIT_KEY_PASSPHRASE).
-            expires: ``"365d"``, ``"2027-01-31"``; None ends with the key.
-            named: False vouches for the bytes under any name.
-            every: Sign all versions of a name or glob that were not withdrawn, and not only the latest.
+            expires: ``"365d"``, ``"2027-01-31"``; None lasts as long as the key.
+            named: False signs the bytes under any name.
+            every: Sign all versions of a name or glob that were not withdrawn, not only the latest.
 
         Returns:
-            One signature of each; one of this key that says as much and lasts as long is kept, and not made again.
+            One signature of each; an equal one of this key that lasts as long is kept, and not made again.
 
         Raises:
-            NotFound: A reference means nothing.
+            NotFound: A reference matches nothing.
             KeyFileError: The key cannot be used; its subclasses say why.
             IntegrityError: A manifest is damaged.
             EnvironmentFailure: Disk full, no right to write.
@@ -154,22 +154,22 @@ class Care:
         return sign(self.store, references, used, expires=ends, named=named, every=every)
 
     def signatures(self, reference: str) -> list[SignatureVerdict]:
-        """Return what the signatures of a component say of themselves; none is verified, and none is believed."""
+        """Return the unverified statements of a component's signatures."""
         from compatkit.registry.signing.verify import statements
 
         return statements(self.store, reference)
 
     def verify_signatures(self, reference: str, trusted: Trust = True) -> list[SignatureVerdict]:
-        """Return what was found out about each signature of a component, at least one of which counts.
+        """Verify the signatures of a component, and return the verdict on each; at least one counts.
 
         Args:
-            reference: A name means that it must be signed as this name and version; a bare digest means the bytes.
-            trusted: Whose signatures count, as in ``Registry.open``.
+            reference: A name must be signed as this name and version; a bare digest stands for the bytes.
+            trusted: The keys whose signatures count, as in ``Registry.open``.
 
         Raises:
             Unsigned, UnknownSigner, BadSignature, SignatureExpired, ...: No signature counts; all are subclasses of
                 SignatureError, and say what to do.
-            KeyFileError: It cannot be found out whom to trust.
+            KeyFileError: The trusted keys cannot be read.
             MissingDependency: ``cryptography`` is not installed.
         """
         from compatkit.registry.signing.verify import verify

@@ -1,7 +1,7 @@
-"""Every step that changes the disk, one function each: what a crash or a full disk can interrupt.
+"""Durable file operations, one function for each step that a crash or a full disk can interrupt.
 
 ``step`` is called before each of them and does nothing; tests replace it to fail or to die at any step. Nothing is
-read or written through a folder below the root that is a symbolic link. What is made has the rights of the root
+read or written through a symbolic link in place of a folder below the root. New files have the rights of the root
 folder, whatever the umask of the process: a registry that a group shares stays shared.
 """
 
@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from compatkit.errors import IntegrityError
 from compatkit.registry.os_errors import environment
@@ -27,10 +27,11 @@ _NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, 
 _NO_RIGHTS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 
 def step(operation: str, path: Path) -> None:
-    """Do nothing; called before each change of the disk with its name and path."""
+    """Do nothing; called with name and path before each change of the disk, for tests to replace."""
 
 
 def check_folders(folder: Path, root: Path) -> None:
@@ -60,6 +61,15 @@ def check_folders(folder: Path, root: Path) -> None:
             )
 
 
+def file_state(path: Path | str) -> os.stat_result | None:
+    """Return the state of a plain file; None where there is none, or something else."""
+    try:
+        state = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return state if stat.S_ISREG(state.st_mode) else None
+
+
 def make_folder(path: Path, root: Path) -> None:
     """Make ``path`` and the folders between it and ``root``; ``sync_up`` makes them durable.
 
@@ -82,7 +92,7 @@ def _rights(root: Path, mask: int) -> int:
 
 
 def _give_rights(target: Path | int, mode: int) -> None:
-    """Undo what the umask took; a file system without rights is left as it is."""
+    """Set a mode, whatever the umask took away; a file system without rights is left alone."""
     if os.name == "nt" or stat.S_IMODE(os.stat(target).st_mode) == mode:
         return
     try:
@@ -93,9 +103,9 @@ def _give_rights(target: Path | int, mode: int) -> None:
 
 
 def sync_up(path: Path, root: Path) -> None:
-    """Make the entries of ``path`` and of every folder above it, up to ``root``, durable.
+    """Sync ``path`` and every folder above it, up to ``root``, so that their entries are durable.
 
-    Folders that another process made and did not sync yet are covered; those without news cost nothing.
+    This covers folders that another process made and did not sync yet; unchanged ones cost nothing.
     """
     while True:
         sync_folder(path)
@@ -105,7 +115,7 @@ def sync_up(path: Path, root: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the entries of a folder durable; a system that cannot do so is believed."""
+    """Make the entries of a folder durable, where the system can."""
     step("sync-folder", path)
     if os.name == "nt":
         return
@@ -124,16 +134,15 @@ def write(
     pieces: Iterable[Buffer],
     *,
     root: Path | None = None,
-    meanwhile: Sequence[Callable[[], Any]] = (),
+    meanwhile: Sequence[Callable[[Path], Any]] = (),
 ) -> list[Any]:
     """Write a new file and make it durable; remove it again if that fails.
 
     Args:
         path: Must not exist.
         pieces: The bytes, in one piece or in several.
-        root: Of the registry, whose readers may read the file, and nobody write it; None gives the rights that the
-            umask leaves of 0644.
-        meanwhile: Work on the written file, such as hashing, that threads do while the disk works.
+        root: Of the registry; the file gets its read rights, and no right to write. None gives 0644 less the umask.
+        meanwhile: Work on the written file, such as hashing, that threads do while the disk works; given its path.
 
     Returns:
         What each of ``meanwhile`` returned.
@@ -153,7 +162,7 @@ def write(
             from concurrent.futures import ThreadPoolExecutor
 
             with ThreadPoolExecutor(len(meanwhile)) as beside:
-                results = [beside.submit(one) for one in meanwhile]
+                results = [beside.submit(one, path) for one in meanwhile]
                 _sync(descriptor, path)
                 return [one.result() for one in results]
         finally:
@@ -175,12 +184,14 @@ def _sync(descriptor: int, path: Path) -> None:
     os.fsync(descriptor)
 
 
-def read(path: Path, root: Path, *, limit: int | None = None) -> tuple[bytes, os.stat_result] | None:
+def read(
+    path: Path | str, root: Path | None, *, limit: int | None = None
+) -> tuple[bytes, os.stat_result] | None:
     """Read a regular file without following a link, and without waiting at a pipe.
 
     Args:
         path: Where.
-        root: Of the registry; no folder below it may be a link.
+        root: Of the registry; no folder below it may be a link. None where the folders were looked at already.
         limit: Read at most so many bytes.
 
     Returns:
@@ -202,14 +213,15 @@ def read(path: Path, root: Path, *, limit: int | None = None) -> tuple[bytes, os
             os.close(descriptor)
 
 
-def open_plain(path: Path, root: Path) -> int | None:
-    """Return a descriptor of a regular file, to read; None if there is no such file.
+def open_plain(path: Path | str, root: Path | None) -> int | None:
+    """Return a descriptor of a regular file, to read; None if there is no such file. Arguments as for ``read``.
 
     Raises:
         IntegrityError: A link, folder, pipe or device stands in its place.
         OSError: It cannot be opened.
     """
-    check_folders(path.parent, root)
+    if root is not None:
+        check_folders(Path(path).parent, root)
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _NO_FOLLOW)
     except FileNotFoundError:
@@ -224,11 +236,11 @@ def open_plain(path: Path, root: Path) -> int | None:
     return descriptor
 
 
-def _no_file(path: Path) -> IntegrityError:
+def _no_file(path: Path | str) -> IntegrityError:
     return IntegrityError(
         f"{path} is a link, folder, pipe or device where the registry keeps a plain file; it was not "
         "followed. Remove it, and restore the file from a copy of the registry.",
-        subject=path,
+        subject=Path(path),
     )
 
 
@@ -241,8 +253,6 @@ def link(source: Path, target: Path) -> bool:
     step("link", target)
     try:
         os.link(source, target, follow_symlinks=False)
-    except FileExistsError:
-        raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
@@ -265,7 +275,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove a temporary file if that is possible; never fails: left-over bytes are referenced by nothing."""
+    """Remove a temporary file if possible; never fails, because nothing refers to what is left."""
     with suppress(OSError):
         step("unlink", path)
         os.unlink(path)
@@ -278,9 +288,9 @@ def temporary(folder: Path) -> Path:
 
 @contextmanager
 def announced(root: Path) -> Iterator[None]:
-    """Keep an empty draft in ``tmp`` meanwhile, so that the index sees what changes without a draft of its own.
+    """Keep an empty draft in ``tmp`` meanwhile, so that the index notices changes that make no draft of their own.
 
-    Where that is not possible, nothing is said: a full disk can still be repaired.
+    Where that fails, the work goes on: a full disk can still be repaired.
     """
     draft = temporary(root / "tmp")
     with suppress(OSError, IntegrityError):
@@ -290,6 +300,38 @@ def announced(root: Path) -> Iterator[None]:
         yield
     finally:
         discard(draft)
+
+
+def drafted(
+    root: Path,
+    pieces: Iterable[Buffer],
+    use: Callable[[Path, list[Any]], T],
+    *,
+    meanwhile: Sequence[Callable[[Path], Any]] = (),
+) -> T:
+    """Write a finished draft in ``tmp``, and return what is made of it; begin again where somebody cleaned it away.
+
+    Args:
+        root: Of the registry.
+        pieces: The bytes; taken again at each attempt.
+        use: Takes the draft to its place. Given its path and what each of ``meanwhile`` returned; a FileNotFoundError
+            means that the draft, or a folder that was still empty, was cleaned away.
+        meanwhile: As for ``write``.
+
+    Raises:
+        FileNotFoundError: Temporary files vanish as fast as they are made.
+    """
+    scratch = root / "tmp"
+    for _ in range(TRIES):
+        make_folder(scratch, root)
+        draft = temporary(scratch)
+        try:
+            return use(draft, write(draft, pieces, root=root, meanwhile=meanwhile))
+        except FileNotFoundError:
+            continue
+        finally:
+            discard(draft)
+    raise FileNotFoundError(errno.ENOENT, "temporary files vanish; give up", str(scratch))
 
 
 def create_once(path: Path, data: bytes, root: Path, ready: Callable[[], object] | None = None) -> bool:
@@ -302,36 +344,30 @@ def create_once(path: Path, data: bytes, root: Path, ready: Callable[[], object]
         path: The name; folders are made as needed.
         data: The content.
         root: Of the registry; the temporary file is made in its ``tmp``.
-        ready: Sees to it that what the content refers to is there.
+        ready: Ensures that what the content refers to is there and stays.
 
     Raises:
         FileNotFoundError: Temporary files vanish as fast as they are made.
     """
-    for _ in range(TRIES):
-        make_folder(root / "tmp", root)
-        draft = temporary(root / "tmp")
-        try:
-            write(draft, [data], root=root)
-            if ready is not None:
-                ready()
-            make_folder(path.parent, root)
-            if not link(draft, path):
-                write(path, [data], root=root)
-                try:
-                    if ready is not None:
-                        ready()
-                except BaseException:
-                    discard(path)
-                    raise
-            sync_up(path.parent, root)
-        except FileExistsError:
-            return False
-        except FileNotFoundError:
-            continue  # the temporary file, or a folder that was still empty, was cleaned away
-        finally:
-            discard(draft)
-        return True
-    raise FileNotFoundError(errno.ENOENT, f"temporary files in {root / 'tmp'} vanish; give up", str(path))
+    look = ready or (lambda: None)
+
+    def create(draft: Path, _: list[Any]) -> None:
+        look()
+        make_folder(path.parent, root)
+        if not link(draft, path):
+            write(path, [data], root=root)
+            try:
+                look()  # what was there before may have been collected: nothing was linked that kept it
+            except BaseException:
+                discard(path)
+                raise
+        sync_up(path.parent, root)
+
+    try:
+        drafted(root, [data], create)
+    except FileExistsError:
+        return False
+    return True
 
 
 def replace_file(path: Path, data: Buffer | Sequence[Buffer], *, root: Path | None = None) -> None:
@@ -347,24 +383,20 @@ def replace_file(path: Path, data: Buffer | Sequence[Buffer], *, root: Path | No
         EnvironmentFailure: Disk full, no right to write, device failed; the old file is untouched.
     """
     pieces = data if isinstance(data, (list, tuple)) else [cast(Buffer, data)]
+
+    def replace(draft: Path, _: list[Any]) -> None:
+        if root is not None:
+            make_folder(path.parent, root)
+        move(draft, path)
+        sync_folder(path.parent)
+
     with environment("write", path):
-        for _ in range(TRIES):
-            if root is None:
-                draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.part")
-            else:
-                make_folder(root / "tmp", root)
-                draft = temporary(root / "tmp")
-            write(draft, pieces, root=root)
-            try:
-                if root is not None:
-                    make_folder(path.parent, root)
-                move(draft, path)
-                sync_folder(path.parent)
-            except FileNotFoundError:
-                if root is None:
-                    raise
-                continue  # the temporary file, or a folder that was still empty, was cleaned away
-            finally:
-                discard(draft)
+        if root is not None:
+            drafted(root, pieces, replace)
             return
-        raise FileNotFoundError(errno.ENOENT, "temporary files vanish; give up", str(path))
+        draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.part")
+        write(draft, pieces)
+        try:
+            replace(draft, [])
+        finally:
+            discard(draft)

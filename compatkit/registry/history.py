@@ -1,4 +1,4 @@
-"""What happened to a name: versions, withdrawals and moves of aliases, read from the files that each of them left."""
+"""The history of a name: versions, withdrawals and moves of aliases, from the files that each of them left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attrs
 
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, NotFound
-from compatkit.registry.maintenance.smallfiles import read_json, read_move, small_file
+from compatkit.registry.maintenance.files import read_json, read_move
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Bump, Version, check_name
 from compatkit.registry.versions.diff import diff
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 What = Literal["published", "withdrawn", "alias"]
 REASONS = 3
-"""Reasons of a step that are told, the largest first."""
+"""Reasons of a step that are listed, the largest first."""
 
 
 @attrs.frozen
-class Entry:
+class HistoryEntry:
     """One thing that happened.
 
     Attributes:
-        when: UTC, ISO 8601, to the second. A withdrawal and a move of an alias say it themselves; a version's is the
-            modification time of its file, which copies of a registry may have changed. Empty where nothing tells.
+        when: UTC, ISO 8601, to the second. Withdrawals and moves of aliases record it; for a version it is the
+            modification time of its file, which copies of a registry may have changed. Empty if unknown.
         what: ``"published"``, ``"withdrawn"`` or ``"alias"``.
-        version: The version that it happened to, or that an alias points at since; empty where it was removed.
+        version: The version that was published or withdrawn, or that an alias points at since; empty if removed.
         detail: The least step and why, the reason of a withdrawal, or how an alias moved.
-        step: Least step from the version before, of a published one; None for others and the first.
-        damaged: True where files could not be read; ``detail`` says which.
+        step: Least step from the previous version, of a published one; None for others and the first.
+        damaged: Whether files could not be read; ``detail`` says which.
     """
 
     when: str
@@ -51,10 +51,10 @@ class Entry:
         return attrs.asdict(self)
 
 
-def log(store: Store, name: str) -> list[Entry]:
-    """Return what happened to a name, newest first; what is damaged is told, and does not end it.
+def log(store: Store, name: str) -> list[HistoryEntry]:
+    """Return the history of a name, newest first; damaged files become entries of their own.
 
-    Manifests are compared, no weights are read. The version before is the next lower number.
+    Manifests are compared, no weights are read. The previous version is the next lower number.
 
     Args:
         store: The registry.
@@ -76,7 +76,7 @@ def log(store: Store, name: str) -> list[Entry]:
     return [entry for _, entry, _ in found]
 
 
-Dated = tuple[float, Entry, int]
+Dated = tuple[float, HistoryEntry, int]
 """Seconds, the entry, and the number that decides among those of one second: files and logs have coarse clocks."""
 
 
@@ -89,12 +89,16 @@ def _published(store: Store, survey: Survey, name: str) -> Iterator[Dated]:
             manifest = store.manifest(str(digest)) if digest is not None else None
         except CompatkitError as error:
             detail = f"damaged: {error}"
-            yield written, Entry(_iso(written), "published", str(version), detail, damaged=True), number
+            yield (
+                written,
+                HistoryEntry(_iso(written), "published", str(version), detail, damaged=True),
+                number,
+            )
             continue
         if manifest is None:
             continue  # it was removed at this moment
         step, detail = (None, "the first version") if before is None else _step(*before, manifest)
-        yield written, Entry(_iso(written), "published", str(version), detail, step), number
+        yield written, HistoryEntry(_iso(written), "published", str(version), detail, step), number
         before = version, manifest
 
 
@@ -115,13 +119,13 @@ def _step(version: Version, old: Manifest, new: Manifest) -> tuple[Bump, str]:
 
 def _withdrawn(survey: Survey, name: str) -> Iterator[Dated]:
     for number, (version, place) in enumerate(sorted(survey.names[name].tombstones.items())):
-        value = read_json(small_file(survey, place) or b"")
+        value = read_json(survey.read(place) or b"")
         if isinstance(value, dict) and isinstance(value.get("reason"), str):
             when = str(value.get("time", ""))
-            entry = Entry(when, "withdrawn", str(version), value["reason"])
+            entry = HistoryEntry(when, "withdrawn", str(version), value["reason"])
         else:
             detail = f"damaged: {place.path} does not say why"
-            entry = Entry(
+            entry = HistoryEntry(
                 _iso(_written(survey.root / place.path)), "withdrawn", str(version), detail, damaged=True
             )
         yield _seconds(entry.when), entry, number
@@ -130,16 +134,16 @@ def _withdrawn(survey: Survey, name: str) -> Iterator[Dated]:
 def _moved(survey: Survey, name: str) -> Iterator[Dated]:
     for alias, files in sorted(survey.names[name].moves.items()):
         for number, place in sorted(files.items()):
-            move = read_move(small_file(survey, place) or b"", number)
+            move = read_move(survey.read(place) or b"", number)
             if move is None:
                 when = _iso(_written(survey.root / place.path))
                 detail = f"damaged: {place.path} does not say where :{alias} went"
-                yield _seconds(when), Entry(when, "alias", "", detail, damaged=True), number
+                yield _seconds(when), HistoryEntry(when, "alias", "", detail, damaged=True), number
                 continue
             detail = f":{alias} {move.before or 'nothing'} -> {move.after or 'nothing'}"
             if move.before is None:
                 detail = f":{alias} -> {move.after or 'nothing'}"
-            yield _seconds(move.time), Entry(move.time, "alias", move.after or "", detail), number
+            yield _seconds(move.time), HistoryEntry(move.time, "alias", move.after or "", detail), number
 
 
 def _written(path: Path) -> float:

@@ -1,4 +1,4 @@
-"""What a manifest refers to: is it there, is it what the manifest says, will it stay until the version is linked."""
+"""What a manifest refers to must be there, as the manifest states, and stay until the version is linked."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from compatkit.registry.reach import edges, walk
 
 
 @attrs.frozen
-class Facts:
-    """What a payload file was seen to hold: tensor digest and number of tensors."""
+class PayloadFacts:
+    """Tensor digest and number of tensors of a payload file that was read."""
 
     tensors: str
     count: int
@@ -31,12 +31,12 @@ class Holding:
     """What one manifest that is about to be published refers to.
 
     Attributes:
-        payloads: Facts about payload files by digest, filled as they are seen.
-        name: That it is published under, for messages.
+        payloads: Facts about payload files by digest, filled as they are read.
+        name: Under which it is published, for messages.
     """
 
     objects: Objects
-    payloads: dict[str, Facts]
+    payloads: dict[str, PayloadFacts]
     name: str
     manifest: Manifest
     _needed: Sequence[tuple[str, int | None]] = attrs.field(
@@ -44,10 +44,10 @@ class Holding:
     )
 
     def hold(self, data: bytes | None = None) -> None:
-        """See that everything that the manifest refers to is there, and will stay until the version is linked.
+        """Check that everything that the manifest refers to is there, and keep it until the version is linked.
 
         Args:
-            data: The manifest itself, if it is to be there too.
+            data: Bytes of the manifest, if they are to be kept too.
         """
         if data is not None and not self.objects.hold(digest_of(data)):
             self.objects.put(data)
@@ -85,7 +85,7 @@ class Holding:
         return found
 
     def check_payload(self) -> None:
-        """See that the weights are those that the manifest promises."""
+        """Check that the weights are those that the manifest promises."""
         payload = self.manifest.payload
         facts = self.payloads.get(payload.file.blob)
         if facts is None:
@@ -93,9 +93,9 @@ class Holding:
 
             data = memoryview(self.objects.view(payload.file.blob))
             header = check_header(data)
-            facts = Facts(tensor_digest(data, header), len(header.tensors))
+            facts = PayloadFacts(tensor_digest(data, header), len(header.tensors))
             self.payloads[payload.file.blob] = facts
-        if facts != Facts(payload.tensors, payload.count):
+        if facts != PayloadFacts(payload.tensors, payload.count):
             raise IntegrityError(
                 f"{self.name}: the manifest promises {payload.count} tensors {payload.tensors}, the payload "
                 f"holds {facts.count} tensors {facts.tensors}. Take the payload that put_state returned.",

@@ -1,4 +1,4 @@
-"""The root folder: what makes a folder a registry, and which layouts this version can use."""
+"""The root folder of a registry, and which layouts this version can read and write."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ FOLDERS = (
 VARIABLE = "COMPATKIT_REGISTRY"
 LIMIT = 2**16
 """Bytes; no ``compatkit.json`` is longer."""
+
+
+class LayoutTooNew(LayoutError):
+    """A registry whose layout says that this version cannot read it."""
 
 
 @attrs.frozen
@@ -106,7 +110,7 @@ def inspect(root: Path) -> Layout:
 
 
 def fresh() -> Layout:
-    """Return what a new registry says of itself."""
+    """Return the layout of a new registry, with a new identity."""
     from uuid import uuid4
 
     return Layout(LAYOUT, 1, 1, "sha256", str(uuid4()))
@@ -117,8 +121,8 @@ def read(data: bytes, root: str, path: str) -> Layout:
 
     Args:
         data: Its bytes.
-        root: What people call the registry, for messages.
-        path: What they call the file.
+        root: Name of the registry, for messages.
+        path: Name of the file, for messages.
 
     Raises:
         LayoutError: This version cannot read such a registry.
@@ -126,17 +130,18 @@ def read(data: bytes, root: str, path: str) -> Layout:
     """
     value: Any = loads(data, what=path)
     keys = ("layout", "min_reader", "min_writer")
+    least = value.get("min_reader") if isinstance(value, dict) else None
+    if type(least) is int and least > LAYOUT:
+        raise LayoutTooNew(
+            f"{root} has layout {value.get('layout')}, which asks for layout {least} to read; this compatkit knows "
+            f"layout {LAYOUT}. Upgrade compatkit.",
+            subject=root,
+        )
     if not isinstance(value, dict) or not all(type(value.get(key)) is int and value[key] > 0 for key in keys):
         raise LayoutError(
             f"{path}: expected the numbers {', '.join(keys)}, got {value!r:.200}.", subject=root
         )
     layout = Layout(*(value[key] for key in keys), hash=str(value.get("hash")), id=str(value.get("id", "")))
-    if layout.min_reader > LAYOUT:
-        raise LayoutError(
-            f"{root} has layout {layout.layout}, which asks for layout {layout.min_reader} to read; this "
-            f"compatkit knows layout {LAYOUT}. Upgrade compatkit.",
-            subject=root,
-        )
     if layout.hash != "sha256" or not layout.id:
         raise LayoutError(f"{path}: expected hash 'sha256' and an id, got {value!r:.200}.", subject=root)
     return layout

@@ -1,7 +1,7 @@
-"""What this machine knows from earlier: files that were verified, parts that were proved, where images lay. Disposable.
+"""A disposable cache of facts: files that were verified, parts that passed their probe, where images were loaded from.
 
-Kept in a small SQLite file in the user's cache folder, never in the registry. Whatever is wrong with that file, the
-answer is "not known", and the work is done again.
+Kept in a small SQLite file in the user's cache folder, never in the registry. If anything is wrong with that file, the
+fact is unknown and the work is done again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Stamp = tuple[int, int, int, int, int]
 """Device, inode, size, modification time and change time of a file, in nanoseconds."""
 FILE = "memory.sqlite"
 PATIENCE = 0.2
-"""Seconds to wait for another process that is writing; then the answer is "not known"."""
+"""Seconds to wait for another process that is writing; then the fact is unknown."""
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS verified (digest TEXT PRIMARY KEY, device, inode, size, modified, changed)"
     " WITHOUT ROWID",
@@ -60,7 +60,7 @@ class Memory:
         )
 
     def is_proved(self, fact: str) -> bool:
-        """Tell whether a fact was remembered."""
+        """Return whether a fact was remembered."""
         return self._ask("SELECT 1 FROM proved WHERE fact = ?", fact) is not None
 
     def prove(self, fact: str) -> None:

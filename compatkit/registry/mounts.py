@@ -1,4 +1,4 @@
-"""Whether a file's device is a local disk: only there is a file mapped into memory.
+"""Local disks: files are mapped into memory only there.
 
 A mapped file that becomes unreadable kills the process (SIGBUS), which no program can turn into an error: a local
 disk does that only if it breaks, a network file system whenever a server restarts.
@@ -29,7 +29,7 @@ LOCAL = frozenset(
 
 @lru_cache(maxsize=64)
 def is_local(device: int) -> bool:
-    """Tell whether a device (``st_dev``) is known to be a local disk; False where the system does not say."""
+    """Return whether a device (``st_dev``) is known to be a local disk; False if the system does not say."""
     import os
 
     wanted = f"{os.major(device)}:{os.minor(device)}"

@@ -1,4 +1,4 @@
-"""Errors of the operating system, told with what was tried, where, and what to do."""
+"""Errors of the operating system as EnvironmentFailure: what was tried, where, and what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REMEDIES = {
 
 
 @contextmanager
-def environment(action: str, path: Path) -> Iterator[None]:
+def environment(action: str, path: Path | str) -> Iterator[None]:
     """Turn an OSError into an EnvironmentFailure that names action, path, cause and remedy.
 
     Args:
@@ -44,5 +44,6 @@ def environment(action: str, path: Path) -> Iterator[None]:
         remedy = _REMEDIES.get(error.errno or 0, "check the file system and try again")
         left = "" if action == "read" else " No partial files were left behind."
         raise EnvironmentFailure(
-            f"could not {action} {path}: {error.strerror or error} ({name}); {remedy}.{left}", subject=path
+            f"could not {action} {path}: {error.strerror or error} ({name}); {remedy}.{left}",
+            subject=Path(path),
         ) from error

@@ -1,4 +1,4 @@
-"""The graph of a registry: what a document names, and one way to walk from roots to everything that they lead to.
+"""The graph of a registry: what a document names, and the walk from roots to everything that they lead to.
 
 A document is a blob that names others, such as a manifest, a result, or the record of a run.
 """
@@ -13,13 +13,13 @@ from compatkit.contracts.codec import is_digest, loads
 from compatkit.errors import FormatError
 
 How = Literal["payload", "blob", "component", "named"]
-"""How a digest is named: as weights, which are never looked into; as other bytes; as a component; in passing."""
+"""How a document names a digest: as weights, which are never read; as another blob; as a component; anywhere else."""
 Found = tuple[str, How]
 T = TypeVar("T")
 
 
-class Edge(NamedTuple):
-    """What a document says of bytes that belong to it.
+class DocumentEdge(NamedTuple):
+    """A blob or component that belongs to a document.
 
     Attributes:
         key: ``blob`` or ``component``.
@@ -38,10 +38,10 @@ _ORDER: tuple[How, ...] = ("named", "payload", "blob", "component")
 
 
 def names(data: bytes, digest: str, *, component: bool) -> tuple[Found, ...]:
-    """Return what a document names, each digest once with the strongest way of naming it; nothing if it is none.
+    """Return the digests in a document, each once with the strongest way it is named; nothing if it is no document.
 
-    One that is written as this program writes them is searched for digests, which finds at least its edges in a tenth
-    of the time; any other is read strictly.
+    Canonical JSON is searched for digests, which finds at least its edges in a tenth of the time; any other document is
+    read strictly.
 
     Args:
         data: A blob's bytes.
@@ -49,7 +49,7 @@ def names(data: bytes, digest: str, *, component: bool) -> tuple[Found, ...]:
         component: Whether it must be a document.
 
     Raises:
-        FormatError: It is not written as this program writes documents, and is not strict JSON either.
+        FormatError: It must be a document, and is no strict JSON.
     """
     if data.find(b"}\n") != len(data) - 2 or _is_unusual(data):
         return tuple(_walked(_value(data, digest, component)).items())
@@ -69,7 +69,7 @@ def names(data: bytes, digest: str, *, component: bool) -> tuple[Found, ...]:
 
 
 def _is_unusual(data: bytes) -> bool:
-    """Tell whether there are escapes, or blanks between the parts; these would have to be read as JSON."""
+    """Return whether there are escapes or blanks between the parts, so that it has to be read as JSON."""
     return b"\\" in data or b'": ' in data or b'" :' in data or b"\t" in data or b"\r" in data
 
 
@@ -85,7 +85,7 @@ def _value(data: bytes, digest: str, component: bool) -> Any:
 
 
 def _walked(value: Any) -> dict[str, How]:
-    """Return what JSON values name, whatever their spelling."""
+    """Return the digests in JSON values."""
     found: dict[str, How] = {}
     ahead: list[tuple[Any, Any]] = [(None, value)]
     while ahead:
@@ -107,11 +107,11 @@ def _keep(found: dict[str, How], digest: str, how: How) -> None:
         found[digest] = how
 
 
-def edges(value: Any) -> Iterator[Edge]:
+def edges(value: Any) -> Iterator[DocumentEdge]:
     """Yield every edge in JSON values.
 
-    Unlike ``manifest.edges`` it passes over what is malformed, so that a document that is refused, or that a newer
-    program wrote, still shows what it keeps.
+    Unlike ``manifest.edges`` it skips what is malformed, so that a document that is refused, or that a newer version
+    wrote, still shows what it keeps.
     """
     ahead: list[Any] = [value]
     while ahead:
@@ -121,7 +121,7 @@ def edges(value: Any) -> Iterator[Edge]:
                 edge = one.get(key)
                 if isinstance(edge, str) and is_digest(edge):
                     size = one.get("bytes") if key == "blob" else None
-                    yield Edge(key, edge, size if type(size) is int else None)
+                    yield DocumentEdge(key, edge, size if type(size) is int else None)
             one = one.values()
         elif not isinstance(one, list):
             continue
@@ -135,13 +135,11 @@ def walk(
     key: Callable[[T], Hashable] = lambda one: one,
     rank: Callable[[T], Any] = lambda one: 0,
 ) -> Iterator[T]:
-    """Yield everything that can be reached: each node once, and again whenever it is reached at a higher rank.
-
-    Goes into depth: all that one start leads to comes before the next start.
+    """Yield everything that can be reached, depth first: each node once, and again when it is reached at a higher rank.
 
     Args:
         starts: Steps to the roots.
-        further: Returns the steps from the node that a step leads to; asked after the step was yielded.
+        further: Returns the steps from the node that a step leads to; called after the step was yielded.
         key: Which node a step leads to; without one, the step is the node.
         rank: How strongly a step reaches its node: living before withdrawn, needed before mentioned.
     """

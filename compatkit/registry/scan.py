@@ -1,7 +1,6 @@
-"""What lies where in a registry's folder: every file by what it is, found by names alone.
+"""The walk through a registry's folders: every file as a typed place, told by its name alone.
 
-``Place`` is any of the kinds below. Each has ``path``, relative to the root with slashes, and ``entry``, as it was
-listed; None where nothing was listed, such as for a file that should be there.
+``Place`` is any of the kinds below. Each has ``path``, relative to the root, with slashes.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
@@ -25,7 +24,7 @@ from compatkit.registry.refs import WITHDRAWALS
 from compatkit.registry.signing.signatures import FILE as SIGNATURE
 
 ASIDE = ("tmp", "trash", "quarantine")
-"""Folders of what is unfinished, was taken out, or was moved away."""
+"""Folders of drafts, of blobs that gc moved out, and of damaged files."""
 TOP = (
     "tmp",
     "refs",
@@ -45,12 +44,11 @@ INSIDE = ("@versions", "@tombstones", "@aliases", "@log")
 """Folders that a name's folder holds."""
 HEXADECIMAL = re.compile("[0-9a-f]{64}")
 SHARD = re.compile("[0-9a-f]{2}")
-ANY_DIGEST = re.compile("(?:sha256[:-])?([0-9a-fA-F]{64})(?![0-9a-fA-F])")
-"""The digest in the name of a file that somebody renamed."""
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
-Entry: TypeAlias = "os.DirEntry[str] | None"
 List = Callable[[str], list[os.DirEntry[str]]]
 """Returns what is in a folder, given relative to the root; nothing where there is none."""
+Read = Callable[[str, "os.DirEntry[str]"], "Iterator[Place]"]
+"""Yields what an entry of a folder is, given its path, or what is in it."""
 
 
 class VersionFile(NamedTuple):
@@ -59,34 +57,30 @@ class VersionFile(NamedTuple):
     path: str
     name: str
     version: Version
-    entry: Entry = None
 
 
 class TombstoneFile(NamedTuple):
-    """The file that says that a version was withdrawn."""
+    """The file that marks a version as withdrawn."""
 
     path: str
     name: str
     version: Version
-    entry: Entry = None
 
 
 class WithdrawalFile(NamedTuple):
-    """The file that remembers that a version was withdrawn, should its tombstone be lost."""
+    """The second file of a withdrawal, which shows that a tombstone was lost."""
 
     path: str
     name: str
     version: Version
-    entry: Entry = None
 
 
 class AliasPointer(NamedTuple):
-    """The file that says where an alias points."""
+    """The file that holds the version that an alias points at."""
 
     path: str
     name: str
     alias: str
-    entry: Entry = None
 
 
 class AliasMove(NamedTuple):
@@ -96,7 +90,6 @@ class AliasMove(NamedTuple):
     name: str
     alias: str
     number: int
-    entry: Entry = None
 
 
 class PolicyFile(NamedTuple):
@@ -105,7 +98,6 @@ class PolicyFile(NamedTuple):
     path: str
     scope: str
     number: int
-    entry: Entry = None
 
 
 class ResultPointer(NamedTuple):
@@ -116,7 +108,6 @@ class ResultPointer(NamedTuple):
     head: str
     conditions: str
     result: str
-    entry: Entry = None
 
 
 class SignatureFile(NamedTuple):
@@ -130,65 +121,44 @@ class SignatureFile(NamedTuple):
     path: str
     signed: str
     file: str
-    entry: Entry = None
 
 
 class Blob(NamedTuple):
-    """What has a blob's name in a blob's place; whether it is a plain file, its entry tells."""
+    """An entry with a blob's name in a blob's place; it may be no plain file."""
 
     path: str
     digest: str
-    entry: Entry = None
 
 
 class Aside(NamedTuple):
-    """What lies in ``tmp``, ``trash`` or ``quarantine``."""
+    """An entry of ``tmp``, ``trash`` or ``quarantine``."""
 
     path: str
     folder: str
     file: str
-    entry: Entry = None
-
-
-class Reserved(NamedTuple):
-    """What lies in ``keys`` or ``locks``, for which this version has no rules."""
-
-    path: str
-    entry: Entry = None
 
 
 class Unknown(NamedTuple):
-    """A file or folder that has no place where it is; what it holds is not looked into.
+    """A file or folder that is no part of the layout; it is not looked into.
 
     Attributes:
-        what: What it is, in words that follow its name: ``"no part of a name"``; empty where anything may lie there.
+        what: What it is, to follow its name in a message: ``"no part of a name"``; empty where any name is allowed.
     """
 
     path: str
     what: str
-    entry: Entry = None
-
-
-class Misplaced(NamedTuple):
-    """A file below ``blobs`` that has a digest in its name, and is not where that blob is looked for."""
-
-    path: str
-    digest: str
-    entry: Entry = None
 
 
 class Obstacle(NamedTuple):
-    """Something else where a folder of the layout belongs."""
+    """A link or file in place of a folder of the layout."""
 
     path: str
-    entry: Entry = None
 
 
 class EmptyFolder(NamedTuple):
-    """A folder for references, results or blobs that holds nothing, and is none of the layout's own."""
+    """An empty folder for references, results or blobs, other than those of the layout."""
 
     path: str
-    entry: Entry = None
 
 
 Place: TypeAlias = (
@@ -202,9 +172,7 @@ Place: TypeAlias = (
     | SignatureFile
     | Blob
     | Aside
-    | Reserved
     | Unknown
-    | Misplaced
     | Obstacle
     | EmptyFolder
 )
@@ -218,10 +186,10 @@ def scan(
     pairs: Callable[[str, str], bool] | None = None,
     signed: Callable[[str], bool] | None = None,
 ) -> Iterator[Place]:
-    """Yield everything in a registry by what it is; no file is opened and no link followed.
+    """Yield everything in a registry as places; no file is opened and no link followed.
 
-    Each folder is listed when its turn comes. Drafts come first, because a draft becomes a reference and not the other
-    way round, and references before blobs, because whoever publishes makes them in the other order.
+    Each folder is listed when its turn comes: drafts first, because a draft becomes a reference and not the other way
+    round, and references before blobs, because a publish makes them in the other order.
 
     Args:
         root: Of the registry.
@@ -243,7 +211,12 @@ def scan(
         signed or (lambda manifest: True),
     )
     for folder in folders or TOP:
-        yield from walk.within(folder) if folder else walk.top()
+        if folder:
+            yield from walk.top(folder)
+            continue
+        for entry in walk.list(""):
+            if entry.name != MARKER and entry.name not in TOP:
+                yield Unknown(entry.name, "")
 
 
 def listed(root: Path, folder: str) -> list[os.DirEntry[str]]:
@@ -257,7 +230,7 @@ def listed(root: Path, folder: str) -> list[os.DirEntry[str]]:
 
 @attrs.frozen
 class _Scan:
-    """The grammar of the folders."""
+    """The grammar of the folders. Each method takes an entry of a kind of folder, and yields what it is or holds."""
 
     root: Path
     list: List
@@ -265,7 +238,7 @@ class _Scan:
     pairs: Callable[[str, str], bool]
     signed: Callable[[str], bool]
 
-    def within(self, folder: str) -> Iterator[Place]:
+    def top(self, folder: str) -> Iterator[Place]:
         """Yield what is in a folder, or what stands in the way to it."""
         for at in (*reversed(PurePosixPath(folder).parents), PurePosixPath(folder)):
             try:
@@ -275,184 +248,118 @@ class _Scan:
             if not stat.S_ISDIR(mode) and at.name:
                 yield Obstacle(str(at))
                 return
-        yield from self.folder(folder)
-
-    def top(self) -> Iterator[Place]:
-        for entry in self.list(""):
-            if entry.name != MARKER and entry.name not in TOP:
-                yield Unknown(entry.name, "", entry)
-
-    def folder(self, folder: str) -> Iterator[Place]:
         kind, *segments = folder.split("/")
-        if folder in ASIDE:
-            return (Aside(f"{folder}/{entry.name}", folder, entry.name, entry) for entry in self.list(folder))
-        if folder in ("keys", "locks"):
-            return self._reserved(folder)
-        read = {
-            "refs": partial(self._names, folder, tuple(segments)),
-            "evidence": self._evidence,
-            "policies": self._policies,
-            WITHDRAWALS: self._withdrawals,
-            "signatures": self._signatures,
+        read: dict[str, Read] = {
+            "refs": partial(self._name, segments),
+            "evidence": partial(self._result, ()),
+            "policies": self._policy,
+            WITHDRAWALS: self._withdrawal,
+            "signatures": self._signed,
             "blobs": self._blobs,
+            **dict.fromkeys(ASIDE, self._aside),
         }
-        return read[kind]()
+        if kind in read:  # keys and locks are reserved, and not looked into
+            yield from self._each(folder, read[kind], empty=bool(segments))
 
-    def _names(self, folder: str, segments: tuple[str, ...]) -> Iterator[Place]:
-        found, name = self.list(folder), "/".join(segments)
-        if segments and not found:
-            yield EmptyFolder(folder)
-        for entry in found:
-            path = f"{folder}/{entry.name}"
-            inside = bool(segments) and entry.name in INSIDE
-            if inside and not self.names(name):
-                continue
-            if inside or (len(segments) < 3 and _is(check_segment, entry.name) and not _is_file(entry)):
-                if not entry.is_dir(follow_symlinks=False):
-                    yield Obstacle(path, entry)
-                elif inside:
-                    yield from self._inside(entry.name, path, name)
-                else:
-                    yield from self._names(path, (*segments, entry.name))
-            elif self.names(name):
-                what = (
-                    "no part of a name" if len(segments) < 3 else "a fourth part of a name; three are allowed"
-                )
-                yield Unknown(path, what, entry)
-
-    def _inside(self, kind: str, folder: str, name: str) -> Iterator[Place]:
+    def _each(self, folder: str, read: Read, *, empty: bool = True) -> Iterator[Place]:
         found = self.list(folder)
-        if not found:
+        if empty and not found:
             yield EmptyFolder(folder)
         for entry in found:
-            path = f"{folder}/{entry.name}"
-            if kind in ("@versions", "@tombstones"):
-                if (match := VERSION.fullmatch(entry.name)) is None:
-                    yield Unknown(path, f"no version of {name} (MAJOR.MINOR.PATCH)", entry)
-                else:
-                    major, minor, patch = match.groups()
-                    version = Version(int(major), int(minor), int(patch))
-                    yield (VersionFile if kind == "@versions" else TombstoneFile)(path, name, version, entry)
-            elif not _is(check_alias, entry.name):
-                yield Unknown(path, f"no alias of {name}", entry)
-            elif kind == "@aliases":
-                yield AliasPointer(path, name, entry.name, entry)
-            elif entry.is_dir(follow_symlinks=False):
-                yield from self._moves(path, name, entry.name)
-            else:
-                yield Obstacle(path, entry)
+            yield from read(f"{folder}/{entry.name}", entry)
 
-    def _moves(self, folder: str, name: str, alias: str) -> Iterator[Place]:
-        found = self.list(folder)
-        if not found:
-            yield EmptyFolder(folder)
-        for entry in found:
-            path = f"{folder}/{entry.name}"
-            if _NUMBER.fullmatch(entry.name):
-                yield AliasMove(path, name, alias, int(entry.name), entry)
-            else:
-                yield Unknown(path, f"no number of a move of {name}:{alias}", entry)
-
-    def _policies(self) -> Iterator[Place]:
-        for entry in self.list("policies"):
-            path, parsed = f"policies/{entry.name}", parse_policy_file(entry.name)
-            if parsed is None:
-                yield Unknown(path, "no change of a policy (SCOPE@NUMBER)", entry)
-            else:
-                yield PolicyFile(path, *parsed, entry)
-
-    def _withdrawals(self) -> Iterator[Place]:
-        for entry in self.list(WITHDRAWALS):
-            path = f"{WITHDRAWALS}/{entry.name}"
-            name, _, number = entry.name.replace("%2f", "/").partition("@")
-            if _is(check_name, name) and _is(Version.parse, number):
-                if self.names(name):
-                    yield WithdrawalFile(path, name, Version.parse(number), entry)
-            else:
-                yield Unknown(path, "no withdrawn version (NAME@VERSION)", entry)
-
-    def _evidence(self) -> Iterator[Place]:
-        return self._results("evidence", ())
-
-    def _results(self, folder: str, keys: tuple[str, ...]) -> Iterator[Place]:
-        found = self.list(folder)
-        if keys and not found:
-            yield EmptyFolder(folder)
-        for entry in found:
-            path = f"{folder}/{entry.name}"
-            if not HEXADECIMAL.fullmatch(entry.name):
-                what = "no result (64 hex digits)" if len(keys) == 3 else "no digest (64 hex digits)"
-                yield Unknown(path, what, entry)
-            elif len(keys) == 3:
-                yield ResultPointer(path, *keys, entry.name, entry)
-            elif not entry.is_dir(follow_symlinks=False):
-                yield Obstacle(path, entry)
-            elif len(keys) != 1 or self.pairs(keys[0], entry.name):
-                yield from self._results(path, (*keys, entry.name))
-
-    def _signatures(self) -> Iterator[Place]:
-        for entry in self.list("signatures"):
-            path = f"signatures/{entry.name}"
-            if not HEXADECIMAL.fullmatch(entry.name):
-                yield Unknown(path, "", entry)
-            elif not entry.is_dir(follow_symlinks=False):
-                yield Obstacle(path, entry)
-            elif self.signed(entry.name):
-                yield from self._signed(entry.name)
-
-    def _signed(self, signed: str) -> Iterator[Place]:
-        for entry in self.list(f"signatures/{signed}"):
-            path = f"signatures/{signed}/{entry.name}"
-            if SIGNATURE.fullmatch(entry.name):
-                yield SignatureFile(path, signed, entry.name, entry)
-            else:
-                yield Unknown(path, "", entry)
-
-    def _blobs(self) -> Iterator[Place]:
-        for above in self.list("blobs"):
-            if above.name != "sha256":
-                yield Unknown(f"blobs/{above.name}", "no folder of the layout", above)
-            elif not above.is_dir(follow_symlinks=False):
-                yield Obstacle("blobs/sha256", above)
-            else:
-                for shard in self.list("blobs/sha256"):
-                    yield from self._shard(shard)
-
-    def _shard(self, shard: os.DirEntry[str]) -> Iterator[Place]:
-        folder = f"blobs/sha256/{shard.name}"
-        if not SHARD.fullmatch(shard.name):
-            yield _misplaced(folder, shard)
-        elif not shard.is_dir(follow_symlinks=False):
-            yield Obstacle(folder, shard)
+    def _into(self, path: str, entry: os.DirEntry[str], read: Read, *, empty: bool = True) -> Iterator[Place]:
+        if entry.is_dir(follow_symlinks=False):
+            yield from self._each(path, read, empty=empty)
         else:
-            found = self.list(folder)
-            if not found:
-                yield EmptyFolder(folder)
-            for entry in found:
-                path = f"{folder}/{entry.name}"
-                if HEXADECIMAL.fullmatch(entry.name) and entry.name.startswith(shard.name):
-                    yield Blob(path, f"sha256:{entry.name}", entry)
-                else:
-                    yield _misplaced(path, entry)
+            yield Obstacle(path)
 
-    def _reserved(self, folder: str) -> Iterator[Place]:
-        for entry in self.list(folder):
-            path = f"{folder}/{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
-                yield from self._reserved(path)
+    def _aside(self, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+        yield Aside(path, path.partition("/")[0], entry.name)
+
+    def _name(self, segments: Sequence[str], path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+        name, short = "/".join(segments), len(segments) < 3
+        if segments and entry.name in INSIDE:
+            if self.names(name):
+                yield from self._into(path, entry, partial(self._inside, name, entry.name))
+        elif short and _is(check_segment, entry.name) and not entry.is_file(follow_symlinks=False):
+            yield from self._into(path, entry, partial(self._name, (*segments, entry.name)))
+        elif self.names(name):
+            what = "no part of a name" if short else "a fourth part of a name; three are allowed"
+            yield Unknown(path, what)
+
+    def _inside(self, name: str, kind: str, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+        if kind in ("@versions", "@tombstones"):
+            if (match := VERSION.fullmatch(entry.name)) is None:
+                yield Unknown(path, f"no version of {name} (MAJOR.MINOR.PATCH)")
             else:
-                yield Reserved(path, entry)
+                version = Version(*map(int, match.groups()))
+                yield (VersionFile if kind == "@versions" else TombstoneFile)(path, name, version)
+        elif not _is(check_alias, entry.name):
+            yield Unknown(path, f"no alias of {name}")
+        elif kind == "@aliases":
+            yield AliasPointer(path, name, entry.name)
+        else:
+            yield from self._into(path, entry, partial(self._move, name, entry.name))
 
+    def _move(self, name: str, alias: str, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+        if _NUMBER.fullmatch(entry.name):
+            yield AliasMove(path, name, alias, int(entry.name))
+        else:
+            yield Unknown(path, f"no number of a move of {name}:{alias}")
 
-def _misplaced(path: str, entry: os.DirEntry[str]) -> Place:
-    match = ANY_DIGEST.search(entry.name)
-    if match is None or not _is_file(entry):
-        return Unknown(path, "no digest (64 hex digits)", entry)
-    return Misplaced(path, f"sha256:{match[1].lower()}", entry)
+    def _policy(self, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+        parsed = parse_policy_file(entry.name)
+        if parsed is None:
+            yield Unknown(path, "no change of a policy (SCOPE@NUMBER)")
+        else:
+            yield PolicyFile(path, *parsed)
 
+    def _withdrawal(self, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+        name, _, number = entry.name.replace("%2f", "/").partition("@")
+        if not _is(check_name, name) or not _is(Version.parse, number):
+            yield Unknown(path, "no withdrawn version (NAME@VERSION)")
+        elif self.names(name):
+            yield WithdrawalFile(path, name, Version.parse(number))
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    return entry.is_file(follow_symlinks=False)
+    def _result(self, keys: tuple[str, ...], path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+        if not HEXADECIMAL.fullmatch(entry.name):
+            what = "no result (64 hex digits)" if len(keys) == 3 else "no digest (64 hex digits)"
+            yield Unknown(path, what)
+        elif len(keys) == 3:
+            yield ResultPointer(path, *keys, entry.name)
+        elif len(keys) != 1 or self.pairs(keys[0], entry.name):
+            yield from self._into(path, entry, partial(self._result, (*keys, entry.name)))
+
+    def _signed(self, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+        if not HEXADECIMAL.fullmatch(entry.name):
+            yield Unknown(path, "")
+        elif self.signed(entry.name):
+            yield from self._into(path, entry, partial(self._signature, entry.name), empty=False)
+
+    def _signature(self, signed: str, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+        if SIGNATURE.fullmatch(entry.name):
+            yield SignatureFile(path, signed, entry.name)
+        else:
+            yield Unknown(path, "")
+
+    def _blobs(self, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+        if entry.name == "sha256":
+            yield from self._into(path, entry, self._shard, empty=False)
+        else:
+            yield Unknown(path, "no folder of the layout")
+
+    def _shard(self, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+        if SHARD.fullmatch(entry.name):
+            yield from self._into(path, entry, partial(self._blob, entry.name))
+        else:
+            yield Unknown(path, "no digest (64 hex digits)")
+
+    def _blob(self, shard: str, path: str, entry: os.DirEntry[str]) -> Iterator[Place]:
+        if HEXADECIMAL.fullmatch(entry.name) and entry.name.startswith(shard):
+            yield Blob(path, f"sha256:{entry.name}")
+        else:
+            yield Unknown(path, "no digest (64 hex digits)")
 
 
 def _is(check: Callable[[str], object], name: str) -> bool:

@@ -1,8 +1,8 @@
-"""Whether a version's number agrees with what changed since the version that it follows.
+"""Whether a version number agrees with what changed since the version before.
 
-At publish all that the change demands counts. Afterwards nobody can tell from two manifests whether new weights were
-measured, so that then only what no measurement excuses counts: lost partners, labels, dropped heads, new weights as a
-PATCH. A number that is too small even so lies: whoever asked for ``^1`` gets what he did not ask for.
+At publish everything that the change demands counts. Afterwards two manifests do not show whether new weights were
+measured, so only what no measurement excuses counts: lost partners, labels, dropped heads, new weights as a PATCH. A
+number that is too small even so is untrue: whoever asked for ``^1`` gets what does not fit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STAY = (
 
 
 def check_step(name: str, before: Version, target: Version, change: Difference) -> None:
-    """Refuse a number that is too small a step, before it is given.
+    """Refuse a number that is too small a step, before it is published.
 
     Raises:
         VersionTooSmall: Says why, level by level.
@@ -42,12 +42,12 @@ def check_step(name: str, before: Version, target: Version, change: Difference) 
 def untrue(
     before: tuple[Version, Manifest], after: tuple[Version, Manifest], *, measured: bool = True
 ) -> str:
-    """Return why the number of a released version lies about the step from the one below it; empty where it does not.
+    """Return why the number of a version understates the change since the one below it; empty if it does not.
 
     Args:
-        before: The version that it follows, with its manifest.
+        before: The version below, with its manifest.
         after: The version, with its manifest.
-        measured: Whether new weights may have been measured; else they count as they do without.
+        measured: Whether new weights may have been measured.
     """
     change = diff(before[1], after[1], measured=measured)
     least = before[0].bumped(change.bump)

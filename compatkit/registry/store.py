@@ -1,4 +1,4 @@
-"""The registry's files behind one door: publish, resolve, load, list; knows no network."""
+"""The store: publish, resolve, load and list components; knows no neural network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from compatkit.registry.evidence import Evidence
-    from compatkit.registry.holding import Facts
+    from compatkit.registry.holding import PayloadFacts
     from compatkit.registry.index.lookup import Index
     from compatkit.registry.policies import Policy
     from compatkit.registry.policylog import PolicyLog, Revision
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def named(whose: str) -> Iterator[None]:
-    """Let an error about stored bytes begin with the component that they are part of.
+    """Prefix errors about stored bytes with the component that they belong to.
 
     Raises:
         IntegrityError: Of the same class as the error inside, with the same subject.
@@ -61,7 +61,7 @@ class Store:
         root: The folder.
         layout: What its ``compatkit.json`` says.
         trusted: Whose signature every component must have that is loaded; None asks for no signature.
-        memory: What this machine knows of it from earlier; disposable.
+        memory: What this machine remembers about the registry's files; disposable.
         objects: Its blobs.
         references: Its names and versions.
     """
@@ -78,7 +78,7 @@ class Store:
     references: References = attrs.field(
         init=False, repr=False, default=_of(lambda store: References(store.root))
     )
-    _payloads: dict[str, Facts] = attrs.field(init=False, repr=False, factory=dict)
+    _payloads: dict[str, PayloadFacts] = attrs.field(init=False, repr=False, factory=dict)
     _made: dict[str, Index] = attrs.field(init=False, repr=False, factory=dict)
 
     @classmethod
@@ -116,7 +116,7 @@ class Store:
         return cls.open(locate(start), trusted)
 
     def __reduce__(self) -> tuple[Callable[..., Store], tuple[Path, Trusted | None]]:
-        """Let a process that is spawned open the registry for itself: connections and locks are not handed on."""
+        """Pickle as root and trust: a spawned process opens its own connections."""
         return Store.open, (self.root, self.trusted)
 
     @property
@@ -126,7 +126,7 @@ class Store:
 
     @property
     def index(self) -> Index:
-        """Finds components fast; disposable, and made when it is first asked, because most commands never ask it."""
+        """The search index; disposable, and opened on first use, because most commands never ask it."""
         if "index" not in self._made:
             from compatkit.registry.index.lookup import Index
 
@@ -135,7 +135,7 @@ class Store:
         return self._made["index"]
 
     def put_blob(self, data: bytes) -> Edge:
-        """Keep bytes durably under their digest; return the edge to write into a manifest.
+        """Write bytes durably under their digest and return the edge for a manifest.
 
         Raises:
             EnvironmentFailure: Disk full, no right to write, ...; nothing is kept.
@@ -156,32 +156,32 @@ class Store:
         return self.objects.read(digest, verify=verify)
 
     def put_state(self, state: Mapping[str, Tensor], *, parameters: int, nonfinite: bool = False) -> Payload:
-        """Keep tensors as safetensors bytes.
+        """Write tensors as a safetensors blob and return the payload for a manifest.
 
         Args:
             state: A module's ``state_dict()``.
             parameters: Number of trained numbers, buffers not included.
-            nonfinite: Whether NaN and infinity may be kept.
+            nonfinite: Whether NaN and infinity are allowed.
 
         Raises:
             FormatError: A tensor's name, dtype or layout cannot be stored.
             IntegrityError: A tensor holds values that are not finite.
             EnvironmentFailure: Disk full, no right to write, ...
         """
-        from compatkit.registry.holding import Facts
+        from compatkit.registry.holding import PayloadFacts
         from compatkit.registry.weights.tensorfile import check_finite, pieces, tensor_digest
 
         self.layout.check_writer(self.root)
         if not nonfinite:
             check_finite(state, "The weights")
         edge, tensors = self.objects.put_pieces(pieces(state), tensor_digest)
-        self._payloads[edge.blob] = Facts(tensors, len(state))
+        self._payloads[edge.blob] = PayloadFacts(tensors, len(state))
         return Payload(edge, tensors, len(state), parameters)
 
     def load_state(self, component: Manifest | Payload, *, verify: Verify = "auto") -> dict[str, Tensor]:
         """Return a component's tensors, on the CPU.
 
-        Large files on a local disk are mapped and not copied; what is written into the tensors stays in this process.
+        Large files on a local disk are mapped, not copied; writes into the tensors stay in this process.
 
         Args:
             component: Its manifest or payload.
@@ -210,18 +210,18 @@ class Store:
         major: bool = False,
         decide: Decide | None = None,
     ) -> Reference:
-        """Give a component a name and a version; the version is linked last, so that a crash leaves no part.
+        """Publish a component under a name and version; the version is linked last, so a crash leaves no partial one.
 
         Args:
             name: One to three segments, ``"digits/mnist.head"``.
             manifest: Its blobs must have been put.
             version: ``"1.2.0"``; None takes the least step that the change demands, 1.0.0 for a new name, or
                 the latest version itself if it is this very manifest.
-            measured: The caller vouches that new weights passed the measurement stated for them; they are MINOR then.
-                A policy is not satisfied by it.
+            measured: The caller states that new weights passed the measurement stated for them; they are MINOR then.
+                This does not satisfy a policy.
             major: Without a version: take the next MAJOR number, which policies do not bind (a deliberate break).
-            decide: Called with what the policy of the name asks for, again where that changed in the meantime;
-                returns once it passed, which counts as ``measured``, and raises what refuses the version.
+            decide: Called with what the policy of the name asks for, and again if that changed meanwhile; returns if
+                the version passed, which counts as ``measured``, and raises the error that refuses it.
 
         Returns:
             Name, version and digest.
@@ -253,7 +253,7 @@ class Store:
 
     @property
     def asker(self) -> Asker:
-        """Finds out what policies ask."""
+        """Answers what policies ask of a candidate."""
         from compatkit.registry.questions import Asker
 
         return Asker(self.manifest, self.references, lambda: self.index, self.policies)
@@ -261,19 +261,19 @@ class Store:
     def asks(
         self, name: str, manifest: Manifest, *, version: str | None = None, major: bool = False
     ) -> Question:
-        """Return what the policy of a name asks of a candidate; nothing is published. Arguments as for ``publish``."""
+        """Return what the policy of a name asks of a candidate, without publishing. Arguments as for ``publish``."""
         number = None if version is None else Version.parse(version)
         return self.asker.ask(check_name(name), manifest, digest_of(to_bytes(manifest)), number, major=major)
 
     def least_version(
         self, name: str, manifest: Manifest, *, measured: bool = False, major: bool = False
     ) -> Version:
-        """Return the number that ``publish`` would give a candidate now, were it not there already."""
+        """Return the version number that ``publish`` would give a candidate that is not published yet."""
         return self._publisher(check_name(name), manifest, measured, major, None).least(measured=measured)
 
     @property
     def policies(self) -> PolicyLog:
-        """What new versions must keep working with."""
+        """The policies: what new versions must keep working with."""
         from compatkit.registry.policylog import PolicyLog
 
         return PolicyLog(self.root)
@@ -292,18 +292,18 @@ class Store:
 
     @property
     def evidence(self) -> Evidence:
-        """Measured results of pairs."""
+        """The measured results of pairs."""
         from compatkit.registry.evidence import Evidence
 
         return Evidence(self.root, self.objects, self.index.results)
 
     @property
     def signatures(self) -> Signatures:
-        """Signatures of manifests, unverified."""
+        """The signatures of manifests, unverified."""
         return Signatures(self.root)
 
     def resolve(self, reference: str | Reference) -> Reference:
-        """Return the reference with name, version and digest.
+        """Resolve a reference to its name, version and digest.
 
         Raises:
             NotFound: No such name, version or alias, or the version was withdrawn.
@@ -330,14 +330,14 @@ class Store:
             return from_bytes(self.objects.read(digest, most=MAX_BYTES), what="manifest")
 
     def function_of(self, digest: str) -> str | None:
-        """Return the function digest of a manifest; None where it is not in this registry, or damaged."""
+        """Return the function digest of a manifest; None if it is missing or damaged."""
         try:
             return function_digest(self.manifest(digest))
         except (IntegrityError, NotFound):
             return None
 
     def check_number(self, name: str, version: Version, digest: str) -> None:
-        """Refuse a released version whose number lies about the step from the version below it; found out once.
+        """Refuse a version whose number understates the change since the one below it; the answer is remembered.
 
         Args:
             name: Of the component.
@@ -359,12 +359,12 @@ class Store:
                 return
             why = untrue((below, self.manifest(str(before))), (version, self.manifest(digest)))
         except IntegrityError:
-            return  # the version below is damaged: whoever needs that one is told
+            return  # the version below is damaged: loading that one fails
         if not why:
             self.memory.prove(fact)
             return
         raise VersionUntrue(
-            f"{name}@{version}: its number is untrue: {why}. Whoever asks for ^{version.major} would get it unawares. "
+            f"{name}@{version}: its number is untrue: {why}. Whoever asks for ^{version.major} would get it unnoticed. "
             f"Withdraw it (`compatkit withdraw {name}@{version} --reason TEXT`) and publish it again without a "
             f"version, or load it by its digest, {name}@{digest}.",
             subject=f"{name}@{version}",
@@ -383,7 +383,7 @@ class Store:
         return resolving.live(self.references, name)
 
     def select(self, patterns: str | Sequence[str], kind: str | None = None) -> list[Reference]:
-        """Return what patterns mean, resolved and sorted by name within each.
+        """Return the components that patterns match, resolved, and sorted by name within each pattern.
 
         Args:
             patterns: References whose names may hold ``*``, ``?`` and ``[...]``: ``"digits/*.head@^1"``. Names
@@ -428,17 +428,18 @@ class Store:
         target = None if version is None else Version.parse(str(version))
         if target is not None:
             self.resolve(Reference(name, target))
-        Aliases(self.references.folder(name), self.root).set(
-            alias, None if target is None else str(target), expected=expected
-        )
+        self._aliases(name).set(alias, None if target is None else str(target), expected=expected)
+
+    def _aliases(self, name: str) -> Aliases:
+        return Aliases(self.references.folder(name), self.root)
 
     def aliases(self, name: str) -> dict[str, str]:
         """Return the version of each alias of a name."""
-        return Aliases(self.references.folder(name), self.root).all()
+        return self._aliases(name).all()
 
     def alias_log(self, name: str, alias: str) -> list[AliasEntry]:
         """Return every move of an alias, oldest first."""
-        return Aliases(self.references.folder(name), self.root).log(alias)
+        return self._aliases(name).log(alias)
 
     def withdraw(self, name: str, version: str | Version, reason: str) -> None:
         """Withdraw a version: no reference but its digest finds it any more, and its number is never reused.
@@ -450,7 +451,7 @@ class Store:
         self.layout.check_writer(self.root)
         number = Version.parse(str(version))
         if not reason.strip():
-            raise UsageError(f"why is {name}@{number} withdrawn? Whoever used it will be shown the reason.")
+            raise UsageError(f"why is {name}@{number} withdrawn? The reason is shown to whoever used it.")
         if self.references.digest(name, number) is None:
             self.resolve(Reference(name, number))
         self.references.withdraw(name, number, reason)

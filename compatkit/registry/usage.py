@@ -1,11 +1,10 @@
-"""Where the bytes of a registry are: by name, and by folder."""
+"""Disk usage of a registry, by name and by folder."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -34,11 +33,11 @@ class Amount:
 
 @attrs.frozen
 class NameUsage:
-    """What one name keeps: everything that its versions lead to, withdrawn ones and the parts they came from included.
+    """Disk usage of a name: everything that its versions lead to, including withdrawn ones and ancestors.
 
     Attributes:
-        own: What no other name keeps.
-        shared: What other names keep too.
+        own: What no other name uses.
+        shared: What other names use too.
     """
 
     name: str
@@ -53,9 +52,9 @@ class Usage:
     Attributes:
         names: Those asked for, sorted.
         blobs: All blobs.
-        unreferenced: Blobs that no version and no result leads to; ``compatkit gc`` tells which of them may go.
-        evidence: Results of measurements with the files that point at them.
-        trash: Blobs that were taken out, and not deleted yet.
+        unreferenced: Blobs that no version and no result leads to; ``compatkit gc`` shows which of them may go.
+        evidence: Results of measurements, and the files that point at them.
+        trash: Blobs that gc moved to ``trash/`` and has not deleted yet.
         quarantine: Damaged files.
         drafts: Unfinished files in ``tmp``.
     """
@@ -74,72 +73,60 @@ class Usage:
 
 
 def usage(index: Index, objects: Objects, pattern: str | None = None) -> Usage:
-    """Return what takes how much; damaged versions and manifests count as leading nowhere.
+    """Return the disk usage of names and folders; damaged versions and manifests lead nowhere.
 
     Args:
-        index: Knows what refers to what.
+        index: Tells what refers to what.
         objects: The blobs.
-        pattern: Glob over names; None tells all.
+        pattern: Glob over names; None takes all.
 
     Raises:
         IntegrityError: A folder of the registry is a symbolic link.
         EnvironmentFailure: No right to read, device failed.
     """
     root = objects.root
+    blobs: dict[str, int] = {}
+    pointers: dict[str, int] = {}  # by the digest of the result
+    aside: dict[str, list[int]] = {folder: [] for folder in ASIDE}
     with environment("read", root):
-        found = _scanned(root)
-        edges: dict[str, list[str]] = {}
+        for one in scan(root, "evidence", "blobs", *ASIDE):
+            if isinstance(one, Obstacle):
+                durable.check_folders(root / one.path, root)  # refuses a link
+            if not isinstance(one, Blob | ResultPointer | Aside):
+                continue
+            state = durable.file_state(root / one.path)
+            if state is None:
+                continue  # taken out or finished at this moment
+            if isinstance(one, Blob):
+                blobs[one.digest] = state.st_size
+            elif isinstance(one, ResultPointer):
+                pointers[f"sha256:{one.result}"] = state.st_size
+            else:
+                aside[one.folder].append(state.st_size)
+        edges: dict[str, list[str]] = defaultdict(list)
         for source, target in index.edges():
-            edges.setdefault(source, []).append(target)
-        roots: dict[str, list[str]] = {}
+            edges[source].append(target)
+        roots: dict[str, list[str]] = defaultdict(list)
         for name, digest in index.roots():
-            roots.setdefault(name, []).append(digest)
+            roots[name].append(digest)
 
-        def named(digest: str) -> list[str]:
-            return edges.get(digest, [])
+    def reached(starts: Iterable[str]) -> set[str]:
+        return set(walk(starts, lambda digest: edges.get(digest, ())))
 
-        kept = {name: set(walk(digests, named)) for name, digests in roots.items()}
-        owners = Counter(digest for digests in kept.values() for digest in digests)
-        results = set(walk(found.pointers, named))
-        sizes = found.blobs
+    kept = {name: reached(digests) for name, digests in roots.items()}
+    owners = Counter(digest for digests in kept.values() for digest in digests)
+    results = reached(pointers)
 
-        def amount(name: str, *, shared: bool) -> Amount:
-            return Amount.of(sizes[one] for one in kept[name] & sizes.keys() if (owners[one] > 1) == shared)
+    def amount(name: str, *, shared: bool) -> Amount:
+        return Amount.of(blobs[one] for one in kept[name] & blobs.keys() if (owners[one] > 1) == shared)
 
-        asked = sorted(name for name in roots if pattern is None or fnmatchcase(name, pattern))
-        return Usage(
-            tuple(NameUsage(one, amount(one, shared=False), amount(one, shared=True)) for one in asked),
-            Amount.of(sizes.values()),
-            Amount.of(sizes[one] for one in sizes.keys() - owners.keys() - results),
-            Amount.of([*found.pointers.values(), *(sizes[one] for one in results & sizes.keys())]),
-            *(Amount.of(found.aside[folder]) for folder in ("trash", "quarantine", "tmp")),
-        )
-
-
-@attrs.define
-class _Scanned:
-    """Sizes of files: of blobs by digest, of pointers by the digest of their result, of what lies aside by folder."""
-
-    blobs: dict[str, int] = attrs.field(factory=dict)
-    pointers: dict[str, int] = attrs.field(factory=dict)
-    aside: dict[str, list[int]] = attrs.field(factory=lambda: defaultdict(list))
-
-
-def _scanned(root: Path) -> _Scanned:
-    found = _Scanned()
-    for one in scan(root, "evidence", "blobs", *ASIDE):
-        if isinstance(one, Obstacle):
-            durable.check_folders(root / one.path, root)  # refuses a link
-        if one.entry is None or not one.entry.is_file(follow_symlinks=False):
-            continue
-        try:
-            size = one.entry.stat(follow_symlinks=False).st_size
-        except FileNotFoundError:
-            continue  # taken out or finished at this moment
-        if isinstance(one, Blob):
-            found.blobs[one.digest] = size
-        elif isinstance(one, ResultPointer):
-            found.pointers[f"sha256:{one.result}"] = size
-        elif isinstance(one, Aside):
-            found.aside[one.folder].append(size)
-    return found
+    asked = sorted(name for name in roots if pattern is None or fnmatchcase(name, pattern))
+    return Usage(
+        tuple(NameUsage(one, amount(one, shared=False), amount(one, shared=True)) for one in asked),
+        blobs=Amount.of(blobs.values()),
+        unreferenced=Amount.of(blobs[one] for one in blobs.keys() - owners.keys() - results),
+        evidence=Amount.of([*pointers.values(), *(blobs[one] for one in results & blobs.keys())]),
+        trash=Amount.of(aside["trash"]),
+        quarantine=Amount.of(aside["quarantine"]),
+        drafts=Amount.of(aside["tmp"]),
+    )

@@ -144,10 +144,10 @@ def test_a_registry_that_is_gone_still_has_a_repr(registry: ck.Registry) -> None
 def test_every_public_report_is_shown() -> None:
     from compatkit.components.domains import Adapted
     from compatkit.registry.copy.report import Moved
-    from compatkit.registry.maintenance.gc import Plan
+    from compatkit.registry.maintenance.gc import CollectionPlan
 
     public = (ck.Fit, ck.Matrix, ck.Report, ck.Verdicts, ck.Difference, ck.Outcome, ck.Bridge, ck.Measurement)
-    for kind in (*public, ck.Registry, ck.Component, Adapted, Moved, Plan, Soundness):
+    for kind in (*public, ck.Registry, ck.Component, Adapted, Moved, CollectionPlan, Soundness):
         assert issubclass(kind, Shown) and kind.__repr__ is Shown.__repr__, kind
 
 

@@ -13,7 +13,7 @@ import pytest
 from compatkit.contracts.manifest import About
 from compatkit.errors import InvalidName, NotFound
 from compatkit.registry import refs as references
-from compatkit.registry.history import Entry, log
+from compatkit.registry.history import HistoryEntry, log
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]
@@ -53,7 +53,7 @@ def told(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> Sto
     return store
 
 
-def shown(entries: list[Entry]) -> list[tuple[str, ...]]:
+def shown(entries: list[HistoryEntry]) -> list[tuple[str, ...]]:
     return [(one.when[8:10], one.what, one.version, one.detail) for one in entries]
 
 

@@ -446,7 +446,7 @@ def test_referenced_are_all_digests_that_a_version_leads_to(hand: Hand) -> None:
     assert sorted(index.edges()) == sorted(
         (one, other) for one, others in expected.items() for other in others
     )
-    from_files, from_index = plan(store), plan(store, referenced=index.referenced())
+    from_files, from_index = plan(store), plan(store, indexed=True)
     assert [one.digest for one in from_files.blobs] == [one.digest for one in from_index.blobs] == [unused]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from compatkit.errors import IntegrityError, InvalidName, UsageError
 from compatkit.registry import blobs as objects
-from compatkit.registry.blobs import Mismatch
+from compatkit.registry.blobs import BlobMismatch
 from compatkit.registry.store import Store
 
 DATA = bytes(range(256)) * 64
@@ -82,7 +82,7 @@ def test_damage_goes_to_quarantine_with_a_clear_error(store: Store, damaged: byt
     ) as caught:
         store.read_blob(edge.blob)
     subject = caught.value.subject
-    assert isinstance(subject, Mismatch)
+    assert isinstance(subject, BlobMismatch)
     assert (
         (subject.expected, subject.path) == (edge.blob, path) and subject.actual != edge.blob and subject.hint
     )

@@ -13,7 +13,7 @@ from compatkit.contracts.contract import Label
 from compatkit.contracts.manifest import About, Manifest, Payload, to_bytes
 from compatkit.errors import VersionUntrue
 from compatkit.registry.maintenance.check import examine
-from compatkit.registry.maintenance.smallfiles import Published, check_numbers
+from compatkit.registry.maintenance.references import Published, check_numbers
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
 from compatkit.registry.scan import VersionFile

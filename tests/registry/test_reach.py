@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compatkit.registry.reach import Edge, edges, walk
+from compatkit.registry.reach import DocumentEdge, edges, walk
 
 A, B, C = (f"sha256:{letter * 64}" for letter in "abc")
 nodes = st.sampled_from("pqrstuvw")
@@ -60,5 +60,9 @@ def test_edges_are_found_at_any_depth_and_the_malformed_passed_over() -> None:
         "component": [A],
         "text": B,
     }
-    assert set(edges(value)) == {Edge("component", A, None), Edge("blob", B, 7), Edge("blob", C, None)}
+    assert set(edges(value)) == {
+        DocumentEdge("component", A, None),
+        DocumentEdge("blob", B, 7),
+        DocumentEdge("blob", C, None),
+    }
     assert list(edges("sha256:text")) == list(edges(None)) == []

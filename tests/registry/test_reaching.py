@@ -11,7 +11,7 @@ from handmade import HEX, child_of, part
 from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import Edge, Manifest, Parent, Payload, to_bytes
 from compatkit.registry.maintenance.blobs import missing_code
-from compatkit.registry.maintenance.smallfiles import Published
+from compatkit.registry.maintenance.references import Published
 from compatkit.registry.maintenance.uses import Uses
 from compatkit.registry.names import Version
 

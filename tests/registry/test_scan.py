@@ -14,7 +14,6 @@ from compatkit.registry.scan import (
     Aside,
     Blob,
     EmptyFolder,
-    Misplaced,
     Obstacle,
     PolicyFile,
     ResultPointer,
@@ -63,14 +62,13 @@ PLACES = {
     f"signatures/{HEX[1]}/notes": "Unknown",
     f"signatures/{HEX[2]}": "Obstacle",
     f"blobs/sha256/{HEX[1][:2]}/{HEX[1]}": "Blob",
-    f"blobs/sha256/{HEX[1][:2]}/{HEX[2]}": "Misplaced",
-    f"blobs/sha256/{HEX[3]}.orig": "Misplaced",
+    f"blobs/sha256/{HEX[1][:2]}/{HEX[2]}": "Unknown",
+    f"blobs/sha256/{HEX[3]}.orig": "Unknown",
     "blobs/sha256/notes": "Unknown",
     "blobs/md5/x": "Unknown",
     "tmp/1-0123456789abcdef": "Aside",
     f"trash/{HEX[1]}-1-0123456789abcdef": "Aside",
     "quarantine/anything": "Aside",
-    "keys/mine/public.pem": "Reserved",
     "attic/list": "Unknown",
 }
 
@@ -87,16 +85,14 @@ def test_places_say_what_their_names_say(hand: Hand) -> None:
     write(hand, f"evidence/{HEX[1]}/{HEX[2]}/{HEX[3]}/{HEX[4]}")
     write(hand, f"policies/{file_name('digits/*', 3)}")
     write(hand, f"signatures/{HEX[1]}/{HEX[2][:16]}-{HEX[3]}.json")
-    write(hand, f"blobs/sha256/sha256-{HEX[3].upper()}.orig")
     write(hand, "tmp/draft")
-    places = [one._replace(path="", entry=None) for one in scan(hand.root)]
+    places = [one._replace(path="") for one in scan(hand.root)]
     assert places == [
         Aside("", "tmp", "draft"),
         VersionFile("", "a/b", Version(1, 20, 3)),
         ResultPointer("", HEX[1], HEX[2], HEX[3], HEX[4]),
         PolicyFile("", "digits/*", 3),
         SignatureFile("", HEX[1], f"{HEX[2][:16]}-{HEX[3]}.json"),
-        Misplaced("", f"sha256:{HEX[3]}"),
     ]
 
 

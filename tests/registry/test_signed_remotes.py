@@ -10,6 +10,7 @@ from typing import Any
 import fsspec
 import pytest
 from far import EXTRACTOR, content
+from handmade import blobs_in
 from signed import HEAD, NOW, REASONS, Stage, a_link_to_a_good_one
 
 from compatkit.components.workspace import Registry
@@ -72,7 +73,7 @@ def test_each_reason_refuses_with_its_own_words_before_anything_comes(
         came.check()
     assert [type(one) for one in refused.value.errors] == [error]
     assert (refused.value.errors[0].code, refused.value.exit_code) == (code, exit_code)
-    assert not named(store) and not list(store.objects.each())
+    assert not named(store) and not blobs_in(store)
 
 
 def test_a_link_in_the_place_of_a_signature_stops_the_pull(
@@ -185,7 +186,7 @@ def test_whatever_brings_components_asks_for_the_signatures_that_the_store_asks_
     assert error.value.subject == source.resolve(EXTRACTOR).digest
     for came in (pull(strict, str(source.root), [EXTRACTOR]), import_layout(strict, tmp_path / "layout")):
         assert came.refused and all(isinstance(one.error, SignatureError) for one in came.refused)
-    assert not named(strict) and not list(strict.objects.each())
+    assert not named(strict) and not blobs_in(strict)
     done = Registry(strict).care.import_from(source, [HEAD], versions="latest")
     assert [str(one) for one in done.made] == [f"{HEAD}@2.0.0"]
     assert [str(one) for one in done.unnamed] == [f"{EXTRACTOR}@1.0.0"]

@@ -378,9 +378,13 @@ def test_strays_and_leftovers_are_mentioned_and_do_no_harm(parts: Parts) -> None
     assert {one.what for one in found.faults if one.code != "stray"} == {"1 file of 3 bytes"}
 
 
-def test_a_draft_that_is_the_blob_itself_is_no_second_name(parts: Parts) -> None:
-    os.link(parts.root / parts.path("run"), parts.root / "tmp" / "1-00")
-    assert {one.code for one in examine(parts.store).faults} == {"drafts"}
+@pytest.mark.parametrize("elsewhere", ["00/{}", "{}"])
+def test_a_blob_that_is_not_in_its_place_is_missing(parts: Parts, elsewhere: str) -> None:
+    path = parts.root / parts.path("run")
+    target = path.parents[1] / elsewhere.format(path.name)
+    target.parent.mkdir(exist_ok=True)
+    path.rename(target)
+    assert {one.code for one in examine(parts.store).faults} == {"blob-missing", "misnamed"}
 
 
 @pytest.mark.case("C2")
@@ -469,7 +473,7 @@ def test_a_blob_that_vanishes_while_it_is_read_is_missing(
 
 def test_circles_of_parents_end(parts: Parts) -> None:
     """A circle cannot be made, for each would have to hold the other's sha256; a reader that believes is tried here."""
-    from compatkit.registry.maintenance.smallfiles import Published
+    from compatkit.registry.maintenance.references import Published
     from compatkit.registry.maintenance.uses import Uses
     from compatkit.registry.names import Version
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from compatkit.errors import IntegrityError, NotFound, UsageError
-from compatkit.registry import resolving
+from compatkit.registry import Progress, resolving
 from compatkit.registry.copy.admission import Deciding
-from compatkit.registry.copy.report import Progress
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
 

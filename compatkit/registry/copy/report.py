@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -11,8 +10,6 @@ from compatkit.contracts.display import Shown
 from compatkit.errors import CompatkitError, Incomplete
 from compatkit.registry.names import Reference
 
-Progress = Callable[[int, int, str], None]
-"""Called with done, total and what is being done."""
 SHOWN = 8
 """Refusals that a message lists."""
 

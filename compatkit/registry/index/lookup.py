@@ -18,14 +18,14 @@ import attrs
 
 from compatkit.contracts.codec import is_digest
 from compatkit.errors import IntegrityError, InvalidName, UsageError
-from compatkit.registry import cache, resolving
+from compatkit.registry import Progress, cache, resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects
 from compatkit.registry.evidence import StoredResult
 from compatkit.registry.index import search
 from compatkit.registry.index.results import ResultTable
 from compatkit.registry.index.search import Found, Query
-from compatkit.registry.index.sync import Progress, Sync
+from compatkit.registry.index.sync import Sync
 from compatkit.registry.index.tables import FAILURES, FILE, Kept, Tables, inode_of, is_broken, remove
 from compatkit.registry.names import Reference
 from compatkit.registry.os_errors import environment

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from typing import NamedTuple
 import attrs
 
 from compatkit.errors import CompatkitError, InvalidName
+from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.index.facts import Manifests
@@ -28,8 +29,6 @@ from compatkit.registry.names import Version, check_segment
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LINE_LIMIT, References, pointed
 
-Progress = Callable[[int, int, str], None]
-"""Called with the count done, the total, and what is being done."""
 Number = tuple[int, int, int]
 LIVE, WITHDRAWN, UNFINISHED = 0, 1, 2
 CUT_OFF = "is empty: a publish was cut off, or is under way on a file system without hard links."

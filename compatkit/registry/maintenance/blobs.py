@@ -1,26 +1,25 @@
-"""Blobs against their names and those who use them; where the bytes of missing ones are, and how bad it is."""
+"""Checks of blobs against their names and against the documents that use them."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import attrs
 
 from compatkit.contracts.codec import MAX_BYTES
 from compatkit.contracts.codec import digest as digest_of
-from compatkit.contracts.manifest import Payload
 from compatkit.errors import EnvironmentFailure, IntegrityError
+from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.contents import Content, checked_header, read_content
-from compatkit.registry.maintenance.faults import answer
-from compatkit.registry.maintenance.survey import Survey, odd_kind
-from compatkit.registry.maintenance.uses import Use, Uses
+from compatkit.registry.maintenance.faults import answer, odd_kind
+from compatkit.registry.maintenance.survey import Survey
+from compatkit.registry.maintenance.uses import BlobUse, Uses
 from compatkit.registry.names import Version
-from compatkit.registry.scan import ASIDE, Blob
+from compatkit.registry.scan import Aside, Blob, scan
 from compatkit.registry.weights.header import Header
 
 DOCUMENTS = {"version", "parent", "result"}
@@ -33,16 +32,19 @@ class BlobChecks:
 
     Attributes:
         deep: Whether contents are compared with their names; what is read as JSON always is.
-        tick: Told how many bytes more were looked at, and of what.
+        total: Number of bytes of all blobs, for ``progress``.
+        progress: Called with bytes done, bytes in all, and what is being read.
         uses: Who uses what.
         amount: Number of bytes that were read.
     """
 
     survey: Survey
     deep: bool
-    tick: Callable[[int, str], None]
+    total: int
+    progress: Progress | None
     uses: Uses = attrs.field(init=False)
     amount: int = 0
+    _done: int = 0
     _seen: dict[str, str] = attrs.field(factory=dict)
     _failed: dict[str, str] = attrs.field(factory=dict)
     _behind: dict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
@@ -51,7 +53,7 @@ class BlobChecks:
         self.uses = Uses(self.document)
 
     def document(self, digest: str) -> bytes | None:
-        """Return the bytes of a blob that should be JSON; None where that is not possible, which is told later."""
+        """Return the bytes of a blob that should be JSON; None if that is not possible, which is reported later."""
         state = self._state(digest)
         if state is None or state.st_size > MAX_BYTES:
             return None
@@ -67,31 +69,27 @@ class BlobChecks:
         return found[0] if self._seen[digest] == digest else None
 
     def again(self, digest: str) -> bytes | None:
-        """Return the bytes of a document once more, or of one that nothing follows; None unless they are right."""
+        """Return the bytes of a document again, or of one that was not followed; None unless they are intact."""
         if self._seen.get(digest, digest) != digest:
             return None
         try:
             found = durable.read(self.survey.root / blob(digest).path, self.survey.root, limit=MAX_BYTES + 1)
         except (EnvironmentFailure, IntegrityError):
-            return None  # told where it is needed
+            return None  # reported where it is needed
         right = found is not None and (digest in self._seen or digest_of(found[0]) == digest)
         return found[0] if found is not None and right else None
 
     def check_all(self, digests: Iterable[str]) -> None:
-        """Look at blobs, then tell of documents, of files in wrong places, and of what could not be looked into."""
+        """Check blobs, then report faults of documents and of folders that could not be listed."""
         for digest in sorted(digests):
             self._check(digest)
         for code, digest, what in self.uses.faults:
-            self._tell_document(code, digest, what)
-        for one in sorted(one for those in self.survey.misplaced.values() for one in those):
-            what = "named by a digest, and not where blobs are looked for"
-            remedy = "--repair moves it to its place if its bytes fit; else remove it"
-            self.survey.findings.add("misnamed", one, what, remedy=remedy)
+            self._report_document(code, digest, what)
         for path, (code, what) in sorted(self.survey.blocked.items()):
             name = path.removeprefix("refs/").partition("/@")[0] if path.startswith("refs/") else ""
             self.survey.findings.add(code, path, what, self._behind[path] or ([name] if name else []))
 
-    def _tell_document(self, code: str, digest: str, what: str) -> None:
+    def _report_document(self, code: str, digest: str, what: str) -> None:
         roles = {"result"} if code == "result-format" else {"version", "parent"}
         uses = [use for use in self.uses.of[digest] if use.role in roles]
         version = next((use.whose for use in uses if use.role == "version"), None)
@@ -110,7 +108,7 @@ class BlobChecks:
         try:
             durable.check_folders(path.parent, self.survey.root)
             state = os.lstat(path)
-        except (OSError, IntegrityError):  # a walk that could not come here has said so
+        except (OSError, IntegrityError):  # reported when the folder was listed
             return None
         if odd := odd_kind(path, state.st_mode, "file"):
             self.survey.odd[digest] = odd
@@ -126,10 +124,12 @@ class BlobChecks:
             findings.add(code, place, what, users)
             return
         if state is None:
-            if not self._tell_missing(place, users) and self._state(digest) is not None:
-                self._check(digest)  # gc had taken it out and put it back
+            if not self._report_missing(place, users) and self._state(digest) is not None:
+                self._check(digest)  # gc had moved it out and back
             return
-        self._check_rights(place, state, users)
+        if os.name != "nt" and state.st_mode & 0o222:
+            what = f"mode {state.st_mode & 0o7777:o}; blobs are written once and read-only"
+            findings.add("blob-writable", place, what, users)
         if digest in self._failed:
             findings.add("unreadable", place, self._failed[digest], users)
             return
@@ -138,7 +138,7 @@ class BlobChecks:
         except FileNotFoundError:
             del self.survey.blobs[digest]
             if self._state(digest) is None:
-                self._tell_missing(place, users)
+                self._report_missing(place, users)
         except (OSError, EnvironmentFailure, IntegrityError) as error:
             findings.add("unreadable", place, answer(error), users)
 
@@ -146,8 +146,8 @@ class BlobChecks:
         digest, full = place.digest, self.survey.root / place.path
         uses = self.uses.of.get(digest, [])
         wrong = {use.size for use in uses if use.size not in (None, state.st_size)}
-        promises = {use.payload: None for use in uses if use.payload is not None}
-        header = checked_header(full) if promises and (self.deep or not wrong) else None
+        promised = any(use.payload is not None for use in uses) and (self.deep or not wrong)
+        header = checked_header(full) if promised else None
         content = None
         if digest in self._seen:
             actual = self._seen[digest]
@@ -157,7 +157,7 @@ class BlobChecks:
             actual = content.digest
         else:
             actual = digest
-            self.tick(state.st_size, digest)
+            self._tick(state.st_size, digest)
         findings, users = self.survey.findings, self.uses.users(digest)
         if actual != digest:
             what = f"expected {digest}, got {actual} ({state.st_size:,} bytes)"
@@ -169,117 +169,89 @@ class BlobChecks:
         elif isinstance(header, str):
             findings.add("payload-header", place, header, users)
         elif header is not None:
-            self._check_payload(place, uses, promises, header, content)
+            self._check_payload(place, uses, header, content)
         roles = DOCUMENTS & {use.role for use in uses}
         if actual == digest and roles and state.st_size > MAX_BYTES:
             code = "result-format" if roles == {"result"} else "version-target"
             self.uses.faults.append((code, digest, f"{state.st_size:,} bytes are more than a document has"))
 
     def _check_payload(
-        self,
-        place: Blob,
-        uses: list[Use],
-        promises: Iterable[Payload],
-        header: Header,
-        content: Content | None,
+        self, place: Blob, uses: list[BlobUse], header: Header, content: Content | None
     ) -> None:
         findings = self.survey.findings
-        for promise in promises:
-            whose = [use.whose for use in uses if use.payload == promise]
+        for promise in dict.fromkeys(use.payload for use in uses if use.payload is not None):
             tensors = content.tensors if content is not None else promise.tensors
             if (promise.count, promise.tensors) != (len(header.tensors), tensors):
                 what = f"expected {promise.count} tensors {promise.tensors}, got {len(header.tensors)}, {tensors}"
+                whose = [use.whose for use in uses if use.payload == promise]
                 findings.add("payload-tensors", place, what, whose)
         if content is not None and content.not_finite:
-            names = ", ".join(map(repr, content.not_finite))
-            findings.add(
-                "payload-not-finite", place, f"NaN or infinity in {names}", [use.whose for use in uses]
-            )
+            what = f"NaN or infinity in {', '.join(map(repr, content.not_finite))}"
+            findings.add("payload-not-finite", place, what, self.uses.users(place.digest))
 
-    def _check_rights(self, place: Blob, state: os.stat_result, users: tuple[str, ...]) -> None:
-        if os.name == "nt":
-            return
-        if state.st_mode & 0o222:
-            what = f"mode {state.st_mode & 0o7777:o}; blobs are written once and read-only"
-            self.survey.findings.add("blob-writable", place, what, users)
-        if state.st_nlink > 1 and (names := self._other_names(place.path, state)):
-            plural = "" if names == 1 else "s"
-            what = f"{names} more name{plural} of the same file, not in tmp/, trash/ or quarantine/"
-            self.survey.findings.add("blob-linked", place, what, users)
-
-    def _other_names(self, path: str, state: os.stat_result) -> int:
-        """Return how many names a file has that are not this registry's own drafts; looked up anew, for these pass."""
-        aside = (one for folder in ASIDE for one in self.survey.look_aside(folder).values())
-        own = Counter((one.st_dev, one.st_ino) for one in aside)
-        with suppress(OSError):
-            return os.lstat(self.survey.root / path).st_nlink - 1 - own[state.st_dev, state.st_ino]
-        return 0
-
-    def _tell_missing(self, place: Blob, users: tuple[str, ...]) -> bool:
+    def _report_missing(self, place: Blob, users: tuple[str, ...]) -> bool:
         """Report a blob that is not in its place; False if it is there again."""
         digest, findings = place.digest, self.survey.findings
         if not users:
-            return True  # gc took it out at this moment
-        blocked = next(
-            (str(one) for one in Path(place.path).parents if str(one) in self.survey.blocked), None
-        )
-        if blocked is not None:
+            return True  # gc moved it out meanwhile
+        above = (str(one) for one in Path(place.path).parents)
+        if blocked := next((one for one in above if one in self.survey.blocked), None):
             self._behind[blocked].extend(users)
             return True
-        elsewhere = self.survey.misplaced.get(digest, [])
-        for one in elsewhere:
-            if self._is_good(one.path, digest):
-                elsewhere.remove(one)
-                findings.add("blob-place", one, f"its place is {place.path}", users)
-                return True
-        for folder in ("trash", "quarantine"):
-            self.survey.aside[folder] = self.survey.look_aside(folder)
         trash, quarantine = (self._copies(folder, digest) for folder in ("trash", "quarantine"))
-        out, damaged = (
-            next((one for one in those if self._is_good(one, digest)), "") for those in (trash, quarantine)
-        )
+        copy = next((one for one in (*trash, *quarantine) if self._is_good(one, digest)), None)
         if os.path.lexists(self.survey.root / place.path):
             return False
         code = missing_code(self.uses.of[digest])
-        if out:
-            findings.add("blob-in-trash", place, f"it is in {out}", users)
-            return True
         if code == "blob-collected" and quarantine:
-            code = "blob-missing"  # it was damaged, and not taken out
-        if damaged:
+            code = "blob-missing"  # it was damaged, not collected
+        if copy in trash:
+            findings.add("blob-in-trash", place, f"it is in {copy}", users)
+        elif copy is not None:
             remedy = "--repair puts that copy back in its place"
-            findings.add(code, place, f"a good copy is in {damaged}", users, remedy)
+            findings.add(code, place, f"a good copy is in {copy}", users, remedy)
         else:
             what = "not there, and no good copy of it in trash/ or quarantine/"
             findings.add(code, place, what, users)
         return True
 
     def _copies(self, folder: str, digest: str) -> list[str]:
-        """Return the files in ``trash`` or ``quarantine`` that a blob was moved to, by their names."""
-        return [f"{folder}/{name}" for name in self.survey.aside[folder] if name.startswith(digest[7:])]
+        """Return the files in ``trash`` or ``quarantine`` that were this blob, listed anew."""
+        if folder in self.survey.blocked:
+            return []
+        return [
+            one.path
+            for one in scan(self.survey.root, folder)
+            if isinstance(one, Aside) and one.file.startswith(digest[7:])
+        ]
 
     def _is_good(self, path: str, digest: str) -> bool:
         try:
             if not self.deep:
                 sizes = {use.size for use in self.uses.of.get(digest, []) if use.size is not None}
                 return sizes <= {os.lstat(self.survey.root / path).st_size}
-            content = read_content(self.survey.root / path, self.survey.root, lambda size: None)
+            content = read_content(self.survey.root / path, self.survey.root)
             return content.digest == digest
         except (OSError, IntegrityError):
             return False
 
     def _count(self, size: int, digest: str) -> None:
         self.amount += size
-        self.tick(size, digest)
+        self._tick(size, digest)
+
+    def _tick(self, size: int, digest: str) -> None:
+        self._done += size
+        if self.progress is not None:
+            self.progress(self._done, max(self.total, self._done), digest[7:19])
 
 
 def blob(digest: str) -> Blob:
-    """Return where a blob belongs."""
+    """Return the place of a blob."""
     return Blob(f"blobs/sha256/{digest[7:9]}/{digest[7:]}", digest)
 
 
-def missing_code(uses: Iterable[Use]) -> str:
-    """Return the code of a blob that is not there, by what it is needed for."""
+def missing_code(uses: Iterable[BlobUse]) -> str:
+    """Return the fault code of a missing blob, by what it is needed for."""
     roles = {use.role for use in uses}
     if "version" in roles:
         return "manifest-missing"

@@ -1,12 +1,12 @@
-"""Whether a registry's files are what they should be: every fault is found and named, and nothing is changed.
+"""Verification: every fault in a registry's files is found and named, and nothing is changed.
 
-A look from outside: what is damaged does not stop it, and nothing that a file says is believed before it was checked.
+Damage does not stop it, and no content is trusted before it was checked.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,23 +16,22 @@ import attrs
 
 from compatkit.contracts.display import Shown
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError, InvalidName, NotFound
-from compatkit.registry import disk as durable
-from compatkit.registry.layout import LAYOUT, MARKER, Layout, inspect
+from compatkit.registry import Progress
+from compatkit.registry.layout import LAYOUT, MARKER, Layout, LayoutTooNew, inspect
 from compatkit.registry.maintenance.blobs import BlobChecks
 from compatkit.registry.maintenance.faults import CODES, Fault, Findings, answer
-from compatkit.registry.maintenance.smallfiles import (
+from compatkit.registry.maintenance.references import (
     check_aliases,
     check_numbers,
     check_policies,
     check_results,
     check_signatures,
     check_tombstones,
-    read_json,
     read_versions,
 )
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
-from compatkit.registry.refs import LIMIT, WITHDRAWALS
+from compatkit.registry.refs import WITHDRAWALS
 from compatkit.registry.scan import ASIDE
 
 if TYPE_CHECKING:
@@ -40,9 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CODES", "Fault", "Soundness", "examine", "open_damaged"]
 
-Progress = Callable[[int, int, str], None]
-"""Told bytes done, bytes in all, and what is being read."""
 SCHEMA = 1
+_COUNTED = ("versions", "manifests", "results", "blobs", "bytes")
 _STAND_IN = Layout(LAYOUT, LAYOUT, LAYOUT, "sha256", "unknown")
 """Of a registry whose ``compatkit.json`` cannot be read."""
 
@@ -53,8 +51,8 @@ class Soundness(Shown):
 
     Attributes:
         root: Of the registry.
-        faults: Errors first, then warnings, then what is merely worth knowing; each by path.
-        patterns: What was looked at; empty for everything.
+        faults: Errors first, then warnings, then infos; each by path.
+        patterns: What was checked; empty for everything.
         deep: Whether all contents were compared with their digests.
         versions: Number of versions that were followed.
         manifests: Number of manifests that were read, parents included.
@@ -74,8 +72,7 @@ class Soundness(Shown):
     bytes: int = 0
 
     def __str__(self) -> str:
-        names = ("versions", "manifests", "results", "blobs", "bytes")
-        read = ", ".join(f"{getattr(self, name):,} {name}" for name in names)
+        read = ", ".join(f"{getattr(self, name):,} {name}" for name in _COUNTED)
         lines = [f"{'sound' if self.sound else 'not sound'}; read {read}", f"registry {self.root}"]
         return "\n".join(
             [*lines, *(f"{one.severity:<7}  {one.code}  {one.path}: {one.what}" for one in self.faults)]
@@ -83,7 +80,7 @@ class Soundness(Shown):
 
     @property
     def sound(self) -> bool:
-        """True if there is no error; warnings and remarks do not count."""
+        """Whether there is no error; warnings and infos do not count."""
         return not any(one.severity == "error" for one in self.faults)
 
     def count(self, severity: str) -> int:
@@ -92,7 +89,6 @@ class Soundness(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        counted = ("versions", "manifests", "results", "blobs", "bytes")
         return {
             "schema": SCHEMA,
             "kind": "soundness",
@@ -100,7 +96,7 @@ class Soundness(Shown):
             "patterns": list(self.patterns),
             "deep": self.deep,
             "sound": self.sound,
-            "read": {name: getattr(self, name) for name in counted},
+            "read": {name: getattr(self, name) for name in _COUNTED},
             "counts": {f"{one}s": self.count(one) for one in ("error", "warning", "info")},
             "faults": [one.to_json() for one in self.faults],
         }
@@ -115,33 +111,32 @@ def examine(
 ) -> Soundness:
     """Look for everything that can be wrong with a registry's files. Changes nothing.
 
-    Other processes may publish meanwhile; what they put in or take out while this looks on is no fault.
+    Other processes may publish and collect meanwhile; what they add or move is no fault.
 
     Args:
         store: The registry.
-        patterns: Names or ``NAME@VERSION``, each part a glob; only these, and what they need, are looked at. None, or
-            no pattern, looks at every file.
+        patterns: Names or ``NAME@VERSION``, each part a glob; only these, and what they need, are checked. None, or no
+            pattern, checks every file.
         deep: Compare all contents with their digests. False reads no weights but their headers: it finds what is
             missing, cut off or misplaced; manifests and results are compared all the same.
-        progress: Told bytes done, bytes in all, and what is being read.
+        progress: Called with bytes done, bytes in all, and what is being read.
 
     Raises:
         NotFound: A pattern matches nothing.
         InvalidName: A pattern names an alias or a range.
     """
-    wanted, survey = Wanted(tuple(patterns or ())), Survey(store.root)
+    wanted, survey = _Wanted(tuple(patterns or ())), Survey(store.root)
     _check_marker(survey.findings, store.root)
     survey.look(*ASIDE)
-    survey.look(
-        "refs", WITHDRAWALS, names=wanted.name
-    )  # before blobs, for whoever publishes makes them in the other order
+    # references before blobs, because a publish makes them in the other order
+    survey.look("refs", WITHDRAWALS, names=wanted.name)
     wanted.check(survey)
     if not wanted.patterns:
         survey.look("policies", "evidence", "signatures", "blobs", "keys", "locks", "")
-        survey.tell_folders()
+        survey.report_folders()
         check_policies(survey)
-    meter = _Meter(progress, sum(state.st_size for state in survey.blobs.values()))
-    blobs = BlobChecks(survey, deep, meter.tick)
+    total = sum(state.st_size for state in survey.blobs.values())
+    blobs = BlobChecks(survey, deep, total, progress)
     uses = blobs.uses
     uses.naming = bool(survey.results or wanted.patterns)
     versions = read_versions(survey, wanted.version)
@@ -159,8 +154,8 @@ def examine(
     uses.follow_results(results)
     check_signatures(survey, uses.users, None if wanted.patterns else survey.blobs)
     blobs.check_all({*uses.of, *survey.blobs, *survey.odd})
-    survey.tell_rights()
-    _tell_leftovers(survey)
+    survey.report_rights()
+    _report_leftovers(survey)
     found = Soundness(
         store.root,
         survey.findings.sorted(),
@@ -174,13 +169,13 @@ def examine(
     )
     if not found.sound and store.index.path.exists():
         with suppress(IntegrityError, EnvironmentFailure):
-            store.index.rebuild()  # it believes what it read before the damage
+            store.index.rebuild()  # it holds what it read before the damage
     return found
 
 
 @attrs.frozen
-class Wanted:
-    """What is looked at: everything, or the names and versions that patterns match."""
+class _Wanted:
+    """What is checked: everything, or the names and versions that patterns match."""
 
     patterns: tuple[str, ...]
 
@@ -194,15 +189,15 @@ class Wanted:
                 )
 
     def name(self, name: str) -> bool:
-        """Tell whether any version of a name is looked at."""
+        """Return whether any version of a name is checked."""
         return not self.patterns or any(fnmatchcase(name, one.partition("@")[0]) for one in self.patterns)
 
     def whole_name(self, name: str) -> bool:
-        """Tell whether all versions of a name are looked at, and so its aliases."""
+        """Return whether all versions of a name are checked, and so its aliases."""
         return not self.patterns or any(fnmatchcase(name, one) for one in self.patterns if "@" not in one)
 
     def version(self, name: str, version: Version) -> bool:
-        """Tell whether a version is looked at."""
+        """Return whether a version is checked."""
         return self.whole_name(name) or any(fnmatchcase(f"{name}@{version}", one) for one in self.patterns)
 
     def check(self, survey: Survey) -> None:
@@ -229,43 +224,12 @@ def open_damaged(root: str | os.PathLike[str]) -> Store:
     path = Path(root).absolute()
     try:
         return Store.open(path)
+    except LayoutTooNew:
+        raise
     except (IntegrityError, EnvironmentFailure):
-        if os.path.lexists(path / MARKER):
-            _refuse_newer(path)
-        elif not all((path / folder).is_dir() for folder in ("blobs", "refs")):
+        if not os.path.lexists(path / MARKER) and not all((path / one).is_dir() for one in ("blobs", "refs")):
             raise
         return Store(path, _STAND_IN)
-
-
-def _refuse_newer(root: Path) -> None:
-    """Refuse a registry whose layout says that this version cannot read it.
-
-    Raises:
-        LayoutError: It does.
-    """
-    try:
-        found = durable.read(root / MARKER, root, limit=LIMIT)
-    except (IntegrityError, EnvironmentFailure):
-        return  # it is a link, or may not be read: the examination tells
-    value = read_json(found[0]) if found is not None else None
-    least = value.get("min_reader") if isinstance(value, dict) else None
-    if type(least) is int and least > LAYOUT:
-        inspect(root)
-
-
-@attrs.define
-class _Meter:
-    """Adds up what was read, for whoever watches."""
-
-    progress: Progress | None
-    total: int = 0
-    done: int = 0
-
-    def tick(self, size: int, what: str) -> None:
-        """Note that ``size`` bytes more were read."""
-        self.done += size
-        if self.progress is not None:
-            self.progress(self.done, max(self.total, self.done), what.removeprefix("sha256:")[:12])
 
 
 def _check_marker(findings: Findings, root: Path) -> None:
@@ -279,7 +243,7 @@ def _check_marker(findings: Findings, root: Path) -> None:
         findings.add(code, MARKER, answer(error))
 
 
-def _tell_leftovers(survey: Survey) -> None:
+def _report_leftovers(survey: Survey) -> None:
     for folder, code in (("tmp", "drafts"), ("trash", "trash"), ("quarantine", "quarantine")):
         if there := survey.aside[folder].values():
             files = "1 file" if len(there) == 1 else f"{len(there):,} files"

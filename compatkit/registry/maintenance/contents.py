@@ -1,4 +1,4 @@
-"""What the bytes of a blob say: read once, in pieces, so that the memory needed does not grow with the blob."""
+"""The content of a blob, read once and in pieces, so that the memory needed does not grow with the blob."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _SPECIAL: Mapping[str, tuple[str, int, int]] = {
 """Per dtype: the element as a whole number, a mask, and what remains of NaN and infinity under it."""
 
 Tick = Callable[[int], None]
-"""Is told how many bytes more were read."""
+"""Called with the number of bytes that were read since the last call."""
 
 
 @attrs.frozen
 class Content:
-    """What was seen in a blob.
+    """What was read from a blob.
 
     Attributes:
         digest: ``sha256:...`` of the bytes that were read.
@@ -53,14 +53,16 @@ class Content:
     not_finite: tuple[str, ...] = ()
 
 
-def read_content(path: Path, root: Path, tick: Tick, header: Header | None = None) -> Content:
+def read_content(
+    path: Path, root: Path, tick: Tick = lambda size: None, header: Header | None = None
+) -> Content:
     """Read a blob from its first byte to its last.
 
     Args:
         path: Of the blob.
         root: Of the registry.
-        tick: Is told how many bytes more were read.
-        header: Where the tensors are; None for a blob that is no payload.
+        tick: Called with the number of bytes that were read since the last call.
+        header: Of a payload: where its tensors are. None for any other blob.
 
     Raises:
         IntegrityError: A link, folder, pipe or device stands in its place.

@@ -1,8 +1,10 @@
-"""What can be wrong with a registry's files: one table of stable codes, and the faults that were found."""
+"""Faults of a registry's files: the table of stable codes, and the list of what was found."""
 
 from __future__ import annotations
 
 import errno
+import os
+import stat
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -14,14 +16,14 @@ Severity = Literal["error", "warning", "info"]
 
 
 @attrs.frozen
-class Kind:
-    """A kind of fault.
+class FaultCode:
+    """Severity, meaning and remedy of a fault code.
 
     Attributes:
-        severity: ``error``: something cannot be read, or not trusted; ``warning``: it can, but somebody will stumble;
-            ``info``: of no consequence.
-        meaning: What it is.
-        remedy: What to do, where the fault itself knows nothing better.
+        severity: ``error``: something cannot be read or trusted; ``warning``: it can, but will cause trouble; ``info``:
+            of no consequence.
+        meaning: What is wrong.
+        remedy: What to do, unless the fault has a remedy of its own.
     """
 
     severity: Severity
@@ -32,134 +34,130 @@ class Kind:
 _COPY = "copy the file from another copy of the registry (--from ROOT), or publish the same component again"
 _AGAIN = "publish the component again from its source, and `compatkit withdraw` this version"
 _REMOVE = "remove it, or move it out of the registry"
+_LATER = "--from ROOT takes it from another copy of the registry"
 _FOLLOW = "`compatkit alias NAME ALIAS VERSION` points it at a version that exists"
 
-CODES: Mapping[str, Kind] = {
-    "marker-missing": Kind("error", "compatkit.json is not there", "--repair writes it anew"),
-    "marker-damaged": Kind("error", "compatkit.json is not what it should be", "--repair writes it anew"),
-    "folder-missing": Kind("warning", "a folder of the layout is not there", "--repair makes it"),
-    "symlink": Kind(
+CODES: Mapping[str, FaultCode] = {
+    "marker-missing": FaultCode("error", "compatkit.json is not there", "--repair writes it anew"),
+    "marker-damaged": FaultCode(
+        "error", "compatkit.json is not what it should be", "--repair writes it anew"
+    ),
+    "folder-missing": FaultCode("warning", "a folder of the layout is not there", "--repair makes it"),
+    "symlink": FaultCode(
         "error", "a symbolic link, which is never followed", "put the file or folder itself in its place"
     ),
-    "special-file": Kind("error", "a pipe, device or socket", _REMOVE),
-    "folder-for-file": Kind("error", "a folder where a file belongs", _REMOVE),
-    "file-for-folder": Kind("error", "a file where a folder belongs", _REMOVE),
-    "unreadable": Kind(
+    "special-file": FaultCode("error", "a pipe, device or socket", _REMOVE),
+    "folder-for-file": FaultCode("error", "a folder where a file belongs", _REMOVE),
+    "file-for-folder": FaultCode("error", "a file where a folder belongs", _REMOVE),
+    "unreadable": FaultCode(
         "error", "the system does not let it be read", "check owner, mode and disk, then verify again"
     ),
-    "blob-digest": Kind("error", "other bytes than the name promises", _COPY),
-    "blob-missing": Kind("error", "bytes that a component needs are not there", _COPY),
-    "blob-in-trash": Kind(
+    "blob-digest": FaultCode("error", "other bytes than the name promises", _COPY),
+    "blob-missing": FaultCode("error", "bytes that a component needs are not there", _COPY),
+    "blob-in-trash": FaultCode(
         "warning", "needed, but only trash/ holds it", "reading takes it back, and so does --repair"
     ),
-    "blob-size": Kind("error", "another number of bytes than the manifest states", _COPY),
-    "blob-place": Kind(
-        "error", "needed bytes where nobody looks for them", "--repair moves them to their place"
-    ),
-    "blob-collected": Kind(
+    "blob-size": FaultCode("error", "another number of bytes than the manifest states", _COPY),
+    "blob-collected": FaultCode(
         "info", "weights that only withdrawn versions used are gone", "nothing needs doing"
     ),
-    "kin-missing": Kind(
+    "kin-missing": FaultCode(
         "warning", "bytes of a component that is there only because another came from it", _COPY
     ),
-    "blob-writable": Kind(
+    "blob-writable": FaultCode(
         "warning", "a blob that may be overwritten", "--repair takes the right to write away"
     ),
-    "blob-linked": Kind(
-        "warning",
-        "a blob that has another name elsewhere, through which it may change",
-        "if the other name is in use, replace it by a copy",
+    "manifest-missing": FaultCode("error", "a version without its manifest", _COPY),
+    "manifest-format": FaultCode(
+        "error", "a manifest that is not strict JSON, or not as the schema asks", _AGAIN
     ),
-    "manifest-missing": Kind("error", "a version without its manifest", _COPY),
-    "manifest-format": Kind("error", "a manifest that is not strict JSON, or not as the schema asks", _AGAIN),
-    "manifest-schema": Kind("error", "a manifest of a schema that is not known here", "upgrade compatkit"),
-    "manifest-canonical": Kind("warning", "a manifest that is not written canonically", _AGAIN),
-    "parent-missing": Kind("error", "a component that another came from is not there", _COPY),
-    "payload-header": Kind("error", "weights whose header is refused", _AGAIN),
-    "payload-tensors": Kind("error", "other tensors than the manifest promises", _AGAIN),
-    "payload-not-finite": Kind("warning", "weights that are NaN or infinite", _AGAIN),
-    "version-torn": Kind("error", "a version file that was cut off", "--repair moves it to quarantine"),
-    "version-content": Kind(
+    "manifest-schema": FaultCode(
+        "error", "a manifest of a schema that is not known here", "upgrade compatkit"
+    ),
+    "manifest-canonical": FaultCode("warning", "a manifest that is not written canonically", _AGAIN),
+    "parent-missing": FaultCode("error", "a component that another came from is not there", _COPY),
+    "payload-header": FaultCode("error", "weights whose header is refused", _AGAIN),
+    "payload-tensors": FaultCode("error", "other tensors than the manifest promises", _AGAIN),
+    "payload-not-finite": FaultCode("warning", "weights that are NaN or infinite", _AGAIN),
+    "version-torn": FaultCode("error", "a version file that was cut off", "--repair moves it to quarantine"),
+    "version-content": FaultCode(
         "error", "a version file that holds no digest", "--from ROOT takes it from another copy"
     ),
-    "version-exchanged": Kind(
+    "version-exchanged": FaultCode(
         "error",
         "a version file that states another name or number",
         "--repair takes what was exchanged back to its place, --from ROOT the rest from another copy",
     ),
-    "version-target": Kind("error", "a version that points at something else than a manifest", _AGAIN),
-    "version-step": Kind(
+    "version-target": FaultCode("error", "a version that points at something else than a manifest", _AGAIN),
+    "version-step": FaultCode(
         "error",
         "a number that is too small a step for what changed",
         "`compatkit withdraw` it and publish it again without a version",
     ),
-    "tombstone-damaged": Kind("error", "a tombstone that cannot be read", "--repair writes it anew"),
-    "tombstone-missing": Kind(
+    "tombstone-damaged": FaultCode("error", "a tombstone that cannot be read", "--repair writes it anew"),
+    "tombstone-missing": FaultCode(
         "error", "a version that was withdrawn and can be found again", "--repair writes its tombstone"
     ),
-    "tombstone-orphan": Kind(
+    "tombstone-orphan": FaultCode(
         "warning", "a tombstone of a version that is not there", "--from ROOT restores it"
     ),
-    "alias-damaged": Kind(
-        "error", "an alias that cannot be read, or contradicts its log", "--repair reads the log"
+    "alias-damaged": FaultCode(
+        "error", "an alias that cannot be read, or contradicts its log", "--repair reads its log"
     ),
-    "alias-dangling": Kind("error", "an alias that points at no version", _FOLLOW),
-    "alias-withdrawn": Kind("warning", "an alias that points at a withdrawn version", _FOLLOW),
-    "alias-behind": Kind(
+    "alias-dangling": FaultCode("error", "an alias that points at no version", _FOLLOW),
+    "alias-withdrawn": FaultCode("warning", "an alias that points at a withdrawn version", _FOLLOW),
+    "alias-behind": FaultCode(
         "info", "an alias that is older than its log; readers follow the log", "nothing needs doing"
     ),
-    "alias-log-damaged": Kind(
-        "error", "a move of an alias that cannot be read", "--repair reads its neighbours"
+    "alias-log-damaged": FaultCode(
+        "error", "a move of an alias that cannot be read", "--repair moves it to quarantine; " + _LATER
     ),
-    "alias-log-gap": Kind("error", "a move of an alias is not there", "--repair reads its neighbours"),
-    "evidence-damaged": Kind(
+    "alias-log-gap": FaultCode("warning", "a move of an alias is not there, though a later one is", _LATER),
+    "evidence-damaged": FaultCode(
         "error", "a pointer to a result that does not hold its name", "--repair moves it away"
     ),
-    "result-missing": Kind("error", "a measured result is not there", "--repair moves the pointer away"),
-    "result-format": Kind("error", "a measured result is no JSON object", "--repair moves the pointer away"),
-    "signature-damaged": Kind(
+    "result-missing": FaultCode("error", "a measured result is not there", "--repair moves the pointer away"),
+    "result-format": FaultCode(
+        "error", "a measured result is no JSON object", "--repair moves the pointer away"
+    ),
+    "signature-damaged": FaultCode(
         "error",
         "a signature that cannot be read, or is over something else",
         "--repair moves it away; sign again",
     ),
-    "signature-orphan": Kind("info", "signatures of a manifest that is not here", "nothing needs doing"),
-    "policy-damaged": Kind(
+    "signature-orphan": FaultCode("info", "signatures of a manifest that is not here", "nothing needs doing"),
+    "policy-damaged": FaultCode(
         "error",
         "a change of a policy that cannot be read",
         "--from ROOT takes it from another copy of the registry; or set the policy again, which binds at once",
     ),
-    "policy-gap": Kind(
-        "warning",
-        "a change of a policy is not there, though a later one is",
-        "--from ROOT takes it from another copy of the registry",
+    "policy-gap": FaultCode("warning", "a change of a policy is not there, though a later one is", _LATER),
+    "misnamed": FaultCode(
+        "warning", "a name that means nothing here; it is never read", "rename or remove it"
     ),
-    "misnamed": Kind("warning", "a name that means nothing here; it is never read", "rename or remove it"),
-    "case-twins": Kind(
-        "warning", "names that some file systems take for one", "rename or remove the odd one"
-    ),
-    "narrow-rights": Kind("warning", "less rights than the shared root gives", "chmod, as its owner"),
-    "stray": Kind("info", "a file of another program", "nothing needs doing"),
-    "drafts": Kind("info", "unfinished files of processes", "compatkit gc removes old ones"),
-    "trash": Kind("info", "blobs that gc took out", "compatkit gc removes old ones"),
-    "quarantine": Kind(
+    "narrow-rights": FaultCode("warning", "less rights than the shared root gives", "chmod, as its owner"),
+    "stray": FaultCode("info", "a file of another program", "nothing needs doing"),
+    "drafts": FaultCode("info", "unfinished files of processes", "compatkit gc removes old ones"),
+    "trash": FaultCode("info", "blobs that gc took out", "compatkit gc removes old ones"),
+    "quarantine": FaultCode(
         "info", "damaged files that were moved away", "look at them, then remove them by hand"
     ),
 }
-"""Every code that a fault can have. Codes are never reworded; severity and words may be."""
+"""All fault codes. Codes are never reworded; severity and words may be."""
 
 
 @attrs.frozen
 class Fault:
-    """One thing that is wrong.
+    """A fault in a registry's files.
 
     Attributes:
         code: One of ``CODES``.
         severity: ``error``, ``warning`` or ``info``.
         path: Relative to the registry's root.
-        what: What was expected and what came.
-        whose: References that are affected, ``name@version``; empty where nothing uses it.
+        what: What was expected and what was found.
+        whose: References that are affected, ``name@version``; empty if nothing uses it.
         remedy: What to do.
-        place: What is at the path, or should be, if that is known.
+        place: What should be at the path, if that is known.
     """
 
     code: str
@@ -177,18 +175,18 @@ class Fault:
 
 @attrs.define
 class Findings:
-    """Faults as they are found."""
+    """The faults that were found so far."""
 
     faults: list[Fault] = attrs.field(factory=list)
 
     def add(
         self, code: str, at: str | Place, what: str, whose: Iterable[str] = (), remedy: str | None = None
     ) -> None:
-        """Keep a fault; severity and, if none is given, the remedy are those of its code."""
+        """Add a fault with the severity of its code, and its remedy unless one is given."""
         kind = CODES[code]
         path, place = (at, None) if isinstance(at, str) else (at.path, at)
-        told = kind.remedy if remedy is None else remedy
-        self.faults.append(Fault(code, kind.severity, path, what, tuple(dict.fromkeys(whose)), told, place))
+        remedy = kind.remedy if remedy is None else remedy
+        self.faults.append(Fault(code, kind.severity, path, what, tuple(dict.fromkeys(whose)), remedy, place))
 
     def sorted(self) -> tuple[Fault, ...]:
         """Return the faults, errors first, then by path."""
@@ -197,16 +195,30 @@ class Findings:
 
 
 def shown(data: bytes, most: int = 40) -> str:
-    """Return what a file holds, for a message: its first bytes, or in words where these say nothing."""
+    """Return the first bytes of a file for a message, or words if they are all zero."""
     if not any(data):
         return f"{len(data):,} zero bytes" if data else "an empty file"
     return repr(data[:most]) + (f"... ({len(data):,} bytes)" if len(data) > most else "")
 
 
 def answer(error: Exception) -> str:
-    """Return in a few words what the system answered."""
+    """Return the answer of the operating system in a few words."""
     cause = error if isinstance(error, OSError) else error.__cause__
     if not isinstance(cause, OSError):
         return str(error)
     name = errno.errorcode.get(cause.errno or 0, type(cause).__name__)
     return f"{cause.strerror or cause} ({name})"
+
+
+def odd_kind(path: str | os.PathLike[str], mode: int, expected: str) -> tuple[str, str] | None:
+    """Return fault code and words if a mode is not that of the expected file or folder; None if it is."""
+    if stat.S_ISLNK(mode):
+        return "symlink", f"a symbolic link to {os.readlink(path)!r:.200}; it was not followed"
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        kind = "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
+        return "special-file", f"a {kind}, where a {expected} is expected"
+    if stat.S_ISDIR(mode) and expected == "file":
+        return "folder-for-file", "a folder, where a file is expected"
+    if stat.S_ISREG(mode) and expected == "folder":
+        return "file-for-folder", "a file, where a folder is expected"
+    return None

@@ -1,4 +1,4 @@
-"""What is old enough to go: drafts that nobody finishes, blobs that were taken out, folders that hold nothing."""
+"""What is old enough to be deleted: abandoned drafts, blobs in ``trash``, empty folders."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TRASHED = re.compile(r"([0-9a-f]{64})-[1-9][0-9]{0,9}-[0-9a-f]{16}")
 
 @attrs.frozen
 class Leftover:
-    """A file that is kept for nobody.
+    """A file that nothing needs.
 
     Attributes:
         path: Relative to the registry.
         digest: If it is a blob, ``sha256:...``.
         bytes: Its size.
-        age: Seconds since it was last written or taken out; below 0 if its time lies in the future.
+        age: Seconds since it was last written or moved out; negative if its time is in the future.
     """
 
     path: str
@@ -39,11 +39,11 @@ class Leftover:
 
 @attrs.frozen
 class Ages:
-    """What is old.
+    """Decides what is old.
 
     Attributes:
         now: Seconds since 1970.
-        grace: Seconds; whatever changed since is left alone.
+        grace: Seconds; younger files are left alone.
     """
 
     now: float
@@ -54,7 +54,7 @@ class Ages:
         return self.now - state.st_mtime
 
     def old(self, state: os.stat_result) -> bool:
-        """Tell whether the grace time is over. A time in the future is that of a young file on another clock."""
+        """Return whether the grace time is over. A time in the future is a young file's, from another clock."""
         age = self.of(state)
         return age >= 0 and age >= self.grace
 
@@ -67,11 +67,11 @@ class Ages:
         return self.now - (max(state.st_mtime, state.st_ctime) if foreign else state.st_mtime)
 
     def long_out(self, state: os.stat_result) -> bool:
-        """Tell whether a file was in ``trash`` for the grace time."""
+        """Return whether a file was in ``trash`` for the grace time."""
         return 0 <= self.out(state) and self.grace <= self.out(state)
 
     def given_up(self, name: str, state: os.stat_result) -> bool:
-        """Tell whether a draft in ``tmp`` will not be finished any more.
+        """Return whether a draft in ``tmp`` is abandoned.
 
         Whatever the grace, the drafts of a process that runs on this machine are left alone for 24 h.
         """
@@ -80,16 +80,12 @@ class Ages:
             return False
         return self.of(state) >= GRACE_SECONDS or not _runs(int(match[1]))
 
-    def intends(self, name: str, state: os.stat_result) -> bool:
-        """Tell whether a draft in ``tmp`` may still become a reference."""
-        return not self.given_up(name, state)
-
 
 def clock(root: Path) -> float:
     """Return the time on the clock of the registry's file system, or on this machine's if that is behind.
 
-    Ages are differences to times that the file system wrote: if this machine's clock ran ahead of it, everything would
-    look old.
+    Ages are differences to times that the file system wrote: if this machine's clock were ahead, everything would look
+    old.
     """
     folder = root / "tmp"
     durable.make_folder(folder, root)
@@ -98,7 +94,7 @@ def clock(root: Path) -> float:
 
 
 def aside(root: Path, ages: Ages) -> tuple[list[Leftover], list[Leftover], list[Leftover]]:
-    """Return the drafts that will not be finished, the blobs in ``trash``, old and young, and what is damaged."""
+    """Return the abandoned drafts, the blobs in ``trash``, old and young, and the files in ``quarantine``."""
     drafts: list[Leftover] = []
     trash: list[Leftover] = []
     quarantine: list[Leftover] = []
@@ -106,11 +102,8 @@ def aside(root: Path, ages: Ages) -> tuple[list[Leftover], list[Leftover], list[
         if not isinstance(one, Aside):
             durable.check_folders(root / one.path, root)
             continue
-        try:
-            state = os.lstat(root / one.path)
-        except FileNotFoundError:
-            continue
-        if not stat.S_ISREG(state.st_mode):
+        state = durable.file_state(root / one.path)
+        if state is None:
             continue
         if one.folder == "quarantine":
             quarantine.append(Leftover(one.path, None, state.st_size, ages.of(state)))
@@ -122,7 +115,7 @@ def aside(root: Path, ages: Ages) -> tuple[list[Leftover], list[Leftover], list[
 
 
 def is_empty(folder: Path, ages: Ages) -> bool:
-    """Tell whether a folder is old and holds nothing."""
+    """Return whether a folder is old and empty."""
     try:
         state = os.lstat(folder)
         return stat.S_ISDIR(state.st_mode) and ages.old(state) and not os.listdir(folder)
@@ -131,9 +124,9 @@ def is_empty(folder: Path, ages: Ages) -> bool:
 
 
 def remove_folders(root: Path, empty: Iterable[str], ages: Ages) -> int:
-    """Remove folders that hold nothing, and those above them that then hold nothing; return how many.
+    """Remove empty folders, and those above them that become empty; return how many.
 
-    A publisher that needs one of them at this moment makes it again.
+    A publish that needs one of them meanwhile makes it again.
     """
     count = 0
     for name in empty:
@@ -149,7 +142,7 @@ def remove_folders(root: Path, empty: Iterable[str], ages: Ages) -> int:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                break  # somebody has begun to use it
+                break  # it is in use again
             count, folder = count + 1, folder.parent
     return count
 

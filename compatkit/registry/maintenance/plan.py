@@ -1,8 +1,15 @@
-"""A plan of repair: changes in words, done when it is applied, and what is left to people."""
+"""A repair plan: actions with a description, done when it is applied, and faults that are left to people.
+
+Each change looks again before it acts, is atomic, and deletes nothing. What stood in a place goes to ``quarantine/``,
+or a second name of it does, before anything else takes the place. A crash between two steps leaves more files there,
+never fewer elsewhere, and the same repair can be made again.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -12,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError, LayoutError
+from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.disk import announced
 from compatkit.registry.layout import MARKER, inspect
-from compatkit.registry.maintenance.changes import Mender
 from compatkit.registry.maintenance.check import Soundness
+from compatkit.registry.maintenance.contents import PIECE, read_content
 from compatkit.registry.maintenance.faults import Fault
+from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LIMIT
 from compatkit.registry.scan import Place, listed, scan
 
@@ -25,10 +34,10 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 ASIDE, RESTORE, REFER = 1, 2, 3
-"""Stages: what is damaged makes room, bytes come back, and only then is referred to what is there."""
+"""Stages: damaged files are moved away, blobs are restored, and only then are references written."""
 SCHEMA = 1
-Progress = Callable[[int, int, str], None]
-"""Told actions done, actions in all, and what is being done."""
+Doubt = Callable[[Path], bool]
+"""Returns whether the file at a path is still damaged."""
 
 
 @attrs.frozen
@@ -38,10 +47,10 @@ class Action:
     Attributes:
         code: Code of the fault that it is for.
         path: What is changed, relative to the root.
-        words: What it does, beginning with a verb: ``"move blobs/... to quarantine/"``.
+        words: Description that begins with a verb: ``"move blobs/... to quarantine/"``.
         whose: References that are affected.
         stage: When it is done, among the others.
-        work: Does it; returns False if that is no longer needed.
+        work: Does it; returns False if it is no longer needed.
     """
 
     code: str
@@ -57,8 +66,8 @@ class Action:
 
 
 @attrs.frozen
-class Outcome:
-    """What became of an action.
+class ActionResult:
+    """The result of an action.
 
     Attributes:
         done: False if it was no longer needed, or failed.
@@ -78,41 +87,41 @@ class Outcome:
 
 @attrs.frozen
 class RepairPlan:
-    """What would be done; nothing is done before ``apply``.
+    """What a repair would do; nothing is done before ``apply``.
 
     Attributes:
-        soundness: What the examination found.
+        soundness: What the verification found.
         actions: In the order in which they are done.
-        left: Faults that nothing here mends, with what to do as their remedy.
+        left: Faults that are not repaired, with what to do as their remedy.
     """
 
     soundness: Soundness
     actions: tuple[Action, ...]
     left: tuple[Fault, ...]
 
-    def apply(self, progress: Progress | None = None) -> tuple[Outcome, ...]:
-        """Do it: each action looks again first, is atomic, and one that fails does not stop the others.
+    def apply(self, progress: Progress | None = None) -> tuple[ActionResult, ...]:
+        """Do all actions; one that fails does not stop the others.
 
         Args:
-            progress: Told actions done, actions in all, and what is being done.
+            progress: Called with actions done, actions in all, and what is being done.
 
         Returns:
-            What became of each action.
+            The result of each action.
 
         Raises:
             LayoutError: This version may only read the registry.
         """
         self._check_writer()
-        outcomes: list[Outcome] = []
+        results: list[ActionResult] = []
         with announced(self.soundness.root):
             for number, action in enumerate(self.actions):
                 if progress is not None:
                     progress(number, len(self.actions), action.words)
                 try:
-                    outcomes.append(Outcome(action, action.work()))
+                    results.append(ActionResult(action, action.work()))
                 except (IntegrityError, EnvironmentFailure) as error:
-                    outcomes.append(Outcome(action, False, str(error), error.code))
-        return tuple(outcomes)
+                    results.append(ActionResult(action, False, str(error), error.code))
+        return tuple(results)
 
     def _check_writer(self) -> None:
         root = self.soundness.root
@@ -140,10 +149,10 @@ class RepairPlan:
 
 @attrs.frozen
 class Planned:
-    """A plan in the making.
+    """A repair plan that is being built. Methods that plan something return True, so that a repair can end with them.
 
     Attributes:
-        soundness: What the examination found.
+        soundness: What the verification found.
         source: Another registry that may hold what is missing here.
     """
 
@@ -151,20 +160,11 @@ class Planned:
     source: Store | None
     left: list[Fault] = attrs.field(factory=list, init=False)
     _actions: dict[tuple[str, str], Action] = attrs.field(factory=dict, init=False)
-    _errors: set[str] = attrs.field(factory=set, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._errors.update(one.path for one in self.soundness.faults if one.severity == "error")
 
     @property
     def root(self) -> Path:
         """The registry's folder."""
         return self.soundness.root
-
-    @property
-    def mender(self) -> Mender:
-        """What changes its files."""
-        return Mender(self.root)
 
     def finished(self) -> RepairPlan:
         """Return the plan, its actions by their stages."""
@@ -174,28 +174,147 @@ class Planned:
     def act(
         self, fault: Fault, stage: int, words: str, work: Callable[[], bool], path: str | None = None
     ) -> bool:
-        """Plan a change, once; True, so that it can end a function that mended its fault."""
+        """Plan an action, once."""
         place = fault.path if path is None else path
         self._actions.setdefault((place, words), Action(fault.code, place, words, fault.whose, stage, work))
         return True
 
-    def give_rights(self, fault: Fault, mode: int) -> bool:
-        """Plan to change rights; the fault is left where only another user may."""
-        state = os.lstat(self.root / fault.path)
-        if not hasattr(os, "geteuid") or os.geteuid() not in (0, state.st_uid):
-            whom = f"ask user {state.st_uid}, who owns it: chmod {mode:o} {self.root / fault.path}"
-            return self.leave(fault, whom)
-        words = f"give {fault.path} the mode {mode:o}"
-        return self.act(fault, ASIDE, words, partial(self.mender.give_rights, fault.path, mode))
-
     def leave(self, fault: Fault, remedy: str | None = None) -> bool:
-        """Leave a fault to people, with what to do; True, as for ``act``."""
+        """Leave a fault to people, with a remedy."""
         self.left.append(fault if remedy is None else attrs.evolve(fault, remedy=remedy))
         return True
 
-    def faulty(self, path: str) -> bool:
-        """Tell whether the examination found an error at a path."""
-        return path in self._errors
+    def set_aside(
+        self, fault: Fault, stage: int, words: str, damaged: Doubt, path: str | None = None
+    ) -> bool:
+        """Plan to move a damaged file to ``quarantine``."""
+        place = fault.path if path is None else path
+        work = partial(self._set_aside, self.root / place, damaged)
+        return self.act(fault, stage, f"move {place} to quarantine/{words}", work, place)
+
+    def _set_aside(self, full: Path, damaged: Doubt) -> bool:
+        with environment("move to quarantine", full):
+            durable.check_folders(full.parent, self.root)
+            if not os.path.lexists(full) or not damaged(full):
+                return False
+            self._move(full, self._away(full))
+        return True
+
+    def rewrite(self, fault: Fault, path: str, words: str, data: bytes, damaged: Doubt) -> bool:
+        """Plan to replace a damaged file in one step; the old content gets a second name in ``quarantine``.
+
+        A folder cannot be replaced in one step; it is moved away first.
+        """
+        work = partial(self._rewrite, self.root / path, data, damaged)
+        return self.act(fault, REFER, words, work, path)
+
+    def _rewrite(self, full: Path, data: bytes, damaged: Doubt) -> bool:
+        with environment("rewrite", full):
+            durable.make_folder(full.parent, self.root)
+            if os.path.lexists(full):
+                if not damaged(full):
+                    return False
+                self._keep(full)
+            durable.replace_file(full, data, root=self.root)
+            durable.sync_up(full.parent, self.root)
+        return True
+
+    def _keep(self, path: Path) -> None:
+        """Link a damaged file into ``quarantine``; if that is not possible, move or copy it there."""
+        away, mode = self._away(path), os.lstat(path).st_mode
+        if stat.S_ISDIR(mode):
+            durable.move(path, away)
+        elif not durable.link(path, away):
+            found = durable.read(path, self.root) if stat.S_ISREG(mode) else None
+            if found is None:
+                durable.move(path, away)
+            else:
+                durable.write(away, [found[0]], root=self.root)
+        durable.sync_folder(away.parent)
+
+    def put_back(self, fault: Fault, path: str, digest: str, origin: str) -> bool:
+        """Plan to move a blob from ``trash`` or ``quarantine`` to its place, if its bytes are right."""
+        work = partial(self._put_back, self.root / path, digest, self.root / origin)
+        return self.act(fault, RESTORE, f"put {origin} back to {path}", work, path)
+
+    def _put_back(self, full: Path, digest: str, origin: Path) -> bool:
+        with environment("put back", full):
+            durable.check_folders(origin.parent, self.root)
+            durable.make_folder(full.parent, self.root)
+            if os.path.lexists(full):
+                return False
+            _check(origin, digest, read_content(origin, self.root).digest)
+            self._give_rights(origin, stat.S_IMODE(os.stat(self.root).st_mode) & 0o444)
+            self._move(origin, full)
+        return True
+
+    def copy_in(self, fault: Fault, path: str, digest: str, source: Path) -> bool:
+        """Plan to copy a blob from another registry, in pieces, if its bytes are right."""
+        work = partial(self._copy_in, self.root / path, digest, source / path, source)
+        return self.act(fault, RESTORE, f"copy {path} from {source}", work, path)
+
+    def _copy_in(self, full: Path, digest: str, source: Path, root: Path) -> bool:
+        with environment("copy to", full):
+            if os.path.lexists(full):
+                return False
+
+            def place(draft: Path, found: list[str]) -> None:
+                _check(source, digest, found[0])
+                durable.make_folder(full.parent, self.root)
+                if not durable.link(draft, full):
+                    durable.move(draft, full)
+                durable.sync_up(full.parent, self.root)
+
+            try:
+                durable.drafted(self.root, _Pieces(source, root), place, meanwhile=[_digest])
+            except FileExistsError:
+                return False
+        return True
+
+    def give_rights(self, fault: Fault, mode: int) -> bool:
+        """Plan to change a mode; the fault is left to the owner if that is another user."""
+        full = self.root / fault.path
+        owner = os.lstat(full).st_uid
+        if not hasattr(os, "geteuid") or os.geteuid() not in (0, owner):
+            return self.leave(fault, f"ask user {owner}, who owns it: chmod {mode:o} {full}")
+        work = partial(self._give_rights, full, mode)
+        return self.act(fault, ASIDE, f"give {fault.path} the mode {mode:o}", work)
+
+    def _give_rights(self, full: Path, mode: int) -> bool:
+        with environment("change the rights of", full):
+            durable.check_folders(full.parent, self.root)
+            try:
+                state = os.lstat(full)
+            except FileNotFoundError:
+                return False  # it was moved away
+            if stat.S_ISLNK(state.st_mode) or stat.S_IMODE(state.st_mode) == mode:
+                return False
+            durable.step("chmod", full)
+            os.chmod(full, mode)
+        return True
+
+    def make_folder(self, fault: Fault) -> bool:
+        """Plan to make a folder of the layout."""
+        work = partial(self._make_folder, self.root / fault.path)
+        return self.act(fault, ASIDE, f"make the folder {fault.path}/", work)
+
+    def _make_folder(self, full: Path) -> bool:
+        with environment("make", full):
+            if full.is_dir():
+                return False
+            durable.make_folder(full, self.root)
+            durable.sync_up(full.parent, self.root)
+        return True
+
+    def _away(self, path: Path) -> Path:
+        folder = self.root / "quarantine"
+        durable.make_folder(folder, self.root)
+        return folder / f"{path.name[:128]}-{durable.temporary(folder).name}"
+
+    def _move(self, origin: Path, target: Path) -> None:
+        durable.move(origin, target)
+        durable.sync_up(target.parent, self.root)
+        durable.sync_folder(origin.parent)
 
     def content(self, path: str | Path) -> bytes | None:
         """Return the beginning of a plain file; None where there is none, or it cannot be read."""
@@ -206,7 +325,7 @@ class Planned:
         return None if found is None else found[0]
 
     def scan(self, *folders: str, **only: Any) -> Iterator[Place]:
-        """Yield what is in folders, as ``scan`` does; what cannot be listed was told by the examination."""
+        """Yield the places in folders, as ``scan`` does; folders that cannot be listed are faults already."""
 
         def entries(folder: str) -> list[os.DirEntry[str]]:
             with suppress(OSError):
@@ -216,8 +335,38 @@ class Planned:
         return scan(self.root, *folders, entries=entries, **only)
 
     def is_copy(self) -> bool:
-        """Tell whether the other registry is a copy of this one, and no other."""
+        """Return whether the other registry has the identity of this one."""
         try:
             return self.source is not None and self.source.id == inspect(self.root).id
         except CompatkitError:
             return False
+
+
+@attrs.frozen
+class _Pieces:
+    """The content of a file of a registry, read in pieces."""
+
+    path: Path
+    root: Path
+
+    def __iter__(self) -> Iterator[bytes]:
+        descriptor = durable.open_plain(self.path, self.root)
+        if descriptor is None:
+            raise IntegrityError(f"{self.path} is gone; verify again.", subject=self.path)
+        with os.fdopen(descriptor, "rb") as file:
+            while piece := file.read(PIECE):
+                yield piece
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def _check(path: Path, expected: str, actual: str) -> None:
+    if actual != expected:
+        raise IntegrityError(
+            f"{path} was to be taken for {expected}, but holds {actual}; it is left where it is. Name another copy of "
+            "the registry (--from ROOT), or publish the component again.",
+            subject=path,
+        )

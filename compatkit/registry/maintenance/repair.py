@@ -1,7 +1,8 @@
-"""What mends each fault, by its code; nothing is ever deleted.
+"""Repairs, by the code of the fault; nothing is ever deleted.
 
-Damaged files go to ``quarantine/``; missing bytes come from ``trash/``, from a good copy in ``quarantine/``, or from
-another copy of the registry, and only if their digest is right. What cannot be mended is said, with what to do.
+Damaged files are moved to ``quarantine/``. Missing blobs come from ``trash/``, from a good copy in ``quarantine/``, or
+from another copy of the registry, and only if their digest is right. Small files whose content does not follow from
+other files come from a copy of the registry. What cannot be repaired is left, with what to do.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,36 +20,31 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.codec import dumps
-from compatkit.errors import CompatkitError, FormatError, UsageError
+from compatkit.contracts.codec import MAX_BYTES, dumps, loads
+from compatkit.errors import CompatkitError, IntegrityError, UsageError
 from compatkit.registry import disk as durable
 from compatkit.registry.aliases import AliasEntry
-from compatkit.registry.layout import LAYOUT, MARKER, Layout
+from compatkit.registry.layout import LAYOUT, MARKER, Layout, fresh
+from compatkit.registry.maintenance.blobs import blob
 from compatkit.registry.maintenance.check import Soundness
+from compatkit.registry.maintenance.contents import read_content
 from compatkit.registry.maintenance.faults import CODES, Fault
-from compatkit.registry.maintenance.plan import ASIDE, REFER, Planned, RepairPlan
-from compatkit.registry.maintenance.restore import BlobRepair
-from compatkit.registry.maintenance.smallfiles import (
-    age,
-    is_cut_off,
-    is_result_pointer,
-    is_tombstone,
-    policy_file,
-    read_json,
-    read_move,
-    read_pointer,
-    signature_fault,
-)
+from compatkit.registry.maintenance.files import age, fault_of, read_json, read_move, read_pointer
+from compatkit.registry.maintenance.plan import ASIDE, REFER, Doubt, Planned, RepairPlan
+from compatkit.registry.maintenance.references import policy_file
+from compatkit.registry.maintenance.uses import RESULTS
 from compatkit.registry.names import Version
-from compatkit.registry.policylog import understood
+from compatkit.registry.reach import edges, walk
 from compatkit.registry.refs import LIMIT, now, pointed, version_line, withdrawal_path
 from compatkit.registry.scan import (
+    HEXADECIMAL,
     AliasMove,
     AliasPointer,
-    Misplaced,
+    Aside,
+    Blob,
+    Place,
     PolicyFile,
     ResultPointer,
-    SignatureFile,
     TombstoneFile,
     VersionFile,
     WithdrawalFile,
@@ -56,23 +54,21 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 REASON = "tombstone was damaged"
-"""Why a version is withdrawn whose tombstone could not be read."""
+"""Reason in a tombstone that is written anew."""
 SETTLED = 60
 """Seconds; a version file that is younger may still be written, where there are no hard links."""
-MOST_MOVES = 10_000
-"""Moves of an alias that are written anew; a log with larger gaps was never one."""
-MOST_CHANGES = 1_000
-"""Changes of a policy, of one gap, that are brought back."""
+MOST_GONE = 1_000
+"""Files of one gap in a log that are brought back."""
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NUMBERS = re.compile(rb'"(?:layout|min_reader|min_writer)"\s*:\s*([0-9]{1,9})')
 
 
 def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
-    """Say what would mend what an examination found. Changes nothing.
+    """Plan the repair of what a verification found. Changes nothing.
 
     Args:
         soundness: What ``examine`` returned.
-        source: Another copy of the registry, or any that may hold the same bytes.
+        source: A copy of the registry, or another one that may hold the same bytes.
 
     Raises:
         UsageError: ``source`` is the registry itself.
@@ -81,38 +77,46 @@ def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
         raise UsageError(
             f"{source.root} is the registry itself; name another copy of it.", subject=source.root
         )
-    planned = Planned(soundness, source)
-    repair = _Repair(planned, BlobRepair(planned))
+    repair = _Repair(
+        Planned(soundness, source), {one.path for one in soundness.faults if one.severity == "error"}
+    )
     for fault in soundness.faults:
         if fault.severity != "info" or fault.code == "alias-behind":
             if not repair.mend(fault):
-                planned.leave(fault)
-    return planned.finished()
+                repair.planned.leave(fault)
+    return repair.planned.finished()
 
 
-@attrs.frozen
+@attrs.define
 class _Repair:
-    """Plans what mends faults; each method returns False if nothing does."""
+    """Plans repairs; each method returns False if it cannot repair the fault.
+
+    Attributes:
+        planned: The plan so far.
+        faulty: Paths of errors.
+        brought: Whether a missing blob will be in its place, by digest.
+    """
 
     planned: Planned
-    blobs: BlobRepair
-    _aliases: dict[tuple[str, str], bool] = attrs.field(factory=dict, init=False)
+    faulty: set[str]
+    brought: dict[str, bool] = attrs.field(factory=dict, init=False)
+    _kept: dict[str, list[str]] | None = attrs.field(default=None, init=False)
+    _pointers: dict[str, list[str]] | None = attrs.field(default=None, init=False)
 
     def mend(self, fault: Fault) -> bool:
-        """Plan what mends a fault."""
-        place: Any = fault.place
-        code = type(place).__name__ if fault.code in _IN_PLACE else fault.code
+        """Plan the repair of a fault."""
+        code = type(fault.place).__name__ if fault.code in _IN_PLACE else fault.code
         mending = _REPAIRS.get(code)
-        return mending is not None and mending(self, fault, place)
+        return mending is not None and mending(self, fault, fault.place)
 
     def folder(self, fault: Fault, place: None) -> bool:
-        work = partial(self.planned.mender.make_folder, fault.path)
-        return self.planned.act(fault, ASIDE, f"make the folder {fault.path}/", work)
+        return self.planned.make_folder(fault)
 
-    def rights(self, fault: Fault, place: None) -> bool:
-        state, root = os.lstat(self.planned.root / fault.path), os.stat(self.planned.root)
-        mode = stat.S_IMODE(state.st_mode) | (stat.S_IMODE(root.st_mode) & 0o2777)
-        return self.planned.give_rights(fault, mode)
+    def rights(self, fault: Fault, place: Place | None) -> bool:
+        mode = stat.S_IMODE(os.lstat(self.planned.root / fault.path).st_mode)
+        if isinstance(place, Blob):
+            return self.planned.give_rights(fault, mode & ~0o222)
+        return self.planned.give_rights(fault, mode | os.stat(self.planned.root).st_mode & 0o2777)
 
     def marker(self, fault: Fault, place: None) -> bool:
         old = self.planned.content(MARKER) or b""
@@ -122,202 +126,318 @@ class _Repair:
             return self.planned.leave(
                 fault, "it seems to be of a newer layout: upgrade compatkit, and verify again"
             )
-        known = _ID.search(old)
-        if known is not None:
-            identity, words = known[0].decode(), "with the identity that can still be read in it"
-        else:
-            from uuid import uuid4
+        layout, words = fresh(), "with a new identity, for the old one is lost"
+        if (known := _ID.search(old)) is not None:
+            layout = Layout(LAYOUT, 1, 1, "sha256", known[0].decode())
+            words = "with the identity that can still be read in it"
+        words = f"write {MARKER} anew, {words}; what is there goes to quarantine/"
+        return self.planned.rewrite(fault, MARKER, words, dumps(attrs.asdict(layout)), self._same(MARKER))
 
-            identity, words = str(uuid4()), "with a new identity, for the old one is lost"
-        data = dumps(attrs.asdict(Layout(LAYOUT, 1, 1, "sha256", identity)))
-        work = partial(self.planned.mender.rewrite, MARKER, data, lambda path: path.read_bytes() == old)
-        if os.path.lexists(self.planned.root / MARKER) and not old:
-            work = partial(self.planned.mender.rewrite, MARKER, data, lambda path: True)
-        return self.planned.act(
-            fault, ASIDE, f"write {MARKER} anew, {words}; what is there goes to quarantine/", work
-        )
+    # --- small files
 
     def version(self, fault: Fault, place: VersionFile) -> bool:
-        name, version = place.name, place.version
         content = self.planned.content(place.path)
-        if content is not None and is_cut_off(content) and age(self.planned.root / place.path) < SETTLED:
+        if fault.code == "version-torn" and age(self.planned.root / place.path) < SETTLED:
             wait = "another process may be writing it at this moment: verify again in a minute"
             return self.planned.leave(fault, wait)
-        if self._take_back(fault, place, content) or self._bring_version(fault, name, version, content):
+        if self._take_back(fault, place) or self._bring_version(fault, place, content):
             return True
         if fault.code == "version-target":
             return False
-        if shown := self._mention(name, version):
+        label = f"{place.name}@{place.version}"
+        if shown := self._mention(place.name, place.version):
             return self.planned.leave(
                 fault,
-                f"{shown} shows that {name}@{version} was published, so its number stays taken; name another copy of "
-                "the registry that has it (--from ROOT)",
+                f"{shown} shows that {label} was published, so its number stays taken; name another copy of the "
+                "registry that has it (--from ROOT)",
             )
-        lost = (
-            "is lost, what it pointed at is not known"
-            if fault.code in ("version-content", "version-exchanged")
-            else "is no version, and its number is free again"
-        )
-        words = f"move {place.path} to quarantine/: {name}@{version} {lost}"
-        return self._set_aside(
-            fault, REFER, words, lambda content: pointed(content, f"{name}@{version}") is None
-        )
+        lost = "is no version, and its number is free again"
+        if fault.code in ("version-content", "version-exchanged"):
+            lost = "is lost, what it pointed at is not known"
+        return self.planned.set_aside(fault, REFER, f": {label} {lost}", self._damaged(place))
 
-    def _take_back(self, fault: Fault, place: VersionFile, content: bytes | None) -> bool:
-        """Plan to write a version from the file that states it and lies in the place of another; False without one."""
-        one = f"{place.name}@{place.version}"
+    def _take_back(self, fault: Fault, place: VersionFile) -> bool:
+        """Plan to restore a version from the file that states it, in the place of another; False without one."""
         for other in self.planned.soundness.faults:
             line = (self.planned.content(other.path) or b"") if other.code == "version-exchanged" else b""
-            if pointed(line, one) is not None:
-                unchanged = lambda path: self.planned.content(path) == content  # noqa: E731 - read better beside its use
-                work = partial(self.planned.mender.rewrite, place.path, line, unchanged)
-                return self.planned.act(fault, REFER, f"write {place.path} as {other.path} states it", work)
+            if pointed(line, f"{place.name}@{place.version}") is not None:
+                words = f"write {place.path} as {other.path} states it"
+                return self.planned.rewrite(fault, place.path, words, line, self._same(place.path))
         return False
 
-    def _bring_version(self, fault: Fault, name: str, version: Version, content: bytes | None = None) -> bool:
+    def _bring_version(self, fault: Fault, place: VersionFile, content: bytes | None = None) -> bool:
         """Plan to take a version from the other registry, with all that it keeps; False if that has none."""
         source = self.planned.source
         if source is None:
             return False
         try:
-            digest = source.references.digest(name, version)
+            digest = source.references.digest(place.name, place.version)
         except CompatkitError:
             return False
         if digest is None:
             return False
-        line = version_line(f"{name}@{version}", digest)
-        if content is not None and is_cut_off(content) and not line.startswith(content):
-            return False  # the beginning shows that it was another component
+        line = version_line(f"{place.name}@{place.version}", digest)
+        if fault.code == "version-torn" and not line.startswith(content or b""):
+            return False  # the beginning of the file is another digest
         if fault.code == "version-target" and not self.planned.is_copy():
             return False
-        if not self.blobs.complete(fault, digest):
+        if not self._complete(fault, digest):
             return False
-        path = f"refs/{name}/@versions/{version}"
-        unchanged = lambda path: self.planned.content(path) == content  # noqa: E731 - read better beside its use
-        work = partial(self.planned.mender.rewrite, path, line, unchanged)
-        return self.planned.act(fault, REFER, f"write {path} as it is in {source.root}", work, path)
+        words = f"write {place.path} as it is in {source.root}"
+        return self.planned.rewrite(fault, place.path, words, line, self._same(place.path))
 
     def _mention(self, name: str, version: Version) -> str | None:
-        """Return the path of what shows that a version was published once: a tombstone, an alias or its log."""
-        found: dict[type, str] = {}
+        """Return the path of a tombstone, alias or move that shows that a version was published."""
         for one in self.planned.scan(f"refs/{name}", names=name.__eq__):
-            if isinstance(one, TombstoneFile) and one.version == version:
+            content, shown = self.planned.content(one.path) or b"", False
+            if isinstance(one, TombstoneFile):
+                shown = one.version == version
+            elif isinstance(one, AliasPointer):
+                shown = (read_pointer(content) or ("",))[0] == str(version)
+            elif isinstance(one, AliasMove) and (move := read_move(content, one.number)) is not None:
+                shown = str(version) in (move.before, move.after)
+            if shown:
                 return one.path
-            if isinstance(one, AliasPointer):
-                pointer = read_pointer(self.planned.content(one.path) or b"")
-                if pointer is not None and pointer[0] == str(version):
-                    found.setdefault(AliasPointer, one.path)
-            elif isinstance(one, AliasMove):
-                move = read_move(self.planned.content(one.path) or b"", 0)
-                if move is not None and str(version) in (move.before, move.after):
-                    found.setdefault(AliasMove, one.path)
-        return found.get(AliasPointer) or found.get(AliasMove)
+        return None
 
     def tombstone(self, fault: Fault, place: TombstoneFile | WithdrawalFile) -> bool:
+        """Restore a tombstone from its second file, or the other way round; without either, write a new reason."""
         if fault.code == "folder-for-file":
             return False
-        one = f"{place.name}@{place.version}"
-        both = {f"refs/{place.name}/@tombstones/{place.version}", withdrawal_path(one)}
+        label = f"{place.name}@{place.version}"
+        both = {f"refs/{place.name}/@tombstones/{place.version}", withdrawal_path(label)}
         (twin,) = both - {place.path}
-        data, stays = self.planned.content(twin), f"({one} stays withdrawn)"
-        if data is None or not is_tombstone(data):
+        data = self.planned.content(twin)
+        if data is None or fault_of(place, data):
+            if self._copied(fault, place):
+                return True
             there = next(path for path in (place.path, twin) if os.path.lexists(self.planned.root / path))
-            when = os.lstat(self.planned.root / there).st_mtime
-            time = datetime.fromtimestamp(max(0.0, when), UTC).isoformat(timespec="seconds")
+            when = max(0.0, os.lstat(self.planned.root / there).st_mtime)
+            time = datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds")
             data = dumps({"reason": REASON, "time": time})
-        if fault.code == "tombstone-missing":
-            work = partial(self.planned.mender.create, place.path, data)
-            return self.planned.act(fault, REFER, f"write {place.path} {stays}", work)
-        words = f"write {place.path} anew {stays}; a copy goes to quarantine/"
-        doubt = self._doubt(lambda content: not is_tombstone(content))
-        return self.planned.act(
-            fault, REFER, words, partial(self.planned.mender.rewrite, place.path, data, doubt)
-        )
+        words = f"write {place.path} ({label} stays withdrawn)"
+        return self.planned.rewrite(fault, place.path, words, data, self._damaged(place))
 
     def orphan(self, fault: Fault, place: TombstoneFile) -> bool:
-        return self._bring_version(fault, place.name, place.version)
+        version = VersionFile(f"refs/{place.name}/@versions/{place.version}", place.name, place.version)
+        return self._bring_version(fault, version)
 
     def dangling(self, fault: Fault, place: AliasPointer) -> bool:
         pointer = read_pointer(self.planned.content(place.path) or b"")
-        return pointer is not None and self._bring_version(fault, place.name, Version.parse(pointer[0]))
+        if pointer is None:
+            return False
+        version = VersionFile(
+            f"refs/{place.name}/@versions/{pointer[0]}", place.name, Version.parse(pointer[0])
+        )
+        return self._bring_version(fault, version)
 
-    def result(self, fault: Fault, place: ResultPointer) -> bool:
-        damaged = lambda content: not is_result_pointer(content, place.result)  # noqa: E731 - used twice
-        if not self.blobs.is_there(f"sha256:{place.result}"):
-            words = f"move {place.path} to quarantine/; measure again"
-            return self._set_aside(fault, REFER, words, damaged)
-        line = f"sha256:{place.result}\n".encode()
-        work = partial(self.planned.mender.rewrite, place.path, line, self._doubt(damaged))
-        words = f"write {place.path} anew from its name; a copy goes to quarantine/"
-        return self.planned.act(fault, REFER, words, work)
+    def alias(self, fault: Fault, place: AliasPointer) -> bool:
+        """Make pointer and log agree: the last move counts, unless the pointer shows that a later one was lost."""
+        moves = self._moves(place)
+        last = max((one.number for one in moves), default=0)
+        pointer = read_pointer(self.planned.content(place.path) or b"")
+        if pointer is not None and pointer[1] > last:
+            move = AliasMove(
+                f"refs/{place.name}/@log/{place.alias}/{pointer[1]}", place.name, place.alias, pointer[1]
+            )
+            return self.move(fault, move)
+        if moves and (move := moves[-1]).after is not None:
+            words = f"write {place.path}: {move.after}, as move {move.number} of its log says"
+            data = f"{move.after} {move.number}\n".encode()
+            return self.planned.rewrite(fault, place.path, words, data, self._same(place.path))
+        if not moves and self._copied(fault, place):
+            return True
+        lost = "the alias was removed" if moves else "no log shows where it pointed; set the alias again"
+        return self.planned.set_aside(fault, REFER, f": {lost}", self._same(place.path))
 
-    def signature(self, fault: Fault, place: SignatureFile) -> bool:
-        words = f"move {place.path} to quarantine/; whoever signed it can do so again"
-        damaged = lambda content: signature_fault(content, f"sha256:{place.signed}", place.file)  # noqa: E731
-        return self._set_aside(fault, ASIDE, words, damaged)
+    def _moves(self, place: AliasPointer | AliasMove) -> list[AliasEntry]:
+        """Return the moves of an alias that can be read, rising."""
+        found = self.planned.scan(f"refs/{place.name}", names=place.name.__eq__)
+        files = [one for one in found if isinstance(one, AliasMove) and one.alias == place.alias]
+        read = (read_move(self.planned.content(one.path) or b"", one.number) for one in files)
+        return sorted((one for one in read if one is not None), key=lambda one: one.number)
+
+    def move(self, fault: Fault, place: AliasMove) -> bool:
+        """Restore a move from a copy of the registry, or the last one from the pointer, which repeats it.
+
+        Otherwise it stays a gap in the log, and is not made up.
+        """
+        if self._copied(fault, place):
+            return True
+        pointer = read_pointer(self.planned.content(f"refs/{place.name}/@aliases/{place.alias}") or b"")
+        if pointer is not None and pointer[1] == place.number:
+            before = next(
+                (one.after for one in reversed(self._moves(place)) if one.number < place.number), None
+            )
+            data = dumps({"from": before, "rebuilt": True, "time": now(), "to": pointer[0]})
+            words = f"write {place.path}: to {pointer[0]}, as its pointer says"
+            return self.planned.rewrite(fault, place.path, words, data, self._damaged(place))
+        if fault.code != "alias-log-gap":
+            self.planned.set_aside(fault, REFER, f": move {place.number} is lost", self._damaged(place))
+        return self.planned.leave(fault, CODES["alias-log-gap"].remedy)
+
+    def gap(self, fault: Fault, place: AliasMove | PolicyFile) -> bool:
+        """Restore the missing files of a log, one after the other, until the next one that is there."""
+        done = False
+        for number in range(place.number, place.number + MOST_GONE):
+            if isinstance(place, PolicyFile):
+                one: AliasMove | PolicyFile = policy_file(place.scope, number)
+            else:
+                one = place._replace(path=f"{os.path.dirname(place.path)}/{number}", number=number)
+            if os.path.lexists(self.planned.root / one.path) or not self._copied(fault, one):
+                break
+            done = True
+        return done
 
     def policy(self, fault: Fault, place: PolicyFile) -> bool:
-        """From a copy of the registry, or not at all: nobody else knows what was promised."""
-        done = False
-        if self.planned.is_copy():
-            most = MOST_CHANGES if fault.code == "policy-gap" else 1
-            for number in range(place.number, place.number + most):
-                one = policy_file(place.scope, number)
-                data = self._change_there(one)
-                if data is None or (number > place.number and (self.planned.root / one.path).exists()):
-                    break
-                doubt = self._doubt(lambda content, one=one: not _is_change(content, one))
-                work = partial(self.planned.mender.rewrite, one.path, data, doubt)
-                words = (
-                    f"write {one.path} as it is in {self.planned.source.root if self.planned.source else ''}"
-                )
-                done = self.planned.act(fault, REFER, words, work, one.path)
-        return done or self.planned.leave(fault, CODES["policy-damaged"].remedy)
+        return self._copied(fault, place) or self.planned.leave(fault, CODES["policy-damaged"].remedy)
 
-    def _change_there(self, one: PolicyFile) -> bytes | None:
-        """Return what the other copy has, if that is sound."""
+    def result(self, fault: Fault, place: ResultPointer) -> bool:
+        if not self._is_there(f"sha256:{place.result}"):
+            return self.planned.set_aside(fault, REFER, "; measure again", self._damaged(place))
+        words = f"write {place.path} anew from its name; a copy goes to quarantine/"
+        line = f"sha256:{place.result}\n".encode()
+        return self.planned.rewrite(fault, place.path, words, line, self._damaged(place))
+
+    def signature(self, fault: Fault, place: Place) -> bool:
+        words = "; whoever signed it can do so again"
+        return self._copied(fault, place) or self.planned.set_aside(fault, ASIDE, words, self._damaged(place))
+
+    def _copied(self, fault: Fault, place: Place) -> bool:
+        """Plan to restore a small file from a copy of the registry, if its file is sound."""
         source = self.planned.source
+        if source is None or not self.planned.is_copy():
+            return False
         try:
-            found = source and durable.read(source.root / one.path, source.root, limit=LIMIT + 1)
+            found = durable.read(source.root / place.path, source.root, limit=LIMIT + 1)
         except CompatkitError:
-            return None
-        return found[0] if found and _is_change(found[0], one) else None
+            return False
+        if found is None or fault_of(place, found[0]):
+            return False
+        words = f"write {place.path} as it is in {source.root}"
+        return self.planned.rewrite(fault, place.path, words, found[0], self._damaged(place))
 
-    def alias(self, fault: Fault, place: AliasPointer | AliasMove) -> bool:
-        """The log is mended once, with its pointer, whatever is found of it first."""
-        key = place.name, place.alias
-        if key not in self._aliases:
-            self._aliases[key] = _Log(self.planned, fault, *key).mend()
-        return self._aliases[key]
-
-    def _doubt(self, damaged: Callable[[bytes], Any]) -> Callable[[Path], bool]:
-        """Return what tells whether a file is still damaged; one that cannot be read is."""
+    def _damaged(self, place: Place) -> Doubt:
+        """Return a check whether a file is still damaged; one that cannot be read is."""
 
         def doubt(path: Path) -> bool:
             content = self.planned.content(path)
-            return content is None or bool(damaged(content))
+            return content is None or fault_of(place, content) is not None
 
         return doubt
 
-    def _set_aside(self, fault: Fault, stage: int, words: str, damaged: Callable[[bytes], Any]) -> bool:
-        work = partial(self.planned.mender.set_aside, fault.path, self._doubt(damaged))
-        return self.planned.act(fault, stage, words, work)
+    def _same(self, path: str) -> Doubt:
+        """Return a check whether a file still has its present content."""
+        content = self.planned.content(path)
+        return lambda path: self.planned.content(path) == content
+
+    # --- blobs
+
+    def missing(self, fault: Fault, place: Blob) -> bool:
+        """Plan to restore a blob; or, if it is a result, to move the pointers to it away."""
+        return self._bring(fault, place.digest) or self.forget_result(fault, place)
+
+    def damaged(self, fault: Fault, place: Blob) -> bool:
+        """Plan to move away what is in a blob's place, and to restore the blob."""
+        if fault.code == "blob-size" and self._holds(place.path, place.digest):
+            return False
+        self.planned.set_aside(fault, ASIDE, "", partial(self._differs, place.digest))
+        if not self.missing(fault, place) and fault.whose:
+            self.planned.leave(fault, CODES["blob-missing"].remedy)
+        return True
+
+    def _bring(self, fault: Fault, digest: str) -> bool:
+        """Plan to restore a blob and what it keeps; False if no good copy is known."""
+        for _ in walk([digest], partial(self._bring_one, fault)):
+            pass
+        return self.brought[digest]
+
+    def _bring_one(self, fault: Fault, digest: str) -> list[str]:
+        """Plan to restore a blob; return what it keeps and that is missing too."""
+        if digest in self.brought:
+            return []
+        path, source = blob(digest).path, self.planned.source
+        copy = next((one for one in self._copies(digest) if self._holds(one, digest)), None)
+        if copy is not None:
+            self.brought[digest] = self.planned.put_back(fault, path, digest, copy)
+            return self._lacking(self.planned.root, copy)
+        if source is not None and _is_file(source.root / path):
+            self.brought[digest] = self.planned.copy_in(fault, path, digest, source.root)
+            return self._lacking(source.root, path)
+        self.brought[digest] = False
+        return []
+
+    def _is_there(self, digest: str) -> bool:
+        """Return whether a blob is in its place and sound, or will be."""
+        path = blob(digest).path
+        there = path not in self.faulty and _is_file(self.planned.root / path)
+        return there or self.brought.get(digest, False)
+
+    def _complete(self, fault: Fault, digest: str) -> bool:
+        """Plan to restore what is missing of a manifest and what it keeps; False if the manifest cannot be restored."""
+        if not self._is_there(digest):
+            return self._bring(fault, digest)
+        for edge in self._lacking(self.planned.root, blob(digest).path):
+            self._bring(fault, edge)
+        return True
+
+    def _lacking(self, root: Path, path: str) -> list[str]:
+        """Return what a document keeps and that is missing; the verification could not know that it is needed."""
+        try:
+            state = os.lstat(root / path)
+            found = durable.read(root / path, root) if state.st_size <= MAX_BYTES else None
+            value = loads(found[0], what=path) if found is not None and found[0][:1] == b"{" else None
+        except (CompatkitError, OSError):
+            return []  # no document; or not readable, and then its own action reports that
+        return [edge.digest for edge in edges(value) if not self._is_there(edge.digest)]
+
+    def forget_result(self, fault: Fault, place: Blob) -> bool:
+        """Plan to move pointers to a lost result away, so that it can be measured again."""
+        if self._pointers is None:
+            self._pointers = defaultdict(list)
+            for one in self.planned.scan("evidence"):
+                if isinstance(one, ResultPointer):
+                    self._pointers[f"sha256:{one.result}"].append(one.path)
+        pointers = self._pointers.get(place.digest, [])
+        for path in pointers:
+            words = ": its result is lost; measure again"
+            self.planned.set_aside(fault, REFER, words, lambda path: True, path)
+        return bool(pointers) and all(user.startswith(RESULTS) for user in fault.whose)
+
+    def _copies(self, digest: str) -> Iterator[str]:
+        if self._kept is None:
+            self._kept = defaultdict(list)
+            for one in self.planned.scan("trash", "quarantine"):
+                if isinstance(one, Aside) and HEXADECIMAL.fullmatch(one.file[:64]):
+                    self._kept[f"sha256:{one.file[:64]}"].append(one.path)
+        yield from self._kept.get(digest, [])
+
+    def _holds(self, path: str, digest: str) -> bool:
+        try:
+            return not self._differs(digest, self.planned.root / path)
+        except (CompatkitError, OSError):
+            return False
+
+    def _differs(self, digest: str, path: Path) -> bool:
+        """Return whether the file at a path is not the blob; raise if it cannot be read."""
+        try:
+            return read_content(path, self.planned.root).digest != digest
+        except IntegrityError:
+            return True
 
 
-def _is_change(content: bytes, place: PolicyFile) -> bool:
-    try:
-        return bool(understood(content, place.scope, place.number))
-    except FormatError:
-        return False
+def _is_file(path: Path) -> bool:
+    with suppress(OSError):
+        return durable.file_state(path) is not None
+    return False
 
 
 _IN_PLACE = {"symlink", "special-file", "folder-for-file"}
-"""What is mended as what should be in the place is."""
+"""Codes whose repair depends on what should be in the place."""
 _REPAIRS: Mapping[str, Callable[[_Repair, Fault, Any], bool]] = {
     "folder-missing": _Repair.folder,
-    "narrow-rights": _Repair.rights,
-    "marker-missing": _Repair.marker,
-    "marker-damaged": _Repair.marker,
+    **dict.fromkeys(("narrow-rights", "blob-writable"), _Repair.rights),
+    **dict.fromkeys(("marker-missing", "marker-damaged"), _Repair.marker),
     **dict.fromkeys(
         ("version-torn", "version-content", "version-exchanged", "version-target", "VersionFile"),
         _Repair.version,
@@ -326,15 +446,13 @@ _REPAIRS: Mapping[str, Callable[[_Repair, Fault, Any], bool]] = {
         ("tombstone-damaged", "tombstone-missing", "TombstoneFile", "WithdrawalFile"), _Repair.tombstone
     ),
     "tombstone-orphan": _Repair.orphan,
-    **dict.fromkeys(
-        ("alias-damaged", "alias-behind", "alias-log-damaged", "alias-log-gap", "AliasPointer", "AliasMove"),
-        _Repair.alias,
-    ),
+    **dict.fromkeys(("alias-damaged", "alias-behind", "AliasPointer"), _Repair.alias),
+    **dict.fromkeys(("alias-log-damaged", "AliasMove"), _Repair.move),
     "alias-dangling": _Repair.dangling,
-    **dict.fromkeys(("policy-damaged", "policy-gap", "PolicyFile"), _Repair.policy),
+    **dict.fromkeys(("alias-log-gap", "policy-gap"), _Repair.gap),
+    **dict.fromkeys(("policy-damaged", "PolicyFile"), _Repair.policy),
     **dict.fromkeys(("evidence-damaged", "ResultPointer"), _Repair.result),
     **dict.fromkeys(("signature-damaged", "SignatureFile"), _Repair.signature),
-    "blob-writable": lambda self, fault, place: self.blobs.rights(fault),
     **dict.fromkeys(
         (
             "blob-missing",
@@ -344,118 +462,9 @@ _REPAIRS: Mapping[str, Callable[[_Repair, Fault, Any], bool]] = {
             "result-missing",
             "blob-in-trash",
         ),
-        lambda self, fault, place: self.blobs.missing(fault, place),
+        _Repair.missing,
     ),
-    **dict.fromkeys(
-        ("blob-digest", "blob-size", "Blob"), lambda self, fault, place: self.blobs.damaged(fault, place)
-    ),
-    "blob-place": lambda self, fault, place: self.blobs.misplaced(fault, place),
-    "misnamed": lambda self, fault, place: (
-        isinstance(place, Misplaced) and self.blobs.misplaced(fault, place)
-    ),
-    "result-format": lambda self, fault, place: self.blobs.forget_result(fault, place),
+    **dict.fromkeys(("blob-digest", "blob-size", "Blob"), _Repair.damaged),
+    "result-format": _Repair.forget_result,
 }
-"""What mends a fault, by its code; by what should be in the place, where something else is."""
-
-
-@attrs.define
-class _Log:
-    """One alias with its log, as it can still be read."""
-
-    planned: Planned
-    fault: Fault
-    name: str
-    alias: str
-    moves: dict[int, AliasEntry] = attrs.field(factory=dict)
-    numbers: list[int] = attrs.field(factory=list)
-    pointer: tuple[str, int] | None = None
-
-    def __attrs_post_init__(self) -> None:
-        for one in self.planned.scan(f"refs/{self.name}", names=self.name.__eq__):
-            if isinstance(one, AliasMove) and one.alias == self.alias:
-                self.numbers.append(one.number)
-                move = read_move(self.planned.content(one.path) or b"", one.number)
-                if move is not None:
-                    self.moves[one.number] = move
-        self.pointer = read_pointer(self.planned.content(self._place) or b"")
-
-    @property
-    def _folder(self) -> str:
-        return f"refs/{self.name}/@log/{self.alias}"
-
-    @property
-    def _place(self) -> str:
-        return f"refs/{self.name}/@aliases/{self.alias}"
-
-    def mend(self) -> bool:
-        """Plan the moves that are missing or damaged, then the pointer."""
-        last = max([*self.numbers, self.pointer[1] if self.pointer else 0], default=0)
-        if last - len(self.moves) > MOST_MOVES:
-            gone = f"{last - len(self.moves):,} moves are gone; set the alias again: `compatkit alias`"
-            return self.planned.leave(self.fault, gone)
-        reached, version = 0, None
-        for number in range(1, last + 1):
-            after, known = self._after(number)
-            if not known:
-                self._drop(number)
-                continue
-            if number not in self.moves:
-                self._write(number, version, after)
-            reached, version = number, after
-        self._point(reached, version)
-        return True
-
-    def _after(self, number: int) -> tuple[str | None, bool]:
-        """Return where the alias pointed after a move, and whether anything tells."""
-        if number in self.moves:
-            return self.moves[number].after, True
-        later = next((self.moves[one] for one in sorted(self.moves) if one > number), None)
-        if later is not None:
-            return later.before, True
-        if self.pointer is not None and self.pointer[1] >= number:
-            return self.pointer[0], True
-        return None, False
-
-    def _write(self, number: int, before: str | None, after: str | None) -> None:
-        path = f"{self._folder}/{number}"
-        later = next((self.moves[one].time for one in sorted(self.moves) if one > number), now())
-        data = dumps({"from": before, "rebuilt": True, "time": later, "to": after})
-        told = f"{path}: from {before or 'nothing'} to {after or 'nothing'}, as its neighbours tell"
-        if number in self.numbers:
-            work = partial(self.planned.mender.rewrite, path, data, self._is_no_move)
-            self.planned.act(
-                self.fault, REFER, f"write {told}; a copy of what is there goes to quarantine/", work, path
-            )
-        else:
-            work = partial(self.planned.mender.create, path, data)
-            self.planned.act(self.fault, REFER, f"write {told}", work, path)
-
-    def _drop(self, number: int) -> None:
-        path = f"{self._folder}/{number}"
-        work = partial(self.planned.mender.set_aside, path, self._is_no_move)
-        words = f"move {path} to quarantine/: nothing tells where it pointed, the move before it counts"
-        self.planned.act(self.fault, REFER, words, work, path)
-
-    def _point(self, number: int, version: str | None) -> None:
-        there = os.path.lexists(self.planned.root / self._place)
-        if self.pointer == (version, number) or (not there and version is None):
-            return
-        if number == 0 and self.pointer is not None:
-            return  # one without a log, written by hand: it is all there is
-        mender = self.planned.mender
-        old = self.planned.content(self._place)
-        unchanged = lambda path: self.planned.content(path) == old  # noqa: E731 - read better beside its use
-        if version is None:
-            told = "the alias was removed" if number else "no log tells where it pointed; set the alias again"
-            work = partial(mender.set_aside, self._place, unchanged)
-            self.planned.act(
-                self.fault, REFER, f"move {self._place} to quarantine/: {told}", work, self._place
-            )
-        else:
-            data = f"{version} {number}\n".encode()
-            work = partial(mender.rewrite, self._place, data, unchanged)
-            words = f"write {self._place}: {version}, as move {number} of its log says"
-            self.planned.act(self.fault, REFER, words, work, self._place)
-
-    def _is_no_move(self, path: Path) -> bool:
-        return read_move(self.planned.content(path) or b"", 0) is None
+"""Repairs by fault code, or by the type of the place for the codes in ``_IN_PLACE``."""

@@ -1,4 +1,4 @@
-"""What is in a registry's folders: names and states, no content, no link followed; odd things become faults."""
+"""The files of a registry by name and state; odd entries become faults, and no link is followed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 import stat
 import time
-import unicodedata
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -14,27 +13,29 @@ from typing import Any
 
 import attrs
 
+from compatkit.errors import EnvironmentFailure, IntegrityError
+from compatkit.registry import disk as durable
 from compatkit.registry.layout import FOLDERS
-from compatkit.registry.maintenance.faults import Findings, answer
+from compatkit.registry.maintenance.faults import Findings, answer, odd_kind
+from compatkit.registry.maintenance.files import age, fault_of
 from compatkit.registry.names import Version
+from compatkit.registry.refs import LIMIT
 from compatkit.registry.scan import (
     ASIDE,
     AliasMove,
     AliasPointer,
     Aside,
     Blob,
-    EmptyFolder,
-    Misplaced,
     Obstacle,
     Place,
     PolicyFile,
-    Reserved,
     ResultPointer,
     SignatureFile,
     TombstoneFile,
     Unknown,
     VersionFile,
     WithdrawalFile,
+    listed,
     scan,
 )
 
@@ -42,14 +43,16 @@ _FOREIGN = re.compile(
     r"[.#].*|.*~|.*\.(bak|orig|part|sw[op]|tmp)|Thumbs\.db|desktop\.ini|__MACOSX|@eaDir|lost\+found",
     re.IGNORECASE,
 )
-"""What file managers, editors and copying programs leave."""
+"""Files of file managers, editors and copying programs."""
+PATIENCE = 1.0
+"""Seconds; a shorter version file that is younger may be one that another process is writing at this moment."""
 MOMENT = 0.1
-"""Seconds in which another process gives a folder that it has just made the rights that it needs."""
+"""Seconds in which another process sets the rights of a folder that it has just made."""
 
 
 @attrs.define
-class Name:
-    """The files that are kept for one name."""
+class NameFiles:
+    """The files of one name."""
 
     versions: dict[Version, VersionFile] = attrs.field(factory=dict)
     tombstones: dict[Version, TombstoneFile] = attrs.field(factory=dict)
@@ -59,27 +62,25 @@ class Name:
 
 @attrs.define
 class Survey:
-    """What is in a registry's folders; paths are relative to its root.
+    """The files of a registry; paths are relative to its root.
 
     Attributes:
         names: The files of each name.
         blobs: State of each blob that is in its place, by ``sha256:...``.
-        odd: Code and words of what has a blob's name and is no file, by digest.
-        misplaced: Files that have a digest in their name, and are not where that is looked for, by digest.
+        odd: Fault code and words of entries with a blob's name that are no file, by digest.
         policies: Numbered changes of each scope.
         results: Pointers to measured results.
         signatures: In the order of their names.
-        withdrawals: What remembers the withdrawal of each version.
+        withdrawals: The second file of the withdrawal of each version.
         aside: Names in ``tmp``, ``trash`` and ``quarantine``, with their states.
-        blocked: Folders that could not be looked into, and what their fault says.
+        blocked: Folders that could not be listed, with code and words of their fault.
     """
 
     root: Path
     findings: Findings = attrs.field(factory=Findings)
-    names: dict[str, Name] = attrs.field(factory=lambda: defaultdict(Name))
+    names: dict[str, NameFiles] = attrs.field(factory=lambda: defaultdict(NameFiles))
     blobs: dict[str, os.stat_result] = attrs.field(factory=dict)
     odd: dict[str, tuple[str, str]] = attrs.field(factory=dict)
-    misplaced: dict[str, list[Misplaced]] = attrs.field(factory=lambda: defaultdict(list))
     policies: dict[str, dict[int, PolicyFile]] = attrs.field(factory=lambda: defaultdict(dict))
     results: list[ResultPointer] = attrs.field(factory=list)
     signatures: list[SignatureFile] = attrs.field(factory=list)
@@ -87,15 +88,10 @@ class Survey:
     aside: dict[str, dict[str, os.stat_result]] = attrs.field(factory=lambda: {one: {} for one in ASIDE})
     blocked: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     _narrow: list[str] = attrs.field(factory=list)
-    _shared: int = 0
-
-    def __attrs_post_init__(self) -> None:
-        mode = stat.S_IMODE(os.stat(self.root).st_mode)
-        self._shared = mode & 0o2777 if os.name != "nt" and mode & 0o022 else 0
 
     def look(self, *folders: str, **only: Any) -> None:
-        """Look into folders, or into all; see ``scan``."""
-        for one in scan(self.root, *folders, entries=self.entries, **only):
+        """Walk through folders, or through all; see ``scan``."""
+        for one in scan(self.root, *folders, entries=self._entries, **only):
             self._take(one)
 
     def _take(self, one: Place) -> None:
@@ -116,126 +112,103 @@ class Survey:
                 self.results.append(one)
             case SignatureFile():
                 self.signatures.append(one)
-            case Misplaced():
-                self.misplaced[one.digest].append(one)
-            case Blob() if (state := self._state(one)) is not None:  # else taken out at this moment
-                odd = odd_kind(self.root / one.path, state.st_mode, "file")
-                if odd is None:
-                    self.blobs[one.digest] = state
-                else:
-                    self.odd[one.digest] = odd
-            case Aside() if (state := self._state(one)) is not None:
-                self.aside[one.folder][one.file] = state
-            case Obstacle() if (state := self._state(one)) is not None:
-                odd = odd_kind(self.root / one.path, state.st_mode, "folder")
-                if odd is not None:
-                    self.blocked[one.path] = odd
-            case Unknown() if (state := self._state(one)) is not None:
-                self._tell_foreign(one, state)
-            case Reserved() if (state := self._state(one)) is not None:
-                if _FOREIGN.fullmatch(os.path.basename(one.path)) or not stat.S_ISREG(state.st_mode):
-                    self._tell_foreign(Unknown(one.path, ""), state)
-            case Blob() | Aside() | Obstacle() | Unknown() | Reserved() | EmptyFolder():
-                pass
+            case Blob() | Aside() | Obstacle() | Unknown():
+                try:
+                    with suppress(FileNotFoundError):  # taken out at this moment
+                        self._take_state(one, os.lstat(self.root / one.path))
+                except OSError as error:
+                    self.blocked[one.path] = "unreadable", answer(error)
 
-    def _state(self, one: Place) -> os.stat_result | None:
-        """Return the state of an entry itself; None if it is gone, or cannot be told, which is reported."""
+    def _take_state(self, one: Place, state: os.stat_result) -> None:
+        expected = {Blob: "file", Obstacle: "folder"}.get(type(one), "file or folder")
+        odd = None if isinstance(one, Aside) else odd_kind(self.root / one.path, state.st_mode, expected)
+        match one:
+            case Aside():
+                self.aside[one.folder][one.file] = state
+            case Blob() if odd is not None:
+                self.odd[one.digest] = odd
+            case Blob():
+                self.blobs[one.digest] = state
+            case Obstacle() if odd is not None:
+                self.blocked[one.path] = odd
+            case Unknown() if odd is not None:
+                self.findings.add(odd[0], one, odd[1])
+            case Unknown() if _FOREIGN.fullmatch(os.path.basename(one.path)) or not one.what:
+                self.findings.add("stray", one, "no part of the layout; it is kept, and not looked into")
+            case Unknown():
+                self.findings.add("misnamed", one, f"{os.path.basename(one.path)!r:.100} is {one.what}")
+
+    def read(self, place: Place, whose: tuple[str, ...] = ()) -> bytes | None:
+        """Return the content of a small file if it is sound; report a fault and return None otherwise."""
+        content = self._content(place, whose)
+        found = None if content is None else fault_of(place, content)
+        if found is not None and found[0] == "version-torn":
+            time.sleep(max(0.0, PATIENCE - age(self.root / place.path)))
+            content = self._content(place, whose)
+            found = None if content is None else fault_of(place, content)
+        if found is not None:
+            self.findings.add(found[0], place, found[1], whose)
+            return None
+        return content
+
+    def _content(self, place: Place, whose: tuple[str, ...]) -> bytes | None:
+        full = self.root / place.path
         try:
-            return os.lstat(self.root / one.path)
+            if odd := odd_kind(full, os.lstat(full).st_mode, "file"):
+                self.findings.add(odd[0], place, odd[1], whose)
+                return None
+            found = durable.read(full, self.root, limit=LIMIT + 1)
         except FileNotFoundError:
+            return None  # it was removed meanwhile
+        except IntegrityError as error:  # a folder above it became a link meanwhile
+            self.findings.add("symlink", place, str(error), whose)
             return None
-        except OSError as error:
-            self.blocked[one.path] = "unreadable", answer(error)
+        except (OSError, EnvironmentFailure) as error:
+            self.findings.add("unreadable", place, answer(error), whose)
             return None
+        return None if found is None else found[0]
 
     def is_there(self, path: str) -> bool:
-        """Tell whether there is something at a path now, whatever was there when its folder was listed."""
+        """Return whether there is something at a path now, whatever was there when its folder was listed."""
         return os.path.lexists(self.root / path)
 
     def is_hidden(self, folder: str) -> bool:
-        """Tell whether a folder, or one above it, could not be looked into."""
+        """Return whether a folder, or one above it, could not be listed."""
         return any(folder == one or folder.startswith(f"{one}/") for one in self.blocked)
 
-    def entries(self, folder: str) -> list[os.DirEntry[str]]:
-        """Return what is in a folder, sorted; odd twins of other names are reported and left out."""
+    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
         try:
-            with os.scandir(self.root / folder) as found:
-                every = sorted(found, key=lambda one: one.name)
-            if self._shared and self._shared & ~stat.S_IMODE(os.stat(self.root / folder).st_mode):
+            found = listed(self.root, folder)
+            if self._lacks_rights(folder):
                 self._narrow.append(folder)
         except FileNotFoundError:
             return []
         except OSError as error:
             self.blocked[folder] = "unreadable", answer(error)
             return []
-        alike: dict[str, list[os.DirEntry[str]]] = defaultdict(list)
-        for one in every:
-            alike[unicodedata.normalize("NFC", one.name).casefold()].append(one)
-        if len(alike) == len(every):
-            return every
-        for key, twins in alike.items():
-            if len(twins) > 1:
-                names = ", ".join(repr(one.name) for one in twins)
-                for one in [one for one in twins if one.name != key] or twins[1:]:
-                    path = f"{folder}/{one.name}".lstrip("/")
-                    self.findings.add("case-twins", path, f"{names} differ in case or composition only")
-                    every.remove(one)
-        return every
-
-    def look_aside(self, folder: str) -> dict[str, os.stat_result]:
-        """Return the states of what is in ``tmp``, ``trash`` or ``quarantine`` now, by name."""
-        found: dict[str, os.stat_result] = {}
-        if folder not in self.blocked:
-            with (
-                suppress(OSError),
-                os.scandir(self.root / folder) as entries,
-            ):  # told when it was walked through
-                for entry in entries:
-                    with suppress(FileNotFoundError):
-                        found[entry.name] = entry.stat(follow_symlinks=False)
         return found
 
-    def _tell_foreign(self, one: Unknown, state: os.stat_result) -> None:
-        """Report an entry that has no place where it is."""
-        name = os.path.basename(one.path)
-        if odd := odd_kind(self.root / one.path, state.st_mode, "file or folder"):
-            self.findings.add(odd[0], one, odd[1])
-        elif _FOREIGN.fullmatch(name) or not one.what:
-            self.findings.add("stray", one, "no part of the layout; it is kept, and not looked into")
-        else:
-            self.findings.add("misnamed", one, f"{name!r:.100} is {one.what}")
+    def _lacks_rights(self, folder: str) -> bool:
+        """Return whether a folder of a shared registry grants less than the root."""
+        shared = stat.S_IMODE(os.stat(self.root).st_mode) & 0o2777
+        if os.name == "nt" or not shared & 0o022:
+            return False
+        return bool(shared & ~stat.S_IMODE(os.stat(self.root / folder).st_mode))
 
-    def tell_folders(self) -> None:
+    def report_folders(self) -> None:
         """Report folders of the layout that are not there."""
         for name in FOLDERS:
             if name.split("/")[0] not in self.blocked and not self.is_there(name):
                 self.findings.add("folder-missing", name, f"the layout has a folder {name}/")
 
-    def tell_rights(self) -> None:
-        """Report folders that are narrower than the root; looked at again, for a new one is so for a moment."""
+    def report_rights(self) -> None:
+        """Report folders that grant less than the root, unless that was so for a moment only."""
         time.sleep(MOMENT if self._narrow else 0)
         for folder in self._narrow:
-            try:
-                state = os.stat(self.root / folder)
-            except OSError:
-                continue  # it was removed
-            if self._shared & ~stat.S_IMODE(state.st_mode):
+            if self.is_there(folder) and self._lacks_rights(folder):
+                state, root = os.stat(self.root / folder), os.stat(self.root)
                 what = (
                     f"mode {stat.S_IMODE(state.st_mode):o} of user {state.st_uid}, where the root gives "
-                    f"{self._shared:o}: others cannot publish here"
+                    f"{stat.S_IMODE(root.st_mode):o}: others cannot publish here"
                 )
                 self.findings.add("narrow-rights", folder, what)
-
-
-def odd_kind(path: str | os.PathLike[str], mode: int, expected: str) -> tuple[str, str] | None:
-    """Return code and words if what has a mode is not the file or folder that is expected; None if it is."""
-    if stat.S_ISLNK(mode):
-        return "symlink", f"a symbolic link to {os.readlink(path)!r:.200}; it was not followed"
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        kind = "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
-        return "special-file", f"a {kind}, where a {expected} is expected"
-    if stat.S_ISDIR(mode) and expected == "file":
-        return "folder-for-file", "a folder, where a file is expected"
-    if stat.S_ISREG(mode) and expected == "folder":
-        return "file-for-folder", "a file, where a folder is expected"
-    return None

@@ -1,4 +1,4 @@
-"""Who uses each blob: versions with their manifests, what these keep and came from, and measured results."""
+"""The users of each blob: versions and their manifests, what these keep and came from, and measured results."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import attrs
 from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.manifest import SCHEMA, Manifest, Payload, from_bytes, function_digest
 from compatkit.errors import FormatError
-from compatkit.registry.maintenance.smallfiles import Published
+from compatkit.registry.maintenance.references import Published
 from compatkit.registry.reach import edges, walk
 
 Role = Literal["version", "parent", "payload", "kept", "result"]
-"""What a blob is to those who use it."""
+"""What a blob is used as."""
 RESULTS = "results of "
-"""How the users of measured results begin."""
+"""Prefix of the label of a pair's results."""
 
 
 @attrs.frozen
-class Use:
+class BlobUse:
     """One use of a blob.
 
     Attributes:
-        role: What it is there for.
-        whose: Who needs it: ``name@version``, an ancestor, or the results of a pair.
+        role: What it is used as.
+        whose: The user: ``name@version``, an ancestor, or the results of a pair.
         living: False where only withdrawn versions need it.
-        kin: True where it is part of a component that is there only because another came from it; what a recombination
-            is made of is no kin.
-        size: Number of bytes that the user states, if it does.
+        kin: True where it belongs to a component that is there only as the ancestor of another; the parts of a
+            recombination are no kin.
+        size: Number of bytes that the user states, if any.
         payload: What the manifest promises of it, if it is the weights.
     """
 
@@ -45,7 +45,7 @@ class Use:
 
 @attrs.frozen
 class _Named:
-    """A manifest that is to be followed, and who names it."""
+    """A manifest that is to be followed, and the labels of its users."""
 
     digest: str
     labels: tuple[str, ...]
@@ -55,19 +55,19 @@ class _Named:
 
 @attrs.define
 class Uses:
-    """Everything that references lead to, and who uses it.
+    """Everything that references lead to, and its users.
 
     Attributes:
         read: Returns the bytes of a document; None where it is missing, damaged or too large.
         of: Uses of each blob, by digest, in the order in which they were found.
         functions: References by the hex digits of their function digest.
         manifests: Number of manifests that were read.
-        naming: Whether function digests are wanted; finding them out takes a third of the time.
+        naming: Whether function digests are wanted; computing them takes a third of the time.
         faults: Code, digest and words of what is wrong with documents whose bytes are intact.
     """
 
     read: Callable[[str], bytes | None]
-    of: dict[str, list[Use]] = attrs.field(factory=lambda: defaultdict(list))
+    of: dict[str, list[BlobUse]] = attrs.field(factory=lambda: defaultdict(list))
     functions: dict[str, list[str]] = attrs.field(factory=lambda: defaultdict(list))
     manifests: int = 0
     naming: bool = True
@@ -75,11 +75,11 @@ class Uses:
     _entered: set[str] = attrs.field(factory=set)
 
     def users(self, digest: str) -> tuple[str, ...]:
-        """Return who uses a blob."""
+        """Return the users of a blob."""
         return tuple(dict.fromkeys(use.whose for use in self.of.get(digest, ())))
 
     def label(self, extractor: str, head: str) -> str:
-        """Return in words which pair two function digests (hex) are."""
+        """Return the pair of two function digests (hex) in words."""
         sides = (self.functions.get(one, [f"value:{one[:12]}"])[0] for one in (extractor, head))
         return "{}{} with {}".format(RESULTS, *sides)
 
@@ -87,13 +87,13 @@ class Uses:
         """Follow versions to their manifests, what these keep, and their parents.
 
         Args:
-            versions: All that are looked at.
-            withdrawn: Those that nobody but their digest finds any more.
+            versions: All that are checked.
+            withdrawn: Those that were withdrawn.
         """
         named: dict[str, list[Published]] = defaultdict(list)
         for one in versions:
             named[one.digest].append(one)
-            self.of[one.digest].append(Use("version", str(one), one not in withdrawn))
+            self.of[one.digest].append(BlobUse("version", str(one), one not in withdrawn))
         starts = [
             _Named(digest, tuple(map(str, those)), any(one not in withdrawn for one in those))
             for digest, those in named.items()
@@ -112,7 +112,7 @@ class Uses:
             pass
 
     def _follow(self, one: _Named) -> Iterator[tuple[str, bool]]:
-        """Note what a manifest keeps; yield the digests of its parents, and whether it is nothing without them."""
+        """Record what a manifest keeps; yield the digests of its parents, and whether they are parts of it."""
         data = self.read(one.digest)
         if data is None:
             return
@@ -127,7 +127,7 @@ class Uses:
             )
             role: Role = "parent" if key == "component" else "payload" if payload is not None else "kept"
             for label in one.labels:
-                self.of[edge].append(Use(role, label, one.living, one.kin, size, payload))
+                self.of[edge].append(BlobUse(role, label, one.living, one.kin, size, payload))
             if role == "parent":
                 yield edge, edge in parts
         if manifest is not None and one.digest not in self._entered:
@@ -163,10 +163,10 @@ class Uses:
         return manifest
 
     def follow_results(self, pointers: Iterable[tuple[str, str]]) -> None:
-        """Follow pointers to results, given as label and digest, and note what the results keep."""
+        """Follow pointers to results, given as label and digest, and record what the results keep."""
         read: set[str] = set()
         for label, digest in pointers:
-            self.of[digest].append(Use("result", label))
+            self.of[digest].append(BlobUse("result", label))
             if digest in read:
                 continue
             read.add(digest)
@@ -181,11 +181,11 @@ class Uses:
             if not isinstance(value, dict):
                 self.faults.append(("result-format", digest, what))
             for _, edge, size in edges(value):
-                self.of[edge].append(Use("kept", label, size=size))
+                self.of[edge].append(BlobUse("kept", label, size=size))
 
 
 def _is_canonical(value: Any, data: bytes) -> bool:
-    """Tell whether bytes are the canonical JSON of a value that was read from them."""
+    """Return whether bytes are the canonical JSON of the value that was read from them."""
     if not data.isascii():
         return dumps(value) == data
     # without characters to compose, and read strictly, the order of keys and the spaces are all that can differ

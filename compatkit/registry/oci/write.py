@@ -15,10 +15,11 @@ from compatkit.contracts.codec import MAX_BYTES, dumps
 from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import from_bytes
 from compatkit.errors import CompatkitError, EnvironmentFailure, LayoutError, VersionExists
+from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.copy.choice import Versions, chosen
-from compatkit.registry.copy.report import Item, Moved, Progress, Refusal
+from compatkit.registry.copy.report import Item, Moved, Refusal
 from compatkit.registry.copy.smallfiles import SignatureFiles
 from compatkit.registry.copy.stores import StoreOrigin
 from compatkit.registry.copy.transfer import Closure

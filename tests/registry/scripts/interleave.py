@@ -19,7 +19,7 @@ from pathlib import Path
 
 import attrs
 from actors import Actor
-from registry_parts import CONDITIONS, check, collected, manifest_for, put, whole
+from registry_parts import CONDITIONS, blobs_in, check, collected, manifest_for, put, whole
 from scenarios import EXTRACTOR, HEAD, family, no_waiting, one, publish
 
 from compatkit.contracts.codec import dumps
@@ -114,7 +114,7 @@ def half_imported(root: Path) -> None:
     """Make a registry that holds all the bytes of another one, without a name."""
     family(root)
     source, store = Store.open(root.with_name("source")), Store.open(root)
-    for digest, _ in source.objects.each():
+    for digest in blobs_in(source):
         store.put_blob(source.read_blob(digest))
 
 

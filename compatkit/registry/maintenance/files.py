@@ -1,0 +1,126 @@
+"""The content of small files: versions, tombstones, aliases, policies, pointers to results, signatures."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from compatkit.contracts.codec import loads
+from compatkit.errors import FormatError, InvalidName, SignatureError
+from compatkit.registry.aliases import AliasEntry
+from compatkit.registry.maintenance.faults import shown
+from compatkit.registry.names import Version
+from compatkit.registry.policylog import understood
+from compatkit.registry.refs import pointed, read_line
+from compatkit.registry.scan import (
+    AliasMove,
+    AliasPointer,
+    Place,
+    PolicyFile,
+    ResultPointer,
+    SignatureFile,
+    TombstoneFile,
+    VersionFile,
+    WithdrawalFile,
+)
+from compatkit.registry.signing.envelope import LIMIT as SIGNATURE_LIMIT
+from compatkit.registry.signing.signatures import file_name as signature_name
+
+_CUT_OFF = re.compile(
+    rb"|s|sh|sha|sha2|sha25|sha256|sha256:[0-9a-f]{0,64}|sha256:[0-9a-f]{64} [a-z0-9._/@-]*"
+)
+"""The beginning of the line of a version, whose writing was cut off."""
+_NUMBER = re.compile("[0-9]{1,9}")
+
+
+def fault_of(place: Place, content: bytes) -> tuple[str, str] | None:
+    """Return fault code and words of a small file's content; None if it is sound."""
+    match place:
+        case VersionFile(_, name, version) if pointed(content, f"{name}@{version}") is None:
+            expected = f"expected 'sha256:', 64 hex digits and {name}@{version}, got"
+            if (line := read_line(content)) is not None:
+                return "version-exchanged", f"it is the file of {line[1]}"
+            if _CUT_OFF.fullmatch(content):
+                return "version-torn", f"{expected} the first {len(content)} bytes: a publish was cut off"
+            return "version-content", f"{expected} {shown(content)}"
+        case TombstoneFile() | WithdrawalFile() if not _is_tombstone(content):
+            return "tombstone-damaged", f"expected an object with reason and time, got {shown(content)}"
+        case AliasPointer() if read_pointer(content) is None:
+            what = f"such as '1.2.0 3', got {shown(content)}"
+            return "alias-damaged", f"expected a version and the number of its move, {what}"
+        case AliasMove() if read_move(content, place.number) is None:
+            return "alias-log-damaged", f"expected an object with from, to and time, got {shown(content)}"
+        case PolicyFile():
+            try:
+                understood(content, place.scope, place.number)
+            except FormatError as error:
+                return "policy-damaged", f"expected a policy of {place.scope}, got {shown(content)}: {error}"
+        case ResultPointer() if content.strip() != f"sha256:{place.result}".encode():
+            return "evidence-damaged", f"expected the digest in its name, got {shown(content)}"
+        case SignatureFile() if why := _signature_fault(content, place):
+            return "signature-damaged", why
+    return None
+
+
+def read_json(content: bytes) -> Any:
+    """Return the JSON value in a small file, None if it holds none."""
+    try:
+        return loads(content, what="file")
+    except FormatError:
+        return None
+
+
+def read_move(content: bytes, number: int) -> AliasEntry | None:
+    """Return the move that an entry of an alias's log holds; None if it is damaged."""
+    value = read_json(content)
+    if not isinstance(value, dict) or not {"from", "to", "time"} <= value.keys():
+        return None
+    if not all(value[key] is None or _is_version(value[key]) for key in ("from", "to")):
+        return None
+    return AliasEntry(number, value["from"], value["to"], str(value["time"]))
+
+
+def read_pointer(content: bytes) -> tuple[str, int] | None:
+    """Return version and number of an alias's pointer, 0 if it has no number; None if it is damaged."""
+    words = content.decode("ascii", "replace").split()
+    if not 1 <= len(words) <= 2 or not _is_version(words[0]):
+        return None
+    number = words[1] if len(words) == 2 else "0"
+    return (words[0], int(number)) if _NUMBER.fullmatch(number) else None
+
+
+def age(path: Path) -> float:
+    """Return the seconds since a file was written; infinity if that is unknown or in the future."""
+    try:
+        seconds = time.time() - os.lstat(path).st_mtime
+    except OSError:
+        return math.inf
+    return seconds if seconds >= 0 else math.inf
+
+
+def _is_tombstone(content: bytes) -> bool:
+    value = read_json(content)
+    return isinstance(value, dict) and isinstance(value.get("reason"), str)
+
+
+def _signature_fault(content: bytes, place: SignatureFile) -> str | None:
+    if len(content) > SIGNATURE_LIMIT:
+        return f"a signature has at most {SIGNATURE_LIMIT} bytes"
+    try:
+        expected = signature_name(content, f"sha256:{place.signed}")
+    except SignatureError as error:
+        return str(error)
+    if expected != place.file:
+        return f"its name says other bytes; these belong to {os.path.basename(expected)}: {shown(content)}"
+    return None
+
+
+def _is_version(text: Any) -> bool:
+    try:
+        return bool(Version.parse(text))
+    except InvalidName:
+        return False

@@ -1,0 +1,227 @@
+"""Checks of what refers to blobs: versions and their numbers, aliases, policies, results, signatures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from compatkit.contracts.manifest import Manifest, from_bytes
+from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
+from compatkit.registry import disk as durable
+from compatkit.registry.maintenance.files import read_move, read_pointer
+from compatkit.registry.maintenance.survey import NameFiles, Survey
+from compatkit.registry.names import Version
+from compatkit.registry.policylog import FOLDER, file_name
+from compatkit.registry.refs import LIMIT, pointed, read_line
+from compatkit.registry.scan import AliasMove, AliasPointer, PolicyFile, TombstoneFile, VersionFile
+from compatkit.registry.steps import untrue
+
+
+class Published(NamedTuple):
+    """A version file that holds a digest."""
+
+    name: str
+    version: Version
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}"
+
+
+def read_versions(survey: Survey, wanted: Callable[[str, Version], bool]) -> list[Published]:
+    """Return every version that is wanted and points at a digest; report the others."""
+    return [
+        Published(name, version, line[0])
+        for name, held in sorted(survey.names.items())
+        for version, place in sorted(held.versions.items())
+        if wanted(name, version) and (line := read_line(survey.read(place, (f"{name}@{version}",)) or b""))
+    ]
+
+
+def check_numbers(survey: Survey, versions: Sequence[Published], read: Callable[[str], bytes | None]) -> None:
+    """Report versions whose number is too small a step from the one below; withdrawn versions do not count.
+
+    Args:
+        survey: The files.
+        versions: Those that are checked.
+        read: Returns the bytes of a document; None where it is missing or damaged, which is reported elsewhere.
+    """
+    digests = {(one.name, one.version): one.digest for one in versions}
+    for name in dict.fromkeys(one.name for one in versions):
+        held = survey.names[name]
+        last: tuple[str, Manifest | None] = "", None
+        for below, version in pairwise(sorted(held.versions.keys() - held.tombstones.keys())):
+            after = digests.get((name, version))
+            if after is None:
+                continue
+            before = digests.get((name, below)) or _pointed(survey, held.versions[below])
+            if before == after:
+                continue
+            old = last[1] if last[0] == before else _manifest(before, read)
+            last = after, _manifest(after, read)
+            why = untrue((below, old), (version, last[1])) if old and last[1] else ""
+            if why:
+                survey.findings.add("version-step", held.versions[version], why, (f"{name}@{version}",))
+
+
+def _pointed(survey: Survey, place: VersionFile) -> str:
+    """Return the digest of a version that is not itself checked; empty if its file is damaged."""
+    try:
+        found = durable.read(survey.root / place.path, survey.root, limit=LIMIT)
+    except (EnvironmentFailure, IntegrityError):
+        return ""
+    return (pointed(found[0], f"{place.name}@{place.version}") if found is not None else None) or ""
+
+
+def _manifest(digest: str, read: Callable[[str], bytes | None]) -> Manifest | None:
+    data = read(digest) if digest else None
+    try:
+        return None if data is None else from_bytes(data)
+    except FormatError:
+        return None
+
+
+def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> None:
+    """Report tombstones that cannot be read, that are lost, or of versions that are not there."""
+    for name, held in sorted(survey.names.items()):
+        for version, place in sorted(held.tombstones.items()):
+            if not wanted(name, version):
+                continue
+            whose = (f"{name}@{version}",)
+            survey.read(place, whose)
+            if version not in held.versions and not survey.is_hidden(f"refs/{name}/@versions"):
+                what = f"{name} has no version {version}; one that is published under this number is withdrawn at once"
+                survey.findings.add("tombstone-orphan", place, what, whose)
+
+    for (name, version), place in sorted(survey.withdrawals.items()):
+        whose = (f"{name}@{version}",)
+        if not wanted(name, version) or name not in survey.names:
+            continue
+        survey.read(place, whose)
+        held, path = survey.names[name], f"refs/{name}/@tombstones/{version}"
+        is_lost = version in held.versions and version not in held.tombstones
+        if is_lost and not survey.is_hidden(f"refs/{name}/@tombstones") and not survey.is_there(path):
+            what = f"{place.path} records that {name}@{version} was withdrawn"
+            survey.findings.add("tombstone-missing", TombstoneFile(path, name, version), what, whose)
+
+
+def check_aliases(survey: Survey, wanted: Callable[[str], bool]) -> None:
+    """Report aliases that cannot be read, contradict their logs, or point at nothing; and gaps in logs."""
+    for name, held in sorted(survey.names.items()):
+        if wanted(name):
+            for alias in sorted({*held.aliases, *held.moves}):
+                _check_alias(survey, held, AliasPointer(f"refs/{name}/@aliases/{alias}", name, alias))
+
+
+def _check_alias(survey: Survey, held: NameFiles, place: AliasPointer) -> None:
+    name, alias, add = place.name, place.alias, survey.findings.add
+    whose = (f"{name}:{alias}",)
+    files, log = held.moves.get(alias, {}), f"refs/{name}/@log/{alias}"
+    numbers = sorted(files)
+    for first, reached, missing in _gaps(survey, numbers, f"{log}/{{}}".format):
+        what = f"move {missing} is not there, move {reached} is: its history is lost"
+        add("alias-log-gap", AliasMove(f"{log}/{first}", name, alias, first), what, whose)
+    contents = {number: survey.read(files[number], whose) for number in numbers}
+    moves = {
+        number: move
+        for number, one in contents.items()
+        if one and (move := read_move(one, number)) is not None
+    }
+    last = numbers[-1] if numbers else 0
+    version, number = None, 0
+    if alias in held.aliases:
+        content = survey.read(place, whose)
+        pointer = read_pointer(content) if content is not None else None
+        if pointer is None:
+            return
+        version, number = pointer
+    if number in moves and moves[number].after != version:
+        what = f"the pointer says {version}, move {number} of its log says {moves[number].after or 'nothing'}"
+        add("alias-damaged", place, what, whose)
+        return
+    if survey.is_hidden(log) or survey.is_hidden(f"refs/{name}/@aliases"):
+        return
+    if number > last and not survey.is_there(
+        f"{log}/{number}"
+    ):  # else it was moved since the folder was listed
+        add("alias-damaged", place, f"the pointer names move {number}, the log ends with {last}", whose)
+        return
+    if number < last and last in moves and (version or moves[last].after):
+        add("alias-behind", place, f"the pointer is of move {number}, the log ends with {last}", whose)
+    if moves:
+        version = moves[max(moves)].after  # whatever the pointer says
+    if version is not None and not survey.is_hidden(f"refs/{name}/@versions"):
+        target = Version.parse(version)
+        if target not in held.versions and not survey.is_there(f"refs/{name}/@versions/{version}"):
+            add("alias-dangling", place, f"it points at {version}, which {name} does not have", whose)
+        elif target in held.tombstones:
+            add("alias-withdrawn", place, f"it points at {version}, which was withdrawn", whose)
+
+
+def _gaps(
+    survey: Survey, numbers: Sequence[int], path: Callable[[int], str]
+) -> Iterator[tuple[int, int, str]]:
+    """Yield each gap in a log: its first number, the number after it, and the missing ones in words.
+
+    Args:
+        survey: The files.
+        numbers: Those that were found, rising; they should begin with 1.
+        path: Returns the path of a number, which may have been made since the others were found.
+    """
+    for before, number in pairwise([0, *numbers]):
+        first = before + 1
+        if number > first and not survey.is_there(path(first)):
+            yield first, number, f"{first}" if number == first + 1 else f"{first} to {number - 1}"
+
+
+def check_policies(survey: Survey) -> None:
+    """Report changes of policies that cannot be read or are missing."""
+    for scope, files in sorted(survey.policies.items()):
+        for first, reached, missing in _gaps(
+            survey, sorted(files), lambda one, scope=scope: policy_file(scope, one).path
+        ):
+            what = f"change {missing} is not there, change {reached} is: its history is lost"
+            survey.findings.add("policy-gap", policy_file(scope, first), what, (scope,))
+        for _, place in sorted(files.items()):
+            survey.read(place, (scope,))
+
+
+def policy_file(scope: str, number: int) -> PolicyFile:
+    """Return the place of a change of the policy of a scope."""
+    return PolicyFile(f"{FOLDER}/{file_name(scope, number)}", scope, number)
+
+
+def check_results(survey: Survey, label: Callable[[str, str], str]) -> list[tuple[str, str]]:
+    """Return the measured pair in words and the digest of each sound pointer to a result; report the others.
+
+    Args:
+        survey: The files.
+        label: Returns the pair of two function digests in words.
+    """
+    labelled = [(label(one.extractor, one.head), one) for one in survey.results]
+    return [
+        (whose, f"sha256:{one.result}") for whose, one in labelled if survey.read(one, (whose,)) is not None
+    ]
+
+
+def check_signatures(
+    survey: Survey, users: Callable[[str], tuple[str, ...]], here: Collection[str] | None
+) -> None:
+    """Report signatures that are damaged, or of manifests that are not here and that nothing uses.
+
+    Args:
+        survey: The files.
+        users: Returns the references that use a blob.
+        here: All blobs, or None where not all were looked at.
+    """
+    orphans = Counter[str]()
+    for one in survey.signatures:
+        digest = f"sha256:{one.signed}"
+        whose = users(digest)
+        if survey.read(one, whose) is not None and here is not None and digest not in here and not whose:
+            orphans[one.signed] += 1
+    for signed, count in orphans.items():
+        what = f"{count} of a manifest that is not here; good again if it comes"
+        survey.findings.add("signature-orphan", f"signatures/{signed}", what)
