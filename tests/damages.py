@@ -423,11 +423,6 @@ def _references() -> Iterator[tuple[str, Damage]]:
         "policy: a bad name",
         Damage(("policy/1",), unknown, "misnamed", "no", "rename", "policies/Parts@1", "-"),
     )
-    stale = lambda path: overwrite(path, b"2.0.0 2\n")  # noqa: E731
-    yield (
-        "alias: behind its log",
-        Damage(("alias",), stale, "alias-behind", "alone", "as move 3 of its log says"),
-    )
     other = lambda path: overwrite(path, b"2.0.0 3\n")  # noqa: E731
     yield (
         "alias: other than its log",

@@ -185,9 +185,6 @@ class BlobChecks:
                 what = f"expected {promise.count} tensors {promise.tensors}, got {len(header.tensors)}, {tensors}"
                 whose = [use.whose for use in uses if use.payload == promise]
                 findings.add("payload-tensors", place, what, whose)
-        if content is not None and content.not_finite:
-            what = f"NaN or infinity in {', '.join(map(repr, content.not_finite))}"
-            findings.add("payload-not-finite", place, what, self.uses.users(place.digest))
 
     def _report_missing(self, place: Blob, users: tuple[str, ...]) -> bool:
         """Report a blob that is not in its place; False if it is there again."""

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import attrs
@@ -31,6 +32,7 @@ class FaultCode:
     remedy: str
 
 
+_error, _warning, _info = (partial(FaultCode, one) for one in ("error", "warning", "info"))
 _COPY = "copy the file from another copy of the registry (--from ROOT), or publish the same component again"
 _AGAIN = "publish the component again from its source, and `compatkit withdraw` this version"
 _REMOVE = "remove it, or move it out of the registry"
@@ -38,110 +40,77 @@ _LATER = "--from ROOT takes it from another copy of the registry"
 _FOLLOW = "`compatkit alias NAME ALIAS VERSION` points it at a version that exists"
 
 CODES: Mapping[str, FaultCode] = {
-    "marker-missing": FaultCode("error", "compatkit.json is not there", "--repair writes it anew"),
-    "marker-damaged": FaultCode(
-        "error", "compatkit.json is not what it should be", "--repair writes it anew"
+    "marker-missing": _error("compatkit.json is not there", "--repair writes it anew"),
+    "marker-damaged": _error("compatkit.json is not what it should be", "--repair writes it anew"),
+    "folder-missing": _warning("a folder of the layout is not there", "--repair makes it"),
+    "symlink": _error(
+        "a symbolic link, which is never followed", "put the file or folder itself in its place"
     ),
-    "folder-missing": FaultCode("warning", "a folder of the layout is not there", "--repair makes it"),
-    "symlink": FaultCode(
-        "error", "a symbolic link, which is never followed", "put the file or folder itself in its place"
+    "special-file": _error("a pipe, device or socket", _REMOVE),
+    "folder-for-file": _error("a folder where a file belongs", _REMOVE),
+    "file-for-folder": _error("a file where a folder belongs", _REMOVE),
+    "unreadable": _error(
+        "the system does not let it be read", "check owner, mode and disk, then verify again"
     ),
-    "special-file": FaultCode("error", "a pipe, device or socket", _REMOVE),
-    "folder-for-file": FaultCode("error", "a folder where a file belongs", _REMOVE),
-    "file-for-folder": FaultCode("error", "a file where a folder belongs", _REMOVE),
-    "unreadable": FaultCode(
-        "error", "the system does not let it be read", "check owner, mode and disk, then verify again"
+    "blob-digest": _error("other bytes than the name promises", _COPY),
+    "blob-missing": _error("bytes that a component needs are not there", _COPY),
+    "blob-in-trash": _warning(
+        "needed, but only trash/ holds it", "reading takes it back, and so does --repair"
     ),
-    "blob-digest": FaultCode("error", "other bytes than the name promises", _COPY),
-    "blob-missing": FaultCode("error", "bytes that a component needs are not there", _COPY),
-    "blob-in-trash": FaultCode(
-        "warning", "needed, but only trash/ holds it", "reading takes it back, and so does --repair"
+    "blob-size": _error("another number of bytes than the manifest states", _COPY),
+    "blob-collected": _info("weights that only withdrawn versions used are gone", "nothing needs doing"),
+    "kin-missing": _warning("bytes of a component that is there only because another came from it", _COPY),
+    "blob-writable": _warning("a blob that may be overwritten", "--repair takes the right to write away"),
+    "manifest-missing": _error("a version without its manifest", _COPY),
+    "manifest-format": _error("a manifest that is not strict JSON, or not as the schema asks", _AGAIN),
+    "manifest-schema": _error("a manifest of a schema that is not known here", "upgrade compatkit"),
+    "manifest-canonical": _warning("a manifest that is not written canonically", _AGAIN),
+    "parent-missing": _error("a component that another came from is not there", _COPY),
+    "payload-header": _error("weights whose header is refused", _AGAIN),
+    "payload-tensors": _error("other tensors than the manifest promises", _AGAIN),
+    "version-torn": _error("a version file that was cut off", "--repair moves it to quarantine"),
+    "version-content": _error(
+        "a version file that holds no digest", "--from ROOT takes it from another copy"
     ),
-    "blob-size": FaultCode("error", "another number of bytes than the manifest states", _COPY),
-    "blob-collected": FaultCode(
-        "info", "weights that only withdrawn versions used are gone", "nothing needs doing"
-    ),
-    "kin-missing": FaultCode(
-        "warning", "bytes of a component that is there only because another came from it", _COPY
-    ),
-    "blob-writable": FaultCode(
-        "warning", "a blob that may be overwritten", "--repair takes the right to write away"
-    ),
-    "manifest-missing": FaultCode("error", "a version without its manifest", _COPY),
-    "manifest-format": FaultCode(
-        "error", "a manifest that is not strict JSON, or not as the schema asks", _AGAIN
-    ),
-    "manifest-schema": FaultCode(
-        "error", "a manifest of a schema that is not known here", "upgrade compatkit"
-    ),
-    "manifest-canonical": FaultCode("warning", "a manifest that is not written canonically", _AGAIN),
-    "parent-missing": FaultCode("error", "a component that another came from is not there", _COPY),
-    "payload-header": FaultCode("error", "weights whose header is refused", _AGAIN),
-    "payload-tensors": FaultCode("error", "other tensors than the manifest promises", _AGAIN),
-    "payload-not-finite": FaultCode("warning", "weights that are NaN or infinite", _AGAIN),
-    "version-torn": FaultCode("error", "a version file that was cut off", "--repair moves it to quarantine"),
-    "version-content": FaultCode(
-        "error", "a version file that holds no digest", "--from ROOT takes it from another copy"
-    ),
-    "version-exchanged": FaultCode(
-        "error",
+    "version-exchanged": _error(
         "a version file that states another name or number",
         "--repair takes what was exchanged back to its place, --from ROOT the rest from another copy",
     ),
-    "version-target": FaultCode("error", "a version that points at something else than a manifest", _AGAIN),
-    "version-step": FaultCode(
-        "error",
+    "version-target": _error("a version that points at something else than a manifest", _AGAIN),
+    "version-step": _error(
         "a number that is too small a step for what changed",
         "`compatkit withdraw` it and publish it again without a version",
     ),
-    "tombstone-damaged": FaultCode("error", "a tombstone that cannot be read", "--repair writes it anew"),
-    "tombstone-missing": FaultCode(
-        "error", "a version that was withdrawn and can be found again", "--repair writes its tombstone"
+    "tombstone-damaged": _error("a tombstone that cannot be read", "--repair writes it anew"),
+    "tombstone-missing": _error(
+        "a version that was withdrawn and can be found again", "--repair writes its tombstone"
     ),
-    "tombstone-orphan": FaultCode(
-        "warning", "a tombstone of a version that is not there", "--from ROOT restores it"
+    "tombstone-orphan": _warning("a tombstone of a version that is not there", "--from ROOT restores it"),
+    "alias-damaged": _error("an alias that cannot be read, or contradicts its log", "--repair reads its log"),
+    "alias-dangling": _error("an alias that points at no version", _FOLLOW),
+    "alias-withdrawn": _warning("an alias that points at a withdrawn version", _FOLLOW),
+    "alias-log-damaged": _error(
+        "a move of an alias that cannot be read", "--repair moves it to quarantine; " + _LATER
     ),
-    "alias-damaged": FaultCode(
-        "error", "an alias that cannot be read, or contradicts its log", "--repair reads its log"
+    "alias-log-gap": _warning("a move of an alias is not there, though a later one is", _LATER),
+    "evidence-damaged": _error("a pointer to a result that does not hold its name", "--repair moves it away"),
+    "result-missing": _error("a measured result is not there", "--repair moves the pointer away"),
+    "result-format": _error("a measured result is no JSON object", "--repair moves the pointer away"),
+    "signature-damaged": _error(
+        "a signature that cannot be read, or is over something else", "--repair moves it away; sign again"
     ),
-    "alias-dangling": FaultCode("error", "an alias that points at no version", _FOLLOW),
-    "alias-withdrawn": FaultCode("warning", "an alias that points at a withdrawn version", _FOLLOW),
-    "alias-behind": FaultCode(
-        "info", "an alias that is older than its log; readers follow the log", "nothing needs doing"
-    ),
-    "alias-log-damaged": FaultCode(
-        "error", "a move of an alias that cannot be read", "--repair moves it to quarantine; " + _LATER
-    ),
-    "alias-log-gap": FaultCode("warning", "a move of an alias is not there, though a later one is", _LATER),
-    "evidence-damaged": FaultCode(
-        "error", "a pointer to a result that does not hold its name", "--repair moves it away"
-    ),
-    "result-missing": FaultCode("error", "a measured result is not there", "--repair moves the pointer away"),
-    "result-format": FaultCode(
-        "error", "a measured result is no JSON object", "--repair moves the pointer away"
-    ),
-    "signature-damaged": FaultCode(
-        "error",
-        "a signature that cannot be read, or is over something else",
-        "--repair moves it away; sign again",
-    ),
-    "signature-orphan": FaultCode("info", "signatures of a manifest that is not here", "nothing needs doing"),
-    "policy-damaged": FaultCode(
-        "error",
+    "signature-orphan": _info("signatures of a manifest that is not here", "nothing needs doing"),
+    "policy-damaged": _error(
         "a change of a policy that cannot be read",
         "--from ROOT takes it from another copy of the registry; or set the policy again, which binds at once",
     ),
-    "policy-gap": FaultCode("warning", "a change of a policy is not there, though a later one is", _LATER),
-    "misnamed": FaultCode(
-        "warning", "a name that means nothing here; it is never read", "rename or remove it"
-    ),
-    "narrow-rights": FaultCode("warning", "less rights than the shared root gives", "chmod, as its owner"),
-    "stray": FaultCode("info", "a file of another program", "nothing needs doing"),
-    "drafts": FaultCode("info", "unfinished files of processes", "compatkit gc removes old ones"),
-    "trash": FaultCode("info", "blobs that gc took out", "compatkit gc removes old ones"),
-    "quarantine": FaultCode(
-        "info", "damaged files that were moved away", "look at them, then remove them by hand"
-    ),
+    "policy-gap": _warning("a change of a policy is not there, though a later one is", _LATER),
+    "misnamed": _warning("a name that means nothing here; it is never read", "rename or remove it"),
+    "narrow-rights": _warning("less rights than the shared root gives", "chmod, as its owner"),
+    "stray": _info("a file of another program", "nothing needs doing"),
+    "drafts": _info("unfinished files of processes", "compatkit gc removes old ones"),
+    "trash": _info("blobs that gc took out", "compatkit gc removes old ones"),
+    "quarantine": _info("damaged files that were moved away", "look at them, then remove them by hand"),
 }
 """All fault codes. Codes are never reworded; severity and words may be."""
 

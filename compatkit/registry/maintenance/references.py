@@ -148,8 +148,6 @@ def _check_alias(survey: Survey, held: NameFiles, place: AliasPointer) -> None:
     ):  # else it was moved since the folder was listed
         add("alias-damaged", place, f"the pointer names move {number}, the log ends with {last}", whose)
         return
-    if number < last and last in moves and (version or moves[last].after):
-        add("alias-behind", place, f"the pointer is of move {number}, the log ends with {last}", whose)
     if moves:
         version = moves[max(moves)].after  # whatever the pointer says
     if version is not None and not survey.is_hidden(f"refs/{name}/@versions"):

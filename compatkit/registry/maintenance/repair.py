@@ -81,9 +81,8 @@ def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
         Planned(soundness, source), {one.path for one in soundness.faults if one.severity == "error"}
     )
     for fault in soundness.faults:
-        if fault.severity != "info" or fault.code == "alias-behind":
-            if not repair.mend(fault):
-                repair.planned.leave(fault)
+        if fault.severity != "info" and not repair.mend(fault):
+            repair.planned.leave(fault)
     return repair.planned.finished()
 
 
@@ -446,7 +445,7 @@ _REPAIRS: Mapping[str, Callable[[_Repair, Fault, Any], bool]] = {
         ("tombstone-damaged", "tombstone-missing", "TombstoneFile", "WithdrawalFile"), _Repair.tombstone
     ),
     "tombstone-orphan": _Repair.orphan,
-    **dict.fromkeys(("alias-damaged", "alias-behind", "AliasPointer"), _Repair.alias),
+    **dict.fromkeys(("alias-damaged", "AliasPointer"), _Repair.alias),
     **dict.fromkeys(("alias-log-damaged", "AliasMove"), _Repair.move),
     "alias-dangling": _Repair.dangling,
     **dict.fromkeys(("alias-log-gap", "policy-gap"), _Repair.gap),
