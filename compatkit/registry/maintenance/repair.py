@@ -11,10 +11,10 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,7 @@ def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
     return repair.planned.finished()
 
 
-@attrs.define
+@attrs.define(slots=False)
 class _Repair:
     """Plans repairs; each method returns False if it cannot repair the fault.
 
@@ -99,8 +99,6 @@ class _Repair:
     planned: Planned
     faulty: set[str]
     brought: dict[str, bool] = attrs.field(factory=dict, init=False)
-    _kept: dict[str, list[str]] | None = attrs.field(default=None, init=False)
-    _pointers: dict[str, list[str]] | None = attrs.field(default=None, init=False)
 
     def mend(self, fault: Fault) -> bool:
         """Plan the repair of a fault."""
@@ -356,7 +354,7 @@ class _Repair:
         if digest in self.brought:
             return []
         path, source = blob(digest).path, self.planned.source
-        copy = next((one for one in self._copies(digest) if self._holds(one, digest)), None)
+        copy = next((one for one in self._copies[digest] if self._holds(one, digest)), None)
         if copy is not None:
             self.brought[digest] = self.planned.put_back(fault, path, digest, copy)
             return self._lacking(self.planned.root, copy)
@@ -392,24 +390,29 @@ class _Repair:
 
     def forget_result(self, fault: Fault, place: Blob) -> bool:
         """Plan to move pointers to a lost result away, so that it can be measured again."""
-        if self._pointers is None:
-            self._pointers = defaultdict(list)
-            for one in self.planned.scan("evidence"):
-                if isinstance(one, ResultPointer):
-                    self._pointers[f"sha256:{one.result}"].append(one.path)
-        pointers = self._pointers.get(place.digest, [])
+        pointers = self._pointers[place.digest]
         for path in pointers:
             words = ": its result is lost; measure again"
             self.planned.set_aside(fault, REFER, words, lambda path: True, path)
         return bool(pointers) and all(user.startswith(RESULTS) for user in fault.whose)
 
-    def _copies(self, digest: str) -> Iterator[str]:
-        if self._kept is None:
-            self._kept = defaultdict(list)
-            for one in self.planned.scan("trash", "quarantine"):
-                if isinstance(one, Aside) and HEXADECIMAL.fullmatch(one.file[:64]):
-                    self._kept[f"sha256:{one.file[:64]}"].append(one.path)
-        yield from self._kept.get(digest, [])
+    @cached_property
+    def _pointers(self) -> dict[str, list[str]]:
+        """Paths of the pointers to each result."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for one in self.planned.scan("evidence"):
+            if isinstance(one, ResultPointer):
+                found[f"sha256:{one.result}"].append(one.path)
+        return found
+
+    @cached_property
+    def _copies(self) -> dict[str, list[str]]:
+        """Paths of what was a blob, in ``trash`` and ``quarantine``."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for one in self.planned.scan("trash", "quarantine"):
+            if isinstance(one, Aside) and HEXADECIMAL.fullmatch(one.file[:64]):
+                found[f"sha256:{one.file[:64]}"].append(one.path)
+        return found
 
     def _holds(self, path: str, digest: str) -> bool:
         try:
