@@ -91,10 +91,11 @@ def report_of(
     for rule, left, right in zip(RULES, given, asked, strict=True):
         found.append([one.finding(left, right) for one in rule(left, right)])
     structural, images, training, statistics = found
-    digest = manifest_digest(extractor)
-    for one in dict.fromkeys(trained_with(head)):
-        if own or one == digest:
-            training.append(rules.own(one, exact=one == digest).finding(extractor, head))
+    if made_with := dict.fromkeys(trained_with(head)):
+        digest = manifest_digest(extractor)
+        for one in made_with:
+            if own or one == digest:
+                training.append(rules.own(one, exact=one == digest).finding(extractor, head))
     answers = _answers([one.severity for one in structural], [one.code for one in training], evidence)
     classes = _classes(data, head, f"the head {second}" if names else "the head")
     empirical = rules.empirical_findings(answers, evidence)

@@ -16,10 +16,10 @@ import sys
 import types
 import typing
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from itertools import accumulate
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 import attrs
@@ -44,8 +44,7 @@ MAX_KEY = 512
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONG = re.compile(rf'"[^"]{{{MAX_KEY + 1}}}')
-_STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"(\s*:)?')
-_BRACKET = re.compile(r"[\[\]{}]")
+_SURROGATE = re.compile(r"\\u[dD]")
 
 
 def digest(data: bytes | bytearray | memoryview) -> str:
@@ -121,7 +120,7 @@ def loads(
         )
     try:
         value = (_WATCHFUL if "-0" in text else _READER).decode(text)
-        if "\\ud" in text or "\\uD" in text:  # only an escape can bring a surrogate into UTF-8
+        if _SURROGATE.search(text):  # only an escape can bring one into UTF-8
             _ENCODER.encode(value).encode()
     except RecursionError:
         raise FormatError(f"{what}: nested deeper than {max_depth} levels.") from None
@@ -129,7 +128,7 @@ def loads(
         raise FormatError(f"{what}: a string holds half a surrogate pair.") from None
     except ValueError as error:  # JSONDecodeError, one of _HOOKS, or an integer of thousands of digits
         raise FormatError(f"{what}: not valid JSON: {error}.") from None
-    _check_shape(text, what, max_depth, any_key)
+    _check_shape(text, what, max_depth, any_key, lambda: value)
     return value
 
 
@@ -154,7 +153,7 @@ def decode(kind: Any, data: bytes, *, what: str, max_bytes: int = MAX_BYTES) -> 
         if len(data) <= max_bytes and _count(text) <= MAX_VALUES and unicodedata.is_normalized("NFC", text):
             found = _decoder(kind).decode(data)
             if _ENCODER.encode(found) == text.removesuffix("\n"):
-                _check_shape(text, what, MAX_DEPTH, False)
+                _check_shape(text, what, MAX_DEPTH, False, lambda: msgspec.to_builtins(found))
                 return found
     return structure(kind, loads(data, what=what, max_bytes=max_bytes), what)
 
@@ -209,7 +208,7 @@ def _plain(value: Any, place: Place, depth: int, floats: bool) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item, (place, index), depth + 1, floats) for index, item in enumerate(value)]
     if type(value) is not dict and attrs.has(type(value)):
-        floating = _fields(type(value))[1]
+        floating = _floats(type(value))
         return {
             name: _plain(item, (place, name), depth + 1, name in floating)
             for name, item in _members(value).items()
@@ -230,9 +229,9 @@ def _plain(value: Any, place: Place, depth: int, floats: bool) -> Any:
 
 
 def _members(value: Any) -> dict[str, Any]:
-    """Return the fields of an attrs class that are written."""
-    names, _, optional = _fields(type(value))
-    found = {name: getattr(value, name) for name in names}
+    """Return the fields of an attrs class that are written, sorted by name."""
+    names, values, optional = _written(type(value))
+    found = dict(zip(names, values(value), strict=False))
     for name, default in optional.items():
         if found[name] == default:
             del found[name]
@@ -240,13 +239,26 @@ def _members(value: Any) -> dict[str, Any]:
 
 
 @cache
-def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str], dict[str, Any]]:
-    """Return annotations, names of those that hold floats, and defaults of those that may be left out."""
+def _written(kind: Any) -> tuple[list[str], Callable[[Any], Any], dict[str, Any]]:
+    """Return the names of all fields, what takes their values, and the defaults of those that may be left out."""
+    fields = attrs.fields_dict(kind)
+    optional = {name: one.default for name, one in fields.items() if "absent_where_default" in one.metadata}
+    names = sorted(fields)
+    # of a single name attrgetter returns no tuple
+    return names, attrgetter(*names, "__class__"), optional
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the annotations of all fields of an attrs class."""
     hints = typing.get_type_hints(kind)
-    fields = attrs.fields(kind)
-    optional = {field.name: field.default for field in fields if "absent_where_default" in field.metadata}
-    floats = frozenset(name for name, hint in hints.items() if hint in (float, tuple[float, ...]))
-    return {field.name: hints[field.name] for field in fields}, floats, optional
+    return {name: hints[name] for name in attrs.fields_dict(kind)}
+
+
+@cache
+def _floats(kind: Any) -> frozenset[str]:
+    """Return the names of the fields that hold floats."""
+    return frozenset(name for name, hint in _hints(kind).items() if hint in (float, tuple[float, ...]))
 
 
 _ENCODER = json.JSONEncoder(
@@ -266,21 +278,30 @@ def _count(text: str) -> int:
     return text.count(",") + text.count("[") + text.count("{")
 
 
-def _check_shape(text: str, what: str, max_depth: int, any_key: bool) -> None:
-    """Raise if a document of JSON is nested too deep or has a key too long."""
-    if text.count("[") + text.count("{") > max_depth:  # fewer brackets than levels cannot be nested too deep
-        brackets = _BRACKET.findall(_STRING.sub("", text))
-        if max(accumulate(1 if one in "[{" else -1 for one in brackets)) > max_depth:
-            raise FormatError(f"{what}: nested deeper than {max_depth} levels.")
-    if any_key or not (
-        _LONG.search(text) or '\\"' in text
-    ):  # most documents hold no text that could be so long
+def _check_shape(text: str, what: str, max_depth: int, any_key: bool, read: Callable[[], Any]) -> None:
+    """Raise if a document of JSON is nested too deep or has a key too long.
+
+    Most documents hold fewer brackets than levels, and no text that could be so long: then ``read``, which returns
+    the value, is not called.
+    """
+    check_keys = not any_key and bool(_LONG.search(text) or '\\"' in text)
+    if not check_keys and text.count("[") + text.count("{") <= max_depth:
         return
-    for match in _STRING.finditer(text):
-        if match[2] and len(match[1]) > MAX_KEY and len(key := json.loads(f'"{match[1]}"')) > MAX_KEY:
-            raise FormatError(
-                f"{what}: a key has {len(key)} characters, at most {MAX_KEY} are read: {key!r:.80}."
-            )
+    level = _containers([read()])
+    for _ in range(max_depth):
+        if check_keys:
+            for key in (key for one in level if type(one) is dict for key in one if len(key) > MAX_KEY):
+                raise FormatError(
+                    f"{what}: a key has {len(key)} characters, at most {MAX_KEY} are read: {key!r:.80}."
+                )
+        level = _containers(item for one in level for item in (one.values() if type(one) is dict else one))
+        if not level:
+            return
+    raise FormatError(f"{what}: nested deeper than {max_depth} levels.")
+
+
+def _containers(values: Iterable[Any]) -> list[Any]:
+    return [one for one in values if type(one) in (dict, list, tuple)]
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -346,7 +367,7 @@ def _parts(kind: Any, value: Any, place: Place) -> Iterator[tuple[Any, Any, Plac
         for one in arguments:
             yield from _parts(one, value, place)
     elif isinstance(value, dict) and attrs.has(kind):
-        hints = _fields(kind)[0]
+        hints = _hints(kind)
         yield from ((hints[name], item, (place, name)) for name, item in value.items() if name in hints)
     elif isinstance(value, dict) and origin is Mapping:
         yield from ((arguments[1], item, (place, name)) for name, item in value.items())

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import attrs
 
 from compatkit.contracts.arguments import named
-from compatkit.contracts.codec import Place, decode, digest, dumps, is_digest, loads, told, unstructure
+from compatkit.contracts.codec import Place, decode, digest, dumps, is_digest, told, unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Data, Kind
 from compatkit.contracts.contract_rules import check_contract
 from compatkit.errors import FormatError
@@ -152,7 +152,7 @@ def from_bytes(data: bytes, *, what: str = "manifest") -> Manifest:
     manifest: Manifest = decode(Manifest, data, what=what)
     check_contract(manifest.contract, manifest.blueprint, what)
     if _MALFORMED.search(data) or b"\\u" in data:  # what may be a malformed edge
-        for _ in _walk(loads(data, what=what), what):
+        for _ in _walk(unstructure(manifest), what):
             pass
     return manifest
 
