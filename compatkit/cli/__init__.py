@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatkit.cli.options import Given, given, json_option, registry_option
-from compatkit.cli.output import clean, emit, only_json, report_text, speaks, warn
+from compatkit.cli.output import clean, emit, only_json, report_text, show_outcome, speaks, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken
 
 if TYPE_CHECKING:
@@ -279,8 +279,6 @@ def _break(error: PolicyBroken, machine: bool) -> int:
     found = outcome.to_json() if outcome is not None and machine else None
     code = _fail(str(error), error.code, error.exit_code, machine, found=found)
     if outcome is not None and not machine:
-        from compatkit.cli.outcome import show_outcome
-
         show_outcome(outcome)
     return code
 

@@ -6,51 +6,46 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.images import images_and_tests
-from compatkit.cli.keeping import check_target
+from compatkit.cli.images import found_in, images_and_tests
 from compatkit.cli.options import (
+    Asked,
     about,
     about_options,
     check_publishes,
+    command,
     data_options,
     given,
-    json_option,
-    registry_option,
+    options,
     sign_option,
     signature_options,
+    version_option,
 )
-from compatkit.cli.outcome import found_in
 from compatkit.cli.output import columns, emit, news, next_step, progress
-from compatkit.cli.roots import registry
-from compatkit.cli.signing import chosen_key, sign_published
-from compatkit.registry.names import Version
+from compatkit.cli.roots import check_target, registry
+from compatkit.cli.sign import chosen_key, sign_published
 
 if TYPE_CHECKING:
     from compatkit.components.domains import Adapted
-    from compatkit.training.trainer import Trainer
 
+trainer_options = options(
+    click.option("--steps", type=click.IntRange(1), help="Steps; 1000."),
+    click.option(
+        "--lr",
+        type=click.FloatRange(0, min_open=True),
+        help="Learning rate, the same in all steps; 1e-5.",
+    ),
+    click.option("--weight-decay", type=click.FloatRange(0), help="L2 penalty; 0."),
+    click.option("--optimiser", type=click.Choice(("sgd", "adam")), help="sgd, with momentum .9."),
+    click.option("--batch-size", type=click.IntRange(2), help="Images a step; 64."),
+    click.option("--seed", type=click.IntRange(0), help="Of the order of the images; 0."),
+    click.option("--device", help="Where to train: auto (the default), cpu, cuda, ..."),
+    click.option("--checkpoint", type=click.Path(), metavar="FILE", help="Keep the state in this file."),
+)
+"""Settings of the trainer; those that are not given are the paper's."""
 SETTINGS = ("steps", "lr", "weight_decay", "optimiser", "batch_size", "seed", "device", "checkpoint")
-"""Options that are settings of the trainer; those that are not given are the paper's."""
 
 
-def _training_options(function: Any) -> Any:
-    """Add what decides how the extractor is tuned."""
-    above = click.FloatRange(0, min_open=True)
-    for option in (
-        click.option("--checkpoint", type=click.Path(), metavar="FILE", help="Keep the state in this file."),
-        click.option("--device", help="Where to train: auto (the default), cpu, cuda, ..."),
-        click.option("--seed", type=click.IntRange(0), help="Of the order of the images; 0."),
-        click.option("--batch-size", type=click.IntRange(2), help="Images a step; 64."),
-        click.option("--optimiser", type=click.Choice(("sgd", "adam")), help="sgd, with momentum .9."),
-        click.option("--weight-decay", type=click.FloatRange(0), help="L2 penalty; 0."),
-        click.option("--lr", type=above, help="Learning rate, the same in all steps; 1e-5."),
-        click.option("--steps", type=click.IntRange(1), help="Steps; 1000."),
-    ):
-        function = option(function)
-    return function
-
-
-@click.command(
+@command(
     "adapt",
     help="Move EXTRACTOR to images without labels: the loss of the frozen shared head that it was trained with tunes "
     "it, and HEAD, the source's own, is put on it as it is. Defaults of the training are those of the paper, but for "
@@ -77,79 +72,58 @@ def _training_options(function: Any) -> Any:
     show_default=True,
     help="Statistics of batch normalisation inside the shared head; the paper takes those of the batch.",
 )
-@_training_options
+@trainer_options
 @click.option("--publish", metavar="NAME", help="Keep the adapted extractor under NAME.")
-@click.option("--version", metavar="X.Y.Z", help="Its number; else the least step that it needs.")
+@version_option
 @about_options
 @sign_option
 @signature_options
 @data_options
-@registry_option
-@json_option
-@click.pass_context
-def adapt_command(
-    context: click.Context,
-    extractor: str,
-    head: str,
-    aux: str,
-    name: str,
-    test: str | None,
-    method: str | None,
-    augment: tuple[str, ...],
-    frozen_statistics: Any,
-    publish: str | None,
-    version: str | None,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-    **settings: Any,
-) -> None:
+def adapt_command(context: click.Context, asked: Asked) -> None:
     """Adapt, measure where there are labels, and publish where a name is given."""
     from compatkit.components.domains import paper
 
-    check_publishes(context, publish, version)
-    if version is not None:
-        Version.parse(version)
-    if publish is not None:
-        check_target(context, publish, "extractor")
+    check_publishes(context, asked.publish, asked.version)
+    if asked.publish is not None:
+        check_target(context, asked.publish, "extractor", asked.version)
     key, held = chosen_key(context), registry(context)
-    images, tests = images_and_tests(name, test, data_root, download)
-    trainer = paper(**{word: settings[word] for word in SETTINGS if settings[word] is not None})
+    images, tests = images_and_tests(asked.name, asked.test, asked.data_root, asked.download)
+    trainer = paper(**{name: value for name, value in asked.only(*SETTINGS).items() if value is not None})
     news(f"{len(images):,} images of {images.name}, {trainer.steps:,} steps; their labels are not read")
     adapted = held.adapt(
-        extractor,
-        head,
-        aux,
+        asked.extractor,
+        asked.head,
+        asked.aux,
         images,
         trainer=trainer,
-        method=method,
-        frozen_statistics=frozen_statistics,
         test=tests,
-        augment=augment,
+        **asked.only("method", "frozen_statistics", "augment"),
     )
-    kept = None
-    if publish is not None:
+    kept, signed = None, {}
+    if asked.publish is not None:
         with progress("policies") as report:
-            deciding = (*([] if tests is None else [tests]), found_in(data_root, download))
             kept = held.publish(
-                adapted, publish, version=version, about=about(context), data=deciding, progress=report
+                adapted,
+                asked.publish,
+                version=asked.version,
+                about=about(context),
+                data=(*([] if tests is None else [tests]), found_in(asked.data_root, asked.download)),
+                progress=report,
             )
-    signed = sign_published(held, [kept], key) if kept is not None else {}
-    if machine:
-        emit(_to_json(adapted, kept, trainer) | signed)
+        signed = sign_published(held, [kept], key)
+    if asked.machine:
+        emit({**_to_json(adapted), "steps": trainer.steps, "published": kept, **signed})
     else:
         _tell(context, adapted, kept)
 
 
-def _to_json(adapted: Adapted, kept: str | None, trainer: Trainer) -> dict[str, Any]:
+def _to_json(adapted: Adapted) -> dict[str, Any]:
     return {
         "source": adapted.source.reference,
         "head": adapted.head.reference,
         "data": dict(adapted.fit.run["tasks"][0]["data"]),
-        "steps": trainer.steps,
         "losses": adapted.fit.history[-1]["losses"],
         "accuracy": adapted.accuracy,
-        "published": kept,
         "plan": adapted.fit.plan,
     }
 
@@ -157,12 +131,12 @@ def _to_json(adapted: Adapted, kept: str | None, trainer: Trainer) -> dict[str, 
 def _tell(context: click.Context, adapted: Adapted, kept: str | None) -> None:
     last = adapted.fit.history[-1]["losses"]
     click.echo(", ".join(f"{name} {value:.3f}" for name, value in last.items()) + " in the last steps")
+    table = [("extractor", "statistics", "accuracy", "")]
+    for (who, policy), cell in adapted.cells.items():
+        found = cell.restricted
+        figure = "-" if found is None else f"{found.accuracy:.3f}"
+        table.append((who, policy, figure, cell.reason if found is None else f"of {found.count:,}"))
     if adapted.cells:
-        table = [("extractor", "statistics", "accuracy", "")]
-        for (who, policy), cell in adapted.cells.items():
-            found = cell.restricted
-            figure = "-" if found is None else f"{found.accuracy:.3f}"
-            table.append((who, policy, figure, cell.reason if found is None else f"of {found.count:,}"))
         columns(table, right=(2,))
     else:
         click.echo("not measured: no labelled images are known; --test NAME names some")
@@ -170,12 +144,5 @@ def _tell(context: click.Context, adapted: Adapted, kept: str | None) -> None:
         click.echo("nothing was published; --publish NAME keeps the extractor")
         return
     click.echo(f"published {kept}")
-    next_step(
-        "compatkit",
-        *given(context).words,
-        "recombine",
-        kept,
-        adapted.head.reference,
-        "--bn-policy",
-        "batch",
-    )
+    where = given(context).words
+    next_step("compatkit", *where, "recombine", kept, adapted.head.reference, "--bn-policy", "batch")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.cuts import image_size, model_arguments, model_options
-from compatkit.cli.gc import size as amount
-from compatkit.cli.options import about, about_options, data_options, given, json_option, registry_option
-from compatkit.cli.output import clean, emit, next_step, rows
+from compatkit.cli.cuts import model_options
+from compatkit.cli.images import load_data_set
+from compatkit.cli.options import (
+    Asked,
+    about,
+    about_options,
+    command,
+    data_options,
+    given,
+    labels_option,
+)
+from compatkit.cli.output import clean, emit, next_step, size
 from compatkit.cli.roots import destination, publishing
-from compatkit.cli.split import lines
+from compatkit.cli.split import class_names, tell_parts
+from compatkit.registry.names import check_name
 
-if TYPE_CHECKING:
-    from compatkit.components.adopting import Adoption
-    from compatkit.data.dataset import Split
+IMAGES = ("mean", "std", "interpolation", "crop_pct")
+"""Options that say what the images must look like."""
 
 
 def numbers(
@@ -34,7 +40,7 @@ def numbers(
         ) from error
 
 
-@click.command(
+@command(
     "adopt",
     help="Take the weights in FILE (safetensors, or what torch.save wrote: .pth, .pt, .bin) as parts of the network "
     "MODEL, cut at POINT, and publish them as NAME.extractor and NAME.head. Pickles are read as tensors only, by a "
@@ -56,12 +62,7 @@ def numbers(
     metavar="ENTRY",
     help="Entry of the file that holds the weights, such as model_ema; else the usual one.",
 )
-@click.option(
-    "--labels",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Class names in the order of the outputs, one a line; without them the head names no classes.",
-)
+@labels_option
 @click.option(
     "--data",
     "dataset",
@@ -82,76 +83,33 @@ def numbers(
 @click.option("--crop-pct", type=float, metavar="SHARE", help="Share of the resized image that is kept.")
 @about_options
 @data_options
-@registry_option
-@json_option
-@click.pass_context
-def adopt_command(
-    context: click.Context,
-    file: str,
-    model: str,
-    point: str,
-    name: str,
-    builder: str,
-    kwargs: str,
-    size: str | None,
-    key: str | None,
-    labels: Path | None,
-    dataset: str | None,
-    dataset_labels: bool,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-    **images: Any,
-) -> None:
+def adopt_command(context: click.Context, asked: Asked) -> None:
     """Adopt a checkpoint; the parts must reproduce its network bitwise."""
-    from compatkit.registry.names import check_name
-
-    check_name(f"{name}.extractor")
-    settings, sides = model_arguments(kwargs), image_size(size)
-    if dataset_labels and (dataset is None or labels is not None):
+    check_name(f"{asked.name}.extractor")
+    if asked.dataset_labels and (asked.dataset is None or asked.labels is not None):
         raise click.UsageError("--dataset-labels takes the class names of --data NAME, in place of --labels.")
     root = destination(context)
-    data = _images(dataset, data_root, download)
-    names = list(data.classes) if dataset_labels and data is not None else lines(labels) if labels else None
+    data = None
+    if asked.dataset is not None:
+        data = load_data_set(asked.dataset, asked.data_root, asked.download).train
+    labels = list(data.classes) if asked.dataset_labels and data is not None else class_names(asked.labels)
     from compatkit.components.adopting import adopt
 
     adopted = adopt(
-        Path(file).expanduser(),
-        model=model,
-        point=point,
-        builder=builder,
-        kwargs=settings,
-        size=sides,
-        key=key,
-        labels=names,
+        Path(asked.file).expanduser(),
+        labels=labels,
         data=data,
-        images={one: value for one, value in images.items() if value is not None},
+        images={name: value for name, value in asked.only(*IMAGES).items() if value is not None},
+        **asked.only("model", "point", "builder", "kwargs", "size", "key"),
     )
-    published = adopted.publish(publishing(root), name, about=about(context))
-    if machine:
+    published = adopted.publish(publishing(root), asked.name, about=about(context))
+    if asked.machine:
         parts = {side: part.to_json() for side, part in adopted.parts.items()}
         emit({**adopted.provenance, "kwargs": dict(adopted.kwargs), "parts": parts, "published": published})
         return
-    _tell(adopted, model, point, published)
-    next_step("compatkit", *given(context).words, "check", published["extractor"], "*.head")
-
-
-def _images(name: str | None, root: str | None, download: bool) -> Split | None:
-    if name is None:
-        return None
-    from compatkit.data import load
-
-    return load(name, root=root, download=download).train
-
-
-def _tell(adopted: Adoption, model: str, point: str, published: Mapping[str, str]) -> None:
     found = adopted.checkpoint
-    click.echo(click.style(clean(f"{found}, {amount(found.bytes)}"), bold=True))
+    click.echo(click.style(clean(f"{found}, {size(found.bytes)}"), bold=True))
     for one in adopted.told:
         click.echo(f"  {clean(one)}")
-    click.echo(f"{model} cut at {point}: head(extractor(x)) equals the whole network bitwise")
-    for side, part in adopted.parts.items():
-        click.echo(click.style(side, bold=True))
-        rows(part.describe())
-    for reference in published.values():
-        click.echo(f"published {reference}")
+    tell_parts(asked, adopted.parts, published.values())
+    next_step("compatkit", *given(context).words, "check", published["extractor"], "*.head")

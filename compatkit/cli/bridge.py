@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from compatkit.cli.images import images_and_tests, load_data_set, tests_for
-from compatkit.cli.keeping import check_target
 from compatkit.cli.options import (
+    Asked,
     about,
     about_options,
     check_publishes,
+    command,
     data_options,
     given,
-    json_option,
-    registry_option,
     signature_options,
 )
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
-from compatkit.cli.roots import check_outputs, registry, store
+from compatkit.cli.roots import check_outputs, check_target, registry, store
 
 if TYPE_CHECKING:
     from compatkit.components.bridges.results import Bridge, Step
@@ -38,7 +37,7 @@ BY_LABELS = {
 }
 
 
-@click.command(
+@command(
     "bridge",
     help="Bring HEAD to EXTRACTOR, which it was not trained with, rung by rung from the cheapest to the dearest, on "
     "images without labels. A rung is judged by its agreement with the head's own network on images held out.",
@@ -94,71 +93,58 @@ BY_LABELS = {
 @about_options
 @signature_options
 @data_options
-@registry_option
-@json_option
-@click.pass_context
-def bridge_command(
-    context: click.Context,
-    extractor: str,
-    head: str,
-    name: str,
-    labels: str | None,
-    test: str | None,
-    head_data: str | None,
-    on: Any,
-    rungs: str | None,
-    until: float,
-    every: bool,
-    images: int,
-    seed: int,
-    png: str | None,
-    publish: str | None,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-) -> None:
+def bridge_command(context: click.Context, asked: Asked) -> None:
     """Climb, choose, print, and publish where a name is given; exit code 1 where nothing fits."""
     from compatkit.components.bridges.keeping import check_names
 
-    check_publishes(context, publish)
-    check_outputs({"--png": png})
-    if publish is not None:
-        check_target(context, publish, "recombination")
-        check_target(context, f"{publish}.adapter", "adapter")
-        check_target(context, f"{publish}.head", "head")
-        check_names(store(context), publish)
-    held = registry(context)
-    data, tests = images_and_tests(name, test, data_root, download)
-    if test is None:
-        tests = tests_for(held.store.manifest(head), head, tests)
-    others = None if head_data is None else images_and_tests(head_data, None, data_root, download)[0]
+    check_publishes(context, asked.publish)
+    check_outputs({"--png": asked.png})
+    if asked.publish is not None:
+        check_target(context, asked.publish, "recombination")
+        check_target(context, f"{asked.publish}.adapter", "adapter")
+        check_target(context, f"{asked.publish}.head", "head")
+        check_names(store(context), asked.publish)
+    held, where = registry(context), (asked.data_root, asked.download)
+    data, tests = images_and_tests(asked.name, asked.test, *where)
+    if asked.test is None:
+        tests = tests_for(held.store.manifest(asked.head), asked.head, tests)
+    rungs = None
+    if asked.rungs is not None:
+        rungs = [one.strip() for one in asked.rungs.split(",") if one.strip()]
     with progress("bridge") as report:
         found = held.bridge(
-            extractor,
-            head,
+            asked.extractor,
+            asked.head,
             data,
-            labels=None if labels is None else load_data_set(labels, data_root, download).train,
+            labels=None if asked.labels is None else load_data_set(asked.labels, *where).train,
             test=tests,
-            head_data=others,
-            rungs=None if rungs is None else [one.strip() for one in rungs.split(",") if one.strip()],
-            until=None if every else until,
-            images=images,
-            on=on,
-            seed=seed,
+            head_data=None if asked.head_data is None else images_and_tests(asked.head_data, None, *where)[0],
+            rungs=rungs,
+            until=None if asked.every else asked.until,
             progress=report,
+            **asked.only("images", "on", "seed"),
         )
-    fits = found.says != "no fit"
-    kept = held.publish(found, publish, about=about(context)) if publish is not None and fits else {}
-    if png is not None:
-        found.to_png(png)
-    if machine:
+    fits, kept = found.says != "no fit", {}
+    if fits and asked.publish is not None:
+        kept = held.publish(found, asked.publish, about=about(context))
+    if asked.png is not None:
+        found.to_png(asked.png)
+    if asked.machine:
         emit(found.to_json() | {"published": kept or None})
+        context.exit(0 if fits else 1)
+    _tell(found)
+    for what, reference in kept.items():
+        click.echo(f"published {what} {reference}")
+    if kept:
+        next_step("compatkit", *given(context).words, "show", kept["recombination"])
+    elif asked.publish is not None:
+        click.echo("not published: it does not fit")
     else:
-        _tell(context, found, kept, publish)
+        click.echo("nothing was published; --publish NAME keeps the bridge")
     context.exit(0 if fits else 1)
 
 
-def _tell(context: click.Context, found: Bridge, kept: dict[str, str], publish: str | None) -> None:
+def _tell(found: Bridge) -> None:
     head = ("rung", "agreement", "kappa", "R2", "accuracy", "images", "labels", "seconds", "")
     columns([head, *(_row(one, found.chosen) for one in found.steps)], right=range(1, 8))
     click.echo()
@@ -173,15 +159,6 @@ def _tell(context: click.Context, found: Bridge, kept: dict[str, str], publish: 
         paragraph(f"The head's own network reaches {found.facts['reference']:.3f} on the test images.")
     for note in (*(f"{one.rung}: {one.note}" for one in found.steps if one.note), *found.notes):
         paragraph(note)
-    for what, reference in kept.items():
-        click.echo(f"published {what} {reference}")
-    words = given(context).words
-    if kept:
-        next_step("compatkit", *words, "show", kept["recombination"])
-    elif publish is not None:
-        click.echo("not published: it does not fit")
-    else:
-        click.echo("nothing was published; --publish NAME keeps the bridge")
 
 
 def _row(step: Step, chosen: str) -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import data_options, given, json_option, registry_option
-from compatkit.cli.output import clean, emit, next_step, paragraph, print_rich, report_text
+from compatkit.cli.images import load_data_set
+from compatkit.cli.options import Asked, command, data_options, given
+from compatkit.cli.output import clean, emit, first, next_step, paragraph, print_rich, report_text
 from compatkit.cli.roots import check_outputs, registry
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ LEVELS = ("direct", "shared-init", "shared-head", "compatible", "perfect")
 NAMED = 3
 
 
-@click.command(
+@command(
     "check",
     help="Compare the contracts of EXTRACTOR and HEAD; reads no weights. Patterns such as 'digits/*' compare every "
     "extractor that the first matches with every head that the second matches, as a table.",
@@ -43,58 +45,45 @@ NAMED = 3
 )
 @click.option("--markdown", type=click.Path(), metavar="FILE", help="Write the verdicts as Markdown tables.")
 @data_options
-@registry_option
-@json_option
-@click.pass_context
-def check_command(
-    context: click.Context,
-    extractor: str,
-    head: str,
-    require: str,
-    name: str | None,
-    markdown: str | None,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-) -> None:
+def check_command(context: click.Context, asked: Asked) -> None:
     """Check whether heads fit extractors; exit code 1 where one does not."""
     from compatkit.registry.resolving import is_pattern
 
-    check_outputs({"--markdown": markdown})
-    data = _classes(name, data_root, download) if name is not None else None
+    check_outputs({"--markdown": asked.markdown})
+    data = _classes(asked) if asked.name is not None else None
     held = registry(context)
-    verdicts = held.check_all(extractor, head, data=data)
-    failing = verdicts.unsatisfied(require)
-    if markdown is not None:
-        verdicts.to_markdown(markdown)
-    if is_pattern(extractor) or is_pattern(head):
-        _tell_all(verdicts, require, failing, machine)
+    verdicts = held.check_all(asked.extractor, asked.head, data=data)
+    failing = verdicts.unsatisfied(asked.require)
+    if asked.markdown is not None:
+        verdicts.to_markdown(asked.markdown)
+    if is_pattern(asked.extractor) or is_pattern(asked.head):
+        _tell_all(verdicts, failing, asked)
     else:
         report = verdicts.report(verdicts.extractors[0], verdicts.heads[0])
         bridges = held.bridges.of(str(report.extractor), str(report.head))
-        _tell(report, bridges, require, not failing, machine)
-    if markdown is not None and not machine:
-        click.echo(f"wrote {clean(markdown)}")
+        _tell(context, report, bridges, not failing, asked)
+    if asked.markdown is not None and not asked.machine:
+        click.echo(f"wrote {clean(asked.markdown)}")
     context.exit(1 if failing else 0)
 
 
-def _classes(name: str, root: str | None, download: bool) -> Data:
+def _classes(asked: Asked) -> Data:
     """Return the classes of a data set, as what pairs are meant for."""
     from compatkit.contracts.contract import Data
     from compatkit.contracts.labels import label
-    from compatkit.data import load
-    from compatkit.plugins.discovery import providers
 
-    test = load(name, root=root, download=download, providers=providers()).test
+    test = load_data_set(asked.name, asked.data_root, asked.download).test
     return Data(test.size, test.channels, (), (), labels=tuple(map(label, test.classes)))
 
 
-def _tell(report: Report, bridges: list[BridgeRecord], require: str, satisfied: bool, machine: bool) -> None:
+def _tell(
+    context: click.Context, report: Report, bridges: list[BridgeRecord], satisfied: bool, asked: Asked
+) -> None:
     from compatkit.contracts.report import EQUAL_SHAPES
 
-    if machine:
+    if asked.machine:
         there = [one.to_json() for one in bridges]
-        emit({**report.to_json(), "bridges": there, "required": require, "satisfied": satisfied})
+        emit({**report.to_json(), "bridges": there, "required": asked.require, "satisfied": satisfied})
         return
     click.echo(report_text(report))
     for one in bridges:
@@ -103,23 +92,20 @@ def _tell(report: Report, bridges: list[BridgeRecord], require: str, satisfied: 
     if report.unproven and not bridges:
         click.echo()
         paragraph(f"{EQUAL_SHAPES} Measure the pair before you rely on it.")
-        where = given(click.get_current_context()).words
+        where = given(context).words
         next_step("compatkit", *where, "recombine", str(report.extractor), str(report.head))
     if not satisfied:
-        click.echo(f"\n--require {require}: no (exit code 1)")
+        click.echo(f"\n--require {asked.require}: no (exit code 1)")
 
 
-def _tell_all(verdicts: Verdicts, require: str, failing: list[tuple[str, str]], machine: bool) -> None:
-    if machine:
-        import json
-
-        named = [{"extractor": extractor, "head": head} for extractor, head in failing]
-        emit({**json.loads(verdicts.to_json()), "required": require, "unsatisfied": named})
+def _tell_all(verdicts: Verdicts, failing: list[tuple[str, str]], asked: Asked) -> None:
+    if asked.machine:
+        unsatisfied = [{"extractor": extractor, "head": head} for extractor, head in failing]
+        emit({**json.loads(verdicts.to_json()), "required": asked.require, "unsatisfied": unsatisfied})
         return
     print_rich(verdicts)
     if failing:
         total = len(verdicts.extractors) * len(verdicts.heads)
-        some = ", ".join(f"{extractor} with {head}" for extractor, head in failing[:NAMED])
-        more = f" and {len(failing) - NAMED:,} more" if len(failing) > NAMED else ""
+        some = first([f"{extractor} with {head}" for extractor, head in failing], NAMED)
         click.echo()
-        paragraph(f"--require {require}: not for {len(failing):,} of {total:,} (exit code 1): {some}{more}")
+        paragraph(f"--require {asked.require}: not for {len(failing):,} of {total:,} (exit code 1): {some}")

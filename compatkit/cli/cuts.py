@@ -8,69 +8,87 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from compatkit.cli.options import json_option
+from compatkit.cli.options import Asked, command, options
 from compatkit.cli.output import clean, columns, emit, next_step, paragraph, progress
 
 if TYPE_CHECKING:
     from compatkit.adapters.cutting.discovery import CutPoint
 
 
-def model_options(function: Any) -> Any:
-    """Add what says which network is meant: ``--builder``, ``--kwargs`` and ``--size``."""
-    for option in (
-        click.option(
-            "--size", metavar="HxW", help="Height and width of the images; default: the model's own."
-        ),
-        click.option(
-            "--kwargs",
-            default="{}",
-            metavar="JSON",
-            help="Further arguments of the model: '{\"in_chans\": 1}'.",
-        ),
-        click.option(
-            "--builder",
-            default="timm",
-            show_default=True,
-            metavar="NAME",
-            help="Who builds it: timm (ours included), torchvision, or a plugin.",
-        ),
-    ):
-        function = option(function)
-    return function
+def model_arguments(context: click.Context, parameter: click.Parameter, value: str) -> dict[str, Any]:
+    """Read ``--kwargs``, a JSON object."""
+    try:
+        settings = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"--kwargs is no JSON: {error}", context) from error
+    if not isinstance(settings, dict):
+        raise click.UsageError(f"--kwargs expects a JSON object, got {value}.", context)
+    return settings
 
 
-@click.command(
+def image_size(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[int, int] | None:
+    """Read ``HxW``, or one side."""
+    if value is None:
+        return None
+    sides = value.lower().split("x")
+    if len(sides) > 2 or not all(one.isascii() and one.isdigit() and 0 < int(one) < 10**5 for one in sides):
+        raise click.UsageError(
+            f"--size expects height and width in pixels such as 96x128, got {value!r}.", context
+        )
+    return int(sides[0]), int(sides[-1])
+
+
+model_options = options(
+    click.option(
+        "--builder",
+        default="timm",
+        show_default=True,
+        metavar="NAME",
+        help="Who builds it: timm (ours included), torchvision, or a plugin.",
+    ),
+    click.option(
+        "--kwargs",
+        default="{}",
+        callback=model_arguments,
+        metavar="JSON",
+        help="Further arguments of the model: '{\"in_chans\": 1}'.",
+    ),
+    click.option(
+        "--size",
+        callback=image_size,
+        metavar="HxW",
+        help="Height and width of the images; default: the model's own.",
+    ),
+)
+
+
+@command(
     "cuts",
     help="List where MODEL (any of timm's, torchvision's, a plugin's, or ours) can be cut into extractor and head.",
+    registry=False,
 )
 @click.argument("model")
-@click.option(
-    "--builder", default="timm", show_default=True, help="Who builds it: timm, torchvision or a plugin."
-)
-@click.option(
-    "--kwargs", default="{}", metavar="JSON", help="Further arguments of the model: '{\"in_chans\": 1}'."
-)
-@click.option("--size", metavar="HxW", help="Height and width of the images; default: the model's own.")
+@model_options
 @click.option(
     "--all",
     "everything",
     is_flag=True,
     help="Also where other tensors cross, and where it cannot be cut, with why.",
 )
-@json_option
-def cuts_command(
-    model: str, builder: str, kwargs: str, size: str | None, everything: bool, machine: bool
-) -> None:
+def cuts_command(context: click.Context, asked: Asked) -> None:
     """List cut points in the order of the forward pass."""
-    arguments, sides = model_arguments(kwargs), image_size(size)
     from compatkit.adapters.blueprints import cut_points
 
     with progress("cuts") as report:
-        points = cut_points(model, arguments, size=sides, builder=builder, progress=report)
-    if machine:
-        emit({"model": model, "cuts": [attrs.asdict(one) for one in points]})
+        points = cut_points(
+            asked.model, asked.kwargs, size=asked.size, builder=asked.builder, progress=report
+        )
+    if asked.machine:
+        emit({"model": asked.model, "cuts": [attrs.asdict(one) for one in points]})
         return
-    shown = [one for one in points if everything or (one.own and not one.refused and not one.same_as)]
+    shown = [one for one in points if asked.everything or (one.own and not one.refused and not one.same_as)]
     columns([HEADER, *map(_row, shown)], right=(3, 4, 5, 6))
     hidden = len(points) - len(shown)
     click.echo()
@@ -83,16 +101,19 @@ def cuts_command(
             f"{hidden} further modules end at one of these places, pass on other tensors beside their own, or cannot "
             "be cut; --all shows them."
         )
-    _refusals(shown)
+    refused = [one for one in shown if one.refused]
+    if refused:
+        click.echo("\nrefused:")
+    for one in refused:
+        click.echo(f"  {clean(one.name)}: {clean(one.refused)}")
     usable = [one for one in shown if not one.refused]
     if usable:
         total = sum(usable[0].flops)
         middle = min(usable, key=lambda one: (abs(one.flops[0] - total / 2), one.name.count(".")))
-        asked = {"--builder": (builder, "timm"), "--kwargs": (kwargs, "{}"), "--size": (size, None)}
-        given = [
-            word for name, (value, usual) in asked.items() if value != usual for word in (name, str(value))
-        ]
-        next_step("compatkit", "split", model, "--at", middle.name, *given)
+        words = [] if asked.builder == "timm" else ["--builder", asked.builder]
+        words += ["--kwargs", json.dumps(asked.kwargs)] if asked.kwargs else []
+        words += ["--size", "x".join(map(str, asked.size))] if asked.size else []
+        next_step("compatkit", "split", asked.model, "--at", middle.name, *words)
 
 
 HEADER = ("cut", "module", "gives", "parameters", "behind", "FLOPs", "behind", "way")
@@ -116,45 +137,8 @@ def _row(point: CutPoint) -> tuple[str, ...]:
     )
 
 
-def _refusals(points: list[CutPoint]) -> None:
-    refused = [one for one in points if one.refused]
-    if refused:
-        click.echo("\nrefused:")
-    for one in refused:
-        click.echo(f"  {clean(one.name)}: {clean(one.refused)}")
-
-
 def _short(number: int) -> str:
     for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if number >= size:
             return f"{number / size:.2f}{unit}"
     return str(number)
-
-
-def model_arguments(kwargs: str) -> dict[str, Any]:
-    """Return the JSON object given as ``--kwargs``.
-
-    Raises:
-        UsageError: It is none (click's, shown with the command).
-    """
-    try:
-        settings = json.loads(kwargs)
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"--kwargs is no JSON: {error}") from error
-    if not isinstance(settings, dict):
-        raise click.UsageError(f"--kwargs expects a JSON object, got {kwargs}.")
-    return settings
-
-
-def image_size(text: str | None) -> tuple[int, int] | None:
-    """Return height and width from ``HxW`` or one side.
-
-    Raises:
-        UsageError: It is neither (click's).
-    """
-    if text is None:
-        return None
-    sides = text.lower().split("x")
-    if len(sides) > 2 or not all(one.isascii() and one.isdigit() and 0 < int(one) < 10**5 for one in sides):
-        raise click.UsageError(f"--size expects height and width in pixels such as 96x128, got {text!r}.")
-    return int(sides[0]), int(sides[-1])

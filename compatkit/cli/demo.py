@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import json_option
-from compatkit.cli.output import clean, columns, emit, news, next_step, paragraph, print_matrix
+from compatkit.cli.options import Asked, command
+from compatkit.cli.output import clean, columns, emit, news, next_step, paragraph, print_rich
 
 if TYPE_CHECKING:
     from compatkit.experiments.demo import Demo
 
 
-@click.command("demo", help="Train parts that fit and parts that do not, recombine them, show the matrix.")
+@command(
+    "demo",
+    help="Train parts that fit and parts that do not, recombine them, show the matrix.",
+    registry=False,
+)
 @click.option(
     "--out", default="compatkit-demo", show_default=True, type=click.Path(), help="Folder to write to."
 )
@@ -22,17 +26,16 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of everything random.")
 @click.option("--rotation", is_flag=True, help="Add an arm with rotation prediction (slower).")
-@json_option
-def demo_command(out: str, steps: int | None, seed: int, rotation: bool, machine: bool) -> None:
+def demo_command(context: click.Context, asked: Asked) -> None:
     """Run the demo and say plainly whether the effect shows."""
     from compatkit.experiments.demo import STEPS, run
 
-    found = run(out, steps=steps or STEPS, seed=seed, rotation=rotation, say=news)
-    if machine:
+    found = run(asked.out, steps=asked.steps or STEPS, seed=asked.seed, rotation=asked.rotation, say=news)
+    if asked.machine:
         files = {name: str(path) for name, path in found.files.items()}
         emit({"recombined": found.recombined, "own": found.own, "effect_shows": found.shows, "files": files})
         return
-    print_matrix(found.matrix)
+    print_rich(found.matrix)
     _conclude(found)
 
 

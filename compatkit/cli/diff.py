@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.options import Asked, command
 from compatkit.cli.output import columns, emit, fold, paragraph
 from compatkit.cli.roots import registry
 
@@ -25,7 +25,7 @@ STYLES: dict[Bump, dict[str, Any]] = {
 }
 
 
-@click.command(
+@command(
     "diff",
     help="Show what changed from component A to component B (REF as in show), level by level, which step of the "
     "version that demands at least, and how the weights differ.",
@@ -36,24 +36,19 @@ STYLES: dict[Bump, dict[str, Any]] = {
 @click.option(
     "--exit-code", is_flag=True, help="Exit with 1 where A and B differ; else 0 whatever the difference."
 )
-@registry_option
-@json_option
-@click.pass_context
-def diff_command(
-    context: click.Context, old: str, new: str, no_tensors: bool, exit_code: bool, machine: bool
-) -> None:
+def diff_command(context: click.Context, asked: Asked) -> None:
     """Compare two components."""
     workspace = registry(context)
-    left, right = workspace.store.resolve(old), workspace.store.resolve(new)
+    left, right = workspace.store.resolve(asked.old), workspace.store.resolve(asked.new)
     exactly = (f"{one.name}@{one.digest}" for one in (left, right))  # withdrawn versions too
-    found = workspace.diff(*exactly, tensors=not no_tensors)
-    if machine:
+    found = workspace.diff(*exactly, tensors=not asked.no_tensors)
+    if asked.machine:
         places = {"old": _place(left), "new": _place(right)}
         emit({**places, "equal": not found.changes, **found.to_json()})
     else:
         click.echo(click.style(f"{_pinned(left)} -> {_pinned(right)}", bold=True))
         _print(found, left, right)
-    context.exit(1 if exit_code and found.changes else 0)
+    context.exit(1 if asked.exit_code and found.changes else 0)
 
 
 def _place(found: Reference) -> dict[str, Any]:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.gc import size
-from compatkit.cli.options import json_option, registry_option
-from compatkit.cli.output import columns, emit
+from compatkit.cli.options import Asked, command
+from compatkit.cli.output import columns, emit, size
 from compatkit.cli.roots import store
 
 if TYPE_CHECKING:
@@ -24,27 +23,22 @@ _PLACES = {
 }
 
 
-@click.command(
-    "du", help="Tell how many bytes components and folders take; PATTERN is a glob over whole names."
-)
+@command("du", help="Tell how many bytes components and folders take; PATTERN is a glob over whole names.")
 @click.argument("pattern", required=False)
-@registry_option
-@json_option
-@click.pass_context
-def du_command(context: click.Context, pattern: str | None, machine: bool) -> None:
+def du_command(context: click.Context, asked: Asked) -> None:
     """Tell where the bytes are: by name its own and what it shares with others, and by folder."""
     from compatkit.registry.usage import usage
 
     held = store(context)
-    found = usage(held.index, held.objects, pattern)
-    if machine:
+    found = usage(held.index, held.objects, asked.pattern)
+    if asked.machine:
         emit(found.to_json())
         return
     if found.names:
         lines = [(one.name, size(one.own.bytes), size(one.shared.bytes)) for one in found.names]
         columns([("name", "its own", "shared"), *lines], right=(1, 2))
     else:
-        click.echo("no components" + (f" match {pattern!r}" if pattern else " yet"))
+        click.echo("no components" + (f" match {asked.pattern!r}" if asked.pattern else " yet"))
     click.echo()
     columns([("", "files", "size"), *_places(found)], right=(1, 2))
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import click
 
-from compatkit.cli.gc import size
 from compatkit.cli.inspect import network_call
-from compatkit.cli.options import json_option, registry_option
-from compatkit.cli.output import clean, emit, next_step, rows
+from compatkit.cli.options import Asked, command
+from compatkit.cli.output import clean, emit, next_step, rows, size
 from compatkit.cli.roots import check_outputs, registry
 
 
-@click.command(
+@command(
     "export",
     help="Write REF, a recombination or one part, as the safetensors file FILE: all tensors, and in its metadata how "
     "to rebuild, feed and read the network. compatkit.load_exported(FILE) runs it without a registry.",
@@ -26,23 +25,20 @@ from compatkit.cli.roots import check_outputs, registry
     help="Of the tensors: those of the one network that both halves make, for timm.create_model or torchvision; those "
     "of the parts, with extractor. and head. in front; or the former where it is possible.",
 )
-@registry_option
-@json_option
-@click.pass_context
-def export_command(context: click.Context, reference: str, file: str, names: str, machine: bool) -> None:
+def export_command(context: click.Context, asked: Asked) -> None:
     """Export a component; what is at FILE is replaced."""
-    check_outputs({"FILE": file})
-    written = registry(context).export(reference, file, names=names)
+    check_outputs({"FILE": asked.file})
+    written = registry(context).export(asked.reference, asked.file, names=asked.names)
     found = written.description
-    if machine:
+    if asked.machine:
         from compatkit.contracts.codec import unstructure
 
-        emit({"file": file, "bytes": written.bytes, "exported": unstructure(found)})
+        emit({"file": asked.file, "bytes": written.bytes, "exported": unstructure(found)})
         return
     click.echo(
-        f"wrote {clean(file)} ({size(written.bytes)}): {found.kind.replace('_', ' ')} {found.reference}"
+        f"wrote {clean(asked.file)} ({size(written.bytes)}): {found.kind.replace('_', ' ')} {found.reference}"
     )
-    facts = {"runs with": f"compatkit.load_exported({file!r})"}
+    facts = {"runs with": f"compatkit.load_exported({asked.file!r})"}
     if found.whole is not None:
         facts["loads into"] = network_call(found.whole)
     if found.kind == "recombination" and found.policy == "batch":
@@ -50,4 +46,4 @@ def export_command(context: click.Context, reference: str, file: str, names: str
             "batches of images, whose statistics normalise them; for single images recombine with images="
         )
     rows(facts)
-    next_step("compatkit", "inspect", file)
+    next_step("compatkit", "inspect", asked.file)

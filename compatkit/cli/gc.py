@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import given, json_option, registry_option
-from compatkit.cli.output import columns, emit, next_step, paragraph, progress
+from compatkit.cli.options import Asked, command, given
+from compatkit.cli.output import columns, counted, emit, next_step, paragraph, progress, size
 from compatkit.cli.roots import store
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def duration(context: click.Context, parameter: click.Parameter, value: str) -> 
     return timedelta(**{_UNITS[match[2] or "s"]: int(match[1])})
 
 
-@click.command(
+@command(
     "gc", help="Show what could be deleted: bytes that nothing refers to, unfinished files. --delete does it."
 )
 @click.option("--delete", is_flag=True, help="Do it; without this, nothing is changed.")
@@ -67,18 +67,7 @@ def duration(context: click.Context, parameter: click.Parameter, value: str) -> 
     metavar="DIGEST",
     help="A document that is lost for good, once for each; what only it refers to may go.",
 )
-@registry_option
-@json_option
-@click.pass_context
-def gc_command(
-    context: click.Context,
-    delete: bool,
-    grace: timedelta,
-    withdrawn: bool,
-    alone: bool,
-    lost: tuple[str, ...],
-    machine: bool,
-) -> None:
+def gc_command(context: click.Context, asked: Asked) -> None:
     """Collect garbage."""
     from compatkit.registry.maintenance.gc import plan
 
@@ -86,43 +75,26 @@ def gc_command(
     with progress("looking") as report:
         found = plan(
             held,
-            grace=grace,
-            withdrawn=withdrawn,
-            alone=alone,
-            lost=lost,
             indexed=True,
             progress=report,
+            **asked.only("grace", "withdrawn", "alone", "lost"),
         )
-    if not machine:
-        _show(found, delete)
-    if not delete or found.is_empty:
-        if machine:
-            emit({"plan": found.to_json(), "collected": None})
-        elif not found.is_empty:
-            next_step(*_again(context))
-        return
-    with progress("collecting") as report:
-        collected = found.apply(report)
-    if machine:
-        emit({"plan": found.to_json(), "collected": collected.to_json()})
-    else:
+    if not asked.machine:
+        _show(found, asked.delete)
+    collected = None
+    if asked.delete and not found.is_empty:
+        with progress("collecting") as report:
+            collected = found.apply(report)
+    if asked.machine:
+        emit({"plan": found.to_json(), "collected": None if collected is None else collected.to_json()})
+    elif collected is not None:
         _tell(collected, found)
-
-
-def size(count: int) -> str:
-    """Return a number of bytes for people: ``"1.2 MB"``."""
-    if count < 1000:
-        return f"{count} B"
-    amount, units = count / 1000, iter(("kB", "MB", "GB", "TB", "PB"))
-    unit = next(units)
-    while amount >= 999.5 and unit != "PB":
-        amount, unit = amount / 1000, next(units)
-    return f"{amount:.1f} {unit}" if amount < 99.95 else f"{amount:.0f} {unit}"
-
-
-def counted(count: int, what: str) -> str:
-    """Return a number with its noun: ``"1 blob"``, ``"2 blobs"``."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+    elif not found.is_empty:
+        words = [f"--{one}" for one in ("withdrawn", "alone") if getattr(asked, one)]
+        if asked.grace != timedelta(hours=24):
+            words += ["--grace", f"{int(asked.grace.total_seconds())}s"]
+        words += [word for digest in asked.lost for word in ("--lost", digest)]
+        next_step("compatkit", *given(context).words, "gc", *words, "--delete")
 
 
 def _show(found: CollectionPlan, delete: bool) -> None:
@@ -151,19 +123,3 @@ def _tell(collected: Collected, found: CollectionPlan) -> None:
     if collected.back:
         said.append(f"brought back {counted(len(collected.back), 'blob')} in use")
     paragraph("; ".join(said) + ".")
-
-
-def _again(context: click.Context) -> list[str]:
-    """Return the command as it was given, with ``--delete``."""
-    words = ["compatkit"]
-    if given(context).registry is not None:
-        words += ["--registry", str(given(context).registry)]
-    words.append("gc")
-    for option in ("withdrawn", "alone"):
-        words += [f"--{option}"] if context.params[option] else []
-    grace: timedelta = context.params["grace"]
-    if grace != timedelta(hours=24):
-        words += ["--grace", f"{int(grace.total_seconds())}s"]
-    for digest in context.params["lost"]:
-        words += ["--lost", digest]
-    return [*words, "--delete"]

@@ -1,17 +1,21 @@
-"""Which images an extractor is measured on, and adapters are fitted on: its own data set's, wherever it comes from."""
+"""Images that commands measure on and fit on, what decides policies, and what may be downloaded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from compatkit.cli.options import Asked
 from compatkit.cli.output import warn
-from compatkit.errors import DataError, UnknownName
+from compatkit.errors import DataError, EnvironmentFailure, UnknownName, UsageError
 
 if TYPE_CHECKING:
+    from compatkit.components.promises import Given, Progress
     from compatkit.components.workspace import Registry
     from compatkit.contracts.manifest import Manifest
     from compatkit.data.dataset import DataSet, Split
+    from compatkit.registry.copy.admission import Deciding
 
 WAYS = (
     "Say where they are: --recipe FILE (the recipe it was trained with), --data NAME or the path of an .npz pack, "
@@ -19,53 +23,41 @@ WAYS = (
 )
 
 
-def test_images(held: Registry, extractors: Sequence[str], **where: Any) -> dict[str, Split]:
-    """Return the test set of each extractor by its name; see ``data_sets``."""
-    return {name: data.test for name, data in data_sets(held, extractors, **where).items()}
-
-
 def data_sets(
-    held: Registry,
-    extractors: Sequence[str],
-    *,
-    recipe: str | None,
-    names: Sequence[str],
-    root: str | None,
-    download: bool,
+    held: Registry, extractors: Sequence[str], names: Sequence[str], asked: Asked
 ) -> dict[str, DataSet]:
     """Return the data set of each extractor by its name.
 
     Args:
         held: Where the extractors are.
         extractors: Pinned references.
-        recipe: File whose tasks' data sets are taken.
         names: Data sets by name or path; a single one is taken for a single extractor whatever it was trained on.
             Without recipe and names they are found again: see ``images_again``.
-        root: Folder of data sets.
-        download: Whether torchvision may fetch what is missing.
+        asked: With ``recipe``, a file whose tasks' data sets are taken, ``data_root`` and ``download``.
 
     Raises:
         DataError: An extractor has no test set; the message says how to name one.
     """
-    if not recipe and not names:
+    root, download = asked.data_root, asked.download
+    if not asked.recipe and not names:
         from compatkit.components.workspace.images import images_again
 
         places = map(held.store.resolve, extractors)
         return images_again(held.store, places, WAYS, root=root, download=download)
     from compatkit.components.loading import family_of, trained_on
+    from compatkit.experiments.recipes import data_sets
 
-    manifests = {reference: held.store.manifest(reference) for reference in extractors}
     sets = (
-        _of_recipe(recipe, root, download)
-        if recipe
+        data_sets(asked.recipe, root=root, download=download)
+        if asked.recipe
         else [load_data_set(name, root, download) for name in names]
     )
     tests = {data.test.name: data for data in sets}
     chosen = {}
-    for reference, manifest in manifests.items():
-        family = trained_on(manifest)
+    for reference in extractors:
+        family = trained_on(held.store.manifest(reference))
         known = [data for name, data in tests.items() if family_of(name) == family]
-        if len(tests) == 1 and (len(manifests) == 1 or not family) and not recipe:
+        if len(tests) == 1 and (len(extractors) == 1 or not family) and not asked.recipe:
             known = list(tests.values())
         if len(known) != 1:
             trained = f"trained on {family}" if family else "not trained here"
@@ -142,7 +134,76 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
     return None
 
 
-def _of_recipe(path: str, root: str | None, download: bool) -> list[DataSet]:
-    from compatkit.experiments.recipes import data_sets
+def found_in(root: str | None, download: bool) -> Callable[[str], DataSet]:
+    """Return what loads the data set of a split's name from the folders that the command line names."""
 
-    return data_sets(path, root=root, download=download)
+    def find(name: str) -> DataSet:
+        from compatkit.data import load
+        from compatkit.plugins.discovery import providers
+
+        family = name.removesuffix("/test").removesuffix("/train")
+        return load(family, root=root, download=download, providers=providers())
+
+    return find
+
+
+def images_at_hand(
+    names: Sequence[str], root: str | None, download: bool, recipe: str | None = None
+) -> Given:
+    """Return the data sets that a command line names, and what finds others by name."""
+    find = found_in(root, download)
+    given: list[Any] = [find(name) for name in names]
+    if recipe is not None:
+        from compatkit.experiments.recipes import data_sets
+
+        given += data_sets(recipe, root=root, download=download)
+    return (*given, find)
+
+
+def deciding_on(asked: Asked, report: Progress) -> Deciding:
+    """Return what decides on versions that come in, as ``admission_options`` say.
+
+    Raises:
+        UsageError: Images are named, and nothing is to be measured.
+    """
+    from compatkit.components.admitting import deciding
+
+    if asked.names and not asked.measure:
+        raise UsageError("--data names images to measure on; add --measure.")
+    images = images_at_hand(asked.names, asked.data_root, asked.download)
+    return deciding(measure=asked.measure, data=images, progress=report)
+
+
+@contextmanager
+def named_options() -> Iterator[None]:
+    """Name the options that help, where a recipe's data set is not at hand."""
+    try:
+        yield
+    except DataError as error:
+        if not isinstance(error.subject, str):  # the name of the data set
+            raise
+        raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
+
+
+@contextmanager
+def offline(*, unless: bool) -> Iterator[None]:
+    """Keep timm and torchvision from fetching weights; those in their caches are found.
+
+    Args:
+        unless: Let it fetch them.
+
+    Raises:
+        EnvironmentFailure: Weights are not in the cache; the message names ``--download``.
+    """
+    if unless:
+        yield
+        return
+    from compatkit.adapters import fetching
+
+    try:
+        with fetching.offline():
+            yield
+    except EnvironmentFailure as error:
+        if "could not be fetched" not in str(error):
+            raise
+        raise EnvironmentFailure(f"{error} --download fetches them.", subject=error.subject) from error

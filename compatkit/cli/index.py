@@ -6,31 +6,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.gc import size
-from compatkit.cli.options import json_option, registry_option
-from compatkit.cli.output import emit, progress, rows
+from compatkit.cli.options import Asked, command
+from compatkit.cli.output import emit, progress, rows, size
 from compatkit.cli.roots import store
 
 if TYPE_CHECKING:
     from compatkit.registry.index.lookup import Status
 
 
-@click.command(
+@command(
     "index", help="Tell where the index is and what it holds; it is disposable and keeps itself up to date."
 )
 @click.option("--rebuild", is_flag=True, help="Forget it and read all files again.")
-@registry_option
-@json_option
-@click.pass_context
-def index_command(context: click.Context, rebuild: bool, machine: bool) -> None:
+def index_command(context: click.Context, asked: Asked) -> None:
     """Tell about the index, or rebuild it."""
     index = store(context).index
-    if rebuild:
+    if asked.rebuild:
         with progress("reading") as report:
             index.rebuild(report)
     status = index.status()
-    if machine:
-        emit(status.to_json() | {"rebuilt": rebuild})
+    if asked.machine:
+        emit(status.to_json() | {"rebuilt": asked.rebuild})
         return
     rows(_told(status))
 

@@ -6,23 +6,22 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.options import given, json_option, registry_option
+from compatkit.cli.options import Asked, command, given
 from compatkit.cli.output import clean, emit, next_step
 from compatkit.cli.roots import make
 
 
-@click.command("init", help="Make the folder ROOT a registry, or leave it one. [default: the current folder]")
+@command("init", help="Make the folder ROOT a registry, or leave it one. [default: the current folder]")
 @click.argument("root", required=False)
-@registry_option
-@json_option
-@click.pass_context
-def init_command(context: click.Context, root: str | None, machine: bool) -> None:
+def init_command(context: click.Context, asked: Asked) -> None:
     """Make a registry in a folder."""
-    folder = Path(root or given(context).registry or ".").expanduser().absolute()
+    folder = Path(asked.root or given(context).registry or ".").expanduser().absolute()
     made, fresh = make(folder)
-    if machine:
+    if asked.machine:
         emit({"root": str(made.root), "id": made.id, "created": fresh})
         return
     click.echo(f"{'made the' if fresh else 'already a'} registry {clean(str(made.root))}")
     if fresh:
-        next_step("compatkit", "--registry", root or given(context).registry or ".", "train", "RECIPE.toml")
+        next_step(
+            "compatkit", "--registry", asked.root or given(context).registry or ".", "train", "RECIPE.toml"
+        )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import json_option
+from compatkit.cli.options import Asked, command
 from compatkit.cli.output import clean, columns, emit, rows
 from compatkit.components.exports.document import KEY
 from compatkit.errors import FormatError
@@ -24,24 +24,24 @@ LONGEST_NAME, LONGEST_TEXT = 60, 300
 """Characters shown of a tensor's name and of a text of the metadata."""
 
 
-@click.command(
+@command(
     "inspect",
     help="Show what the safetensors file FILE holds, and of an export what network it is; only its header is read, and "
     "strictly checked.",
+    registry=False,
 )
 @click.argument("file")
-@json_option
-def inspect_command(file: str, machine: bool) -> None:
+def inspect_command(context: click.Context, asked: Asked) -> None:
     """Show the tensors of a file; exit code 3 and the reason where it is no safe safetensors file."""
     from compatkit.registry.weights.header import read_header
 
-    path = Path(file).expanduser()
+    path = Path(asked.file).expanduser()
     header = read_header(path)
     described = _description(header)
-    if machine:
-        emit(_facts(file, header) | _exported(described))
+    if asked.machine:
+        emit(_facts(asked.file, header) | _exported(described))
         return
-    click.echo(click.style(clean(file), bold=True))
+    click.echo(click.style(clean(asked.file), bold=True))
     rows(_totals(header))
     if described is not None:
         click.echo("")

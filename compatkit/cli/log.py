@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.options import Asked, command
 from compatkit.cli.output import clean, emit, fold
 from compatkit.cli.roots import store
 from compatkit.errors import IntegrityError, NotFound
@@ -17,26 +17,23 @@ if TYPE_CHECKING:
 COLOURS = {"published": "green", "withdrawn": "yellow"}
 
 
-@click.command(
+@command(
     "log",
     help="Show what happened to NAME, newest first: versions with the least step and why, withdrawals with their "
     "reasons, moves of aliases. NAME may be a glob over whole names, such as 'digits/*'.",
 )
 @click.argument("name")
-@registry_option
-@json_option
-@click.pass_context
-def log_command(context: click.Context, name: str, machine: bool) -> None:
+def log_command(context: click.Context, asked: Asked) -> None:
     """Show the history of components; damaged entries are shown too, with exit code 3."""
     from compatkit.registry.history import log
     from compatkit.registry.resolving import is_pattern
 
     held = store(context)
-    names = held.names(name) if is_pattern(name) else [name]
+    names = held.names(asked.name) if is_pattern(asked.name) else [asked.name]
     if not names:
-        raise NotFound(f"{name!r} matches no component; see `compatkit ls`.", subject=name)
+        raise NotFound(f"{asked.name!r} matches no component; see `compatkit ls`.", subject=asked.name)
     found = {one: log(held, one) for one in names}
-    if machine:
+    if asked.machine:
         emit([{"name": one, "entries": [entry.to_json() for entry in log]} for one, log in found.items()])
     else:
         for place, (one, entries) in enumerate(found.items()):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.options import Asked, command
 from compatkit.cli.output import clean, emit
 from compatkit.cli.roots import store
 from compatkit.errors import IntegrityError
@@ -20,17 +20,14 @@ PAGE = 1000
 """Names that are aligned with each other; longer lists are printed as they come."""
 
 
-@click.command("ls", help="List components; PATTERN is a glob over whole names, such as 'digits/*.head'.")
+@command("ls", help="List components; PATTERN is a glob over whole names, such as 'digits/*.head'.")
 @click.argument("pattern", required=False)
-@registry_option
-@json_option
-@click.pass_context
-def ls_command(context: click.Context, pattern: str | None, machine: bool) -> None:
+def ls_command(context: click.Context, asked: Asked) -> None:
     """List components with versions, kinds and aliases; damaged ones are listed too, with exit code 3."""
     held = store(context)
-    every = held.index.listing(pattern)
+    every = held.index.listing(asked.pattern)
     damaged = [line for line in every if line.error]
-    if machine:
+    if asked.machine:
         emit([line.to_json() for line in every])
     else:
         sizes: list[int] = []
@@ -38,7 +35,8 @@ def ls_command(context: click.Context, pattern: str | None, machine: bool) -> No
             sizes = _table(every[start : start + PAGE], sizes)
         if not every:
             click.echo(
-                "no components" + (f" match {pattern!r}" if pattern else f" in {clean(str(held.root))} yet")
+                "no components"
+                + (f" match {asked.pattern!r}" if asked.pattern else f" in {clean(str(held.root))} yet")
             )
     for line in damaged:
         click.echo(

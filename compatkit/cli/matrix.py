@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from compatkit.cli.images import data_sets
 from compatkit.cli.options import (
-    StatisticsType,
+    Asked,
+    batch_size_option,
+    bn_policy_option,
+    command,
     data_options,
-    json_option,
-    registry_option,
+    options,
+    recipe_option,
     signature_options,
 )
-from compatkit.cli.output import clean, emit, paragraph, print_matrix, progress, warn
+from compatkit.cli.output import clean, emit, paragraph, print_rich, progress, warn
 from compatkit.cli.roots import check_outputs, registry
-from compatkit.contracts.batchnorm import DEFAULT
 from compatkit.evaluation.conditions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -31,49 +34,30 @@ FILLS = ("missing", "stale", "all", "none")
 WRITERS = ("html", "png", "markdown", "csv")
 
 
-def measuring_options(function: Any) -> Any:
-    """Add what commands that measure take: where the images are, and how batch normalisation is treated."""
-    for option in (
-        json_option,
-        registry_option,
-        signature_options,
-        data_options,
-        click.option(
-            "--device", default="cpu", show_default=True, help="Where to run: cpu, cuda, ... or auto."
-        ),
-        click.option(
-            "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the order of the images."
-        ),
-        click.option(
-            "--batch-size", type=click.IntRange(2), default=256, show_default=True, help="Images in a batch."
-        ),
-        click.option(
-            "--precision",
-            type=click.Choice((*PRECISIONS, "bf16")),
-            default="float32",
-            show_default=True,
-            help="float32, or bfloat16 by autocast.",
-        ),
-        click.option(
-            "--bn-policy",
-            "--normalisation",
-            "bn_policy",
-            type=StatisticsType(),
-            default=DEFAULT,
-            show_default=True,
-            help="Statistics of batch normalisation: of each batch (as in the paper), estimated anew on the test "
-            "images without their labels, these mixed with the stored ones as if those were of N images, or as "
-            "stored.",
-        ),
-        click.option(
-            "--recipe", type=click.Path(), metavar="FILE", help="Take the test sets of this recipe's tasks."
-        ),
-    ):
-        function = option(function)
-    return function
+CONDITIONS = ("bn_policy", "precision", "batch_size", "seed", "device")
+"""Options that say under which conditions pairs are measured."""
+
+measuring_options = options(
+    recipe_option,
+    bn_policy_option,
+    click.option(
+        "--precision",
+        type=click.Choice((*PRECISIONS, "bf16")),
+        default="float32",
+        show_default=True,
+        help="float32, or bfloat16 by autocast.",
+    ),
+    batch_size_option,
+    click.option(
+        "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the order of the images."
+    ),
+    click.option("--device", default="cpu", show_default=True, help="Where to run: cpu, cuda, ... or auto."),
+    data_options,
+    signature_options,
+)
 
 
-@click.command(
+@command(
     "matrix",
     help="Report every one of EXTRACTORS with every one of HEADS (globs such as 'digits/*.head'): what was measured "
     "before under exactly these conditions is taken, what is missing is measured and kept.",
@@ -116,57 +100,48 @@ def measuring_options(function: Any) -> Any:
     "accuracy>=.9; may be repeated, and all must fit.",
 )
 @measuring_options
-@click.pass_context
-def matrix_command(
-    context: click.Context,
-    extractors: str,
-    heads: str,
-    names: tuple[str, ...],
-    recipe: str | None,
-    rung: str | None,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-    html: str | None,
-    png: str | None,
-    markdown: str | None,
-    csv: str | None,
-    **conditions: Any,
-) -> None:
+def matrix_command(context: click.Context, asked: Asked) -> None:
     """Report and measure; a cell is measured on its extractor's own test set."""
     from compatkit.components.matrices.sides import Sides
     from compatkit.components.matrices.where import parse
 
-    paths = dict(zip(WRITERS, (html, png, markdown, csv), strict=True))
+    paths = asked.only(*WRITERS)
     check_outputs({f"--{name}": path for name, path in paths.items()})
     held = registry(context)
     data, between = None, None
-    if conditions["fill"] != "none" or names or recipe:
-        sides, where = Sides(held.store), parse(conditions["where"])
-        lefts = [one.reference for one in sides.choose(extractors, "extractor", where)]
+    if asked.fill != "none" or asked.names or asked.recipe:
+        sides, where = Sides(held.store), parse(asked.where)
+        lefts = [one.reference for one in sides.choose(asked.extractors, "extractor", where)]
         rights: Sequence[Component] = []
-        if rung is not None:  # chosen and checked before any image is read, as the matrix will choose them
-            rights = sides.choose(heads, "head", where)
-            _check_policy(rights, conditions["bn_policy"])
-        sets = data_sets(held, lefts, recipe=recipe, names=names, root=data_root, download=download)
+        if (
+            asked.rung is not None
+        ):  # chosen and checked before any image is read, as the matrix will choose them
+            rights = sides.choose(asked.heads, "head", where)
+            _check_policy(rights, asked.bn_policy)
+        sets = data_sets(held, lefts, asked.names, asked)
         data = {name: one.test for name, one in sets.items()}
-        if rung is not None:
-            between = _bridges(held, lefts, rights, sets, rung)
-    elif rung is not None:
+        if asked.rung is not None:
+            between = _bridges(held, lefts, rights, sets, asked.rung)
+    elif asked.rung is not None:
         raise click.UsageError(
             "--bridge fits on images, which --fill none does not read; name them with --data."
         )
     with progress("matrix") as report:
-        matrix = held.matrix(extractors, heads, data, bridges=between, progress=report, **conditions)
+        matrix = held.matrix(
+            asked.extractors,
+            asked.heads,
+            data,
+            bridges=between,
+            progress=report,
+            **asked.only("fill", "where", *CONDITIONS),
+        )
     for name, path in paths.items():
         if path is not None:
             getattr(matrix, f"to_{name}")(path)
-    if machine:
-        import json
-
+    if asked.machine:
         emit(json.loads(matrix.to_json()))
         return
-    print_matrix(matrix)
+    print_rich(matrix)
     _tell_cells(matrix)
     for path in filter(None, paths.values()):
         click.echo(f"wrote {clean(path)}")

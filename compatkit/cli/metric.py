@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.images import test_images
-from compatkit.cli.options import data_options, json_option, registry_option, signature_options
+from compatkit.cli.images import data_sets
+from compatkit.cli.options import Asked, command, data_options, recipe_option, signature_options
 from compatkit.cli.output import columns, emit, paragraph, progress
 from compatkit.cli.roots import registry
 from compatkit.errors import UsageError
@@ -20,7 +20,7 @@ PRINTED = 40
 """Cells of a table that are printed; ``--json`` has all."""
 
 
-@click.command(
+@command(
     "metric",
     help="Run test images through EXTRACTOR and HEAD once, in eval mode, and print what each METRIC says "
     "(`compatkit plugins` lists those that are installed).",
@@ -54,57 +54,37 @@ PRINTED = 40
     metavar="NAME",
     help="Test set by name or path; else the one that EXTRACTOR was trained on.",
 )
-@click.option("--recipe", type=click.Path(), metavar="FILE", help="Take the test set of this recipe's task.")
+@recipe_option
 @click.option("--device", default="cpu", show_default=True, help="Where to run: cpu, cuda, ...")
 @click.option(
     "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images in a batch."
 )
 @data_options
 @signature_options
-@registry_option
-@json_option
-@click.pass_context
-def metric_command(
-    context: click.Context,
-    extractor: str,
-    head: str,
-    metrics: tuple[str, ...],
-    layers: tuple[str, ...],
-    against: tuple[str, str] | None,
-    settings: tuple[str, ...],
-    name: str | None,
-    recipe: str | None,
-    device: str,
-    batch_size: int,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-) -> None:
+def metric_command(context: click.Context, asked: Asked) -> None:
     """Put the parts together with their stored statistics, and measure."""
     from compatkit.metrics import make_metric
     from compatkit.training.measuring import measure
 
-    chosen = _settings(settings, metrics)
-    made = [make_metric(one, **chosen[one]) for one in metrics]
+    chosen = _settings(asked.settings, asked.metrics)
+    made = [make_metric(one, **chosen[one]) for one in asked.metrics]
     held = registry(context)
-    left, right = held.store.resolve(extractor), held.store.resolve(head)
-    where = {"recipe": recipe, "names": (name,) if name else (), "root": data_root, "download": download}
-    images = test_images(held, [str(left)], **where)[left.name]
+    left, right = held.store.resolve(asked.extractor), held.store.resolve(asked.head)
+    names = (asked.name,) if asked.name else ()
+    images = data_sets(held, [str(left)], names, asked)[left.name].test
     model = held.recombine(str(left), str(right))
-    others = [str(held.store.resolve(one)) for one in against or ()]
+    others = [str(held.store.resolve(one)) for one in asked.against or ()]
     other = held.recombine(*others) if others else None
     with progress("metric") as report:
         found = measure(
             model,
             images,
             made,
-            layers=layers,
             other=other,
-            device=device,
-            batch_size=batch_size,
             progress=lambda done, total: report(done, total, "images"),
+            **asked.only("layers", "device", "batch_size"),
         )
-    if machine:
+    if asked.machine:
         beside = {"against": others} if others else {}
         emit({"extractor": str(left), "head": str(right), **beside, **found.to_json()})
         return
@@ -143,17 +123,11 @@ def _tell(result: Measured) -> None:
         f"{result.name}{unit}{better}; {result.estimator}; of {result.count:,}; {result.paper}, {result.equation}"
     )
     if isinstance(result, Result):
-        cells = [((), Cell(result.value, result.status, result.reason))]
-        axes: list[str] = []
+        cells, axes = [((), Cell(result.value, result.status, result.reason))], []
     else:
         cells, axes = list(result), list(result.axes)
     shown = [
-        [
-            *names,
-            "-" if one.value is None else f"{one.value:.4f}",
-            "" if one.status == "ok" else one.status,
-            one.reason,
-        ]
+        [*names, "-" if one.value is None else f"{one.value:.4f}", one.status.replace("ok", ""), one.reason]
         for names, one in cells[:PRINTED]
     ]
     columns([[*axes, "value", "status", "reason"], *shown], right=[len(axes)])

@@ -1,14 +1,20 @@
-"""Options that many commands share; ``--registry`` and ``--json`` may stand before the command or after it."""
+"""How commands are declared, and the options that many share.
+
+``--registry``, ``--json``, signatures, and what describes a publication are kept in the context, so that the first two
+may stand before the command or after it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
 
-from compatkit.contracts.batchnorm import POLICIES, check_policy
+from compatkit.contracts.batchnorm import DEFAULT, POLICIES, check_policy
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,17 +25,72 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 REGISTRY_HELP = "Registry folder; else COMPATKIT_REGISTRY, else the nearest folder above that holds one."
 
 
+class Asked(SimpleNamespace):
+    """Arguments and options of a command, each under the name that its declaration gives it."""
+
+    def only(self, *names: str) -> dict[str, Any]:
+        """Return some of them by name."""
+        return {name: getattr(self, name) for name in names}
+
+
+def command(
+    name: str, help: str, *, registry: bool = True, group: click.Group | None = None
+) -> Callable[[Callable[[click.Context, Asked], None]], click.Command]:
+    """Make a function a command with ``--json``, whose value is ``asked.machine``.
+
+    Args:
+        name: Of the command.
+        help: Shown by ``--help``.
+        registry: Whether it has ``--registry``.
+        group: Group that it is added to; None for a command of its own.
+    """
+
+    def made(function: Callable[[click.Context, Asked], None]) -> click.Command:
+        @wraps(function)
+        def run(**values: Any) -> None:
+            function(click.get_current_context(), Asked(**values))
+
+        found = click.command(name, help=help)(run)
+        shared = options(*([registry_option] if registry else []), json_option)
+        found.params += click.command()(shared(lambda: None)).params
+        if group is not None:
+            group.add_command(found)
+        return found
+
+    return made
+
+
+def group(name: str, help: str) -> click.Group:
+    """Return a group of commands; ``--json`` may stand before the command."""
+
+    def run(machine: bool) -> None:
+        given(click.get_current_context()).machine |= machine
+
+    return click.group(name, help=help)(json_option(run))
+
+
+def options(*made: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return a decorator that adds options, which ``--help`` shows in this order."""
+
+    def add(function: Command) -> Command:
+        for one in reversed(made):
+            function = one(function)
+        return function
+
+    return add
+
+
 class StatisticsType(click.ParamType):
     """A policy of batch normalisation, as it is kept."""
 
     name = "policy"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return the words that there are."""
+        """Return the policies for ``--help``."""
         return f"[{'|'.join(POLICIES)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the policy; a wrong one is told as any wrong value of an option."""
+        """Return the policy as it is kept."""
         try:
             return check_policy(value)
         except UsageError as error:
@@ -38,7 +99,7 @@ class StatisticsType(click.ParamType):
 
 @attrs.define
 class Given:
-    """What stands before the command; ``context.obj``.
+    """Options that are kept in the context; ``context.obj``.
 
     Attributes:
         registry: Folder of the registry, or None.
@@ -46,7 +107,7 @@ class Given:
         signed: Whether what is loaded must be signed.
         trusted: Whose signatures count: folders, files or keys; empty for the user's own.
         key: Private key to sign with what is published, or None.
-        about: What is said for people of what is published, by field of ``About``.
+        about: What describes a publication, by field of ``About``.
         line: All words of the command line.
     """
 
@@ -65,81 +126,35 @@ class Given:
 
 
 def given(context: click.Context) -> Given:
-    """Return what the command line says for all commands."""
-    found = context.ensure_object(Given)
-    return found
+    """Return the options that are kept in the context."""
+    return context.ensure_object(Given)
 
 
-def registry_option(function: Command) -> Command:
-    """Add ``--registry``; it is kept in the context, and the last one given counts."""
+def _kept(word: str, field: str, *, check: Callable[..., Any] | None = None, **settings: Any) -> Any:
+    """Return an option that is kept in a field of ``Given`` and not handed to the command.
 
-    def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        if value is not None and not value.strip():
-            raise click.BadParameter("expected a folder, got an empty text.", context, parameter)
-        if value is not None:
-            given(context).registry = value
+    Args:
+        word: Of the option.
+        field: Its field, or ``about.title`` for a key of one.
+        check: Callback that returns the value to keep.
+        settings: Of ``click.option``.
+    """
 
-    return click.option("--registry", metavar="ROOT", expose_value=False, callback=keep, help=REGISTRY_HELP)(
-        function
-    )
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        value = value if check is None else check(context, parameter, value)
+        name, _, key = field.partition(".")
+        if value and key:
+            getattr(given(context), name)[key] = value
+        elif value:
+            setattr(given(context), name, value)
 
-
-def json_option(function: Command) -> Command:
-    """Add ``--json`` as the argument ``machine``."""
-
-    def either(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
-        return value or given(context).machine
-
-    return click.option(
-        "--json", "machine", is_flag=True, callback=either, help="Print JSON for programs, and nothing else."
-    )(function)
+    return click.option(word, field.replace(".", "_"), expose_value=False, callback=keep, **settings)
 
 
-def trusted_option(function: Command) -> Command:
-    """Add ``--trusted``; it is kept in the context."""
-
-    def keep(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
-        given(context).trusted += value
-
-    return click.option(
-        "--trusted",
-        metavar="WHOM",
-        multiple=True,
-        expose_value=False,
-        callback=keep,
-        help="Whose signatures count, in place of the keys that you trust (`compatkit keys`): a folder of public keys, "
-        "a file of one, or a key; may be given more than once.",
-    )(function)
-
-
-def signature_options(function: Command) -> Command:
-    """Add ``--require-signature`` and ``--trusted``; they are kept in the context."""
-
-    def keep(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-        given(context).signed |= value
-
-    return click.option(
-        "--require-signature",
-        is_flag=True,
-        expose_value=False,
-        callback=keep,
-        help="Refuse what no trusted key signed; so does --trusted.",
-    )(trusted_option(function))
-
-
-def sign_option(function: Command) -> Command:
-    """Add ``--sign-with``; it is kept in the context."""
-
-    def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        given(context).key = value
-
-    return click.option(
-        "--sign-with",
-        metavar="KEY",
-        expose_value=False,
-        callback=keep,
-        help="Sign what is published: file of a private key, or the name of one that `compatkit keys new` made.",
-    )(function)
+def _folder(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise click.BadParameter("expected a folder, got an empty text.", context, parameter)
+    return value
 
 
 def tags(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -148,95 +163,135 @@ def tags(context: click.Context, parameter: click.Parameter, values: tuple[str, 
     for value in values:
         key, equals, text = value.partition("=")
         if not key or not equals:
-            raise click.BadParameter(
-                f"expected KEY=VALUE, such as domain=digits, got {value!r:.100}.", context, parameter
-            )
+            problem = f"expected KEY=VALUE, such as domain=digits, got {value!r:.100}."
+            raise click.BadParameter(problem, context, parameter)
         if found.setdefault(key, text) != text:
-            raise click.BadParameter(
-                f"{key!r} is given twice, as {found[key]!r} and as {text!r}; no component has both.",
-                context,
-                parameter,
-            )
+            problem = f"{key!r} is given twice, as {found[key]!r} and as {text!r}; no component has both."
+            raise click.BadParameter(problem, context, parameter)
     return found
 
 
-def about_options(function: Command) -> Command:
-    """Add what is said for people of what is published; it is kept in the context."""
-
-    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-        if value:
-            given(context).about[str(parameter.name)] = value
-
-    for name, metavar, text in (
-        ("--source", "TEXT", "Where it comes from: a link, a paper."),
-        ("--licence", "NAME", "Licence of what is published, such as Apache-2.0."),
-        ("--description", "TEXT", "Description of what is published."),
-        ("--title", "TEXT", "Title of what is published; else one says network, cut and data."),
-    ):
-        function = click.option(name, metavar=metavar, expose_value=False, callback=keep, help=text)(function)
-
-    def keep_tags(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
-        keep(context, parameter, tags(context, parameter, values))
-
-    return click.option(
+registry_option = _kept("--registry", "registry", check=_folder, metavar="ROOT", help=REGISTRY_HELP)
+json_option = click.option(
+    "--json",
+    "machine",
+    is_flag=True,
+    callback=lambda context, _, value: value or given(context).machine,
+    help="Print JSON for programs, and nothing else.",
+)
+trusted_option = _kept(
+    "--trusted",
+    "trusted",
+    metavar="WHOM",
+    multiple=True,
+    help="Whose signatures count, in place of the keys that you trust (`compatkit keys`): a folder of public keys, "
+    "a file of one, or a key; may be given more than once.",
+)
+signature_options = options(
+    _kept(
+        "--require-signature",
+        "signed",
+        is_flag=True,
+        help="Refuse what no trusted key signed; so does --trusted.",
+    ),
+    trusted_option,
+)
+sign_option = _kept(
+    "--sign-with",
+    "key",
+    metavar="KEY",
+    help="Sign what is published: file of a private key, or the name of one that `compatkit keys new` made.",
+)
+about_options = options(
+    _kept(
         "--tag",
-        "tags",
+        "about.tags",
+        check=tags,
         multiple=True,
         metavar="KEY=VALUE",
-        expose_value=False,
-        callback=keep_tags,
         help="A tag of what is published, for `compatkit search --tag`, besides dataset= and backbone=; may be "
         "repeated.",
-    )(function)
+    ),
+    _kept(
+        "--title",
+        "about.title",
+        metavar="TEXT",
+        help="Title of what is published; else one says network, cut and data.",
+    ),
+    _kept("--description", "about.description", metavar="TEXT", help="Description of what is published."),
+    _kept(
+        "--licence",
+        "about.licence",
+        metavar="NAME",
+        help="Licence of what is published, such as Apache-2.0.",
+    ),
+    _kept("--source", "about.source", metavar="TEXT", help="Where it comes from: a link, a paper."),
+)
+data_options = options(
+    click.option(
+        "--data-root",
+        metavar="DIR",
+        help="Folder of data sets; else COMPATKIT_DATA, else torchvision's root.",
+    ),
+    click.option("--download", is_flag=True, help="Let missing data sets and weights be downloaded."),
+)
+admission_options = options(
+    data_options,
+    click.option(
+        "--measure",
+        is_flag=True,
+        help="Measure, as it comes in, what a policy of the receiving registry asks and no result tells.",
+    ),
+    click.option(
+        "--data", "names", multiple=True, metavar="NAME", help="Images to measure on, by name or path."
+    ),
+    click.option(
+        "--unmeasured",
+        is_flag=True,
+        help="Let in what nobody measured as a policy of the receiving registry asks; its log tells of it.",
+    ),
+)
+recipe_option = click.option(
+    "--recipe", type=click.Path(), metavar="FILE", help="Take the test sets of this recipe's tasks."
+)
+batch_size_option = click.option(
+    "--batch-size", type=click.IntRange(2), default=256, show_default=True, help="Images in a batch."
+)
+bn_policy_option = click.option(
+    "--bn-policy",
+    "--normalisation",
+    "bn_policy",
+    type=StatisticsType(),
+    default=DEFAULT,
+    show_default=True,
+    help="Statistics of batch normalisation: of each batch (as in the paper), estimated anew on the test images "
+    "without their labels, these mixed with the stored ones as if those were of N images, or as stored.",
+)
+labels_option = click.option(
+    "--labels",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Class names in the order of the outputs, one a line; without them the head names no classes.",
+)
+version_option = click.option(
+    "--version", metavar="X.Y.Z", help="Its number; else the least step that it needs."
+)
 
 
 def about(context: click.Context, known: About | None = None) -> About:
-    """Return what the command line says for people of what is published, over what is ``known`` already."""
+    """Return what the command line says about a publication, over what is ``known`` already."""
     from compatkit.contracts.manifest import About
 
     return (known or About()).updated(given(context).about)
 
 
 def check_publishes(context: click.Context, publish: str | None, version: str | None = None) -> None:
-    """Refuse what is said of what is published, where ``--publish`` is missing.
+    """Refuse options that describe a publication where ``--publish`` is missing.
 
     Raises:
-        UsageError: Something is said.
+        UsageError: One is given.
     """
     said = {**given(context).about, "version": version, "sign-with": given(context).key}
     words = ["--tag" if name == "tags" else f"--{name}" for name, value in said.items() if value]
     if publish is None and words:
         raise UsageError(f"{', '.join(words)}: nothing is published. Add --publish NAME.", subject=words[0])
-
-
-def data_options(function: Command) -> Command:
-    """Add ``--data-root`` and ``--download``."""
-    function = click.option(
-        "--download", is_flag=True, help="Let missing data sets and weights be downloaded."
-    )(function)
-    return click.option(
-        "--data-root",
-        metavar="DIR",
-        help="Folder of data sets; else COMPATKIT_DATA, else torchvision's root.",
-    )(function)
-
-
-def admission_options(function: Command) -> Command:
-    """Add how policies are answered of what comes in: ``--measure``, ``--data``, ``--unmeasured``, data folders."""
-    for option in (
-        click.option(
-            "--unmeasured",
-            is_flag=True,
-            help="Let in what nobody measured as a policy of the receiving registry asks; its log tells of it.",
-        ),
-        click.option(
-            "--data", "names", multiple=True, metavar="NAME", help="Images to measure on, by name or path."
-        ),
-        click.option(
-            "--measure",
-            is_flag=True,
-            help="Measure, as it comes in, what a policy of the receiving registry asks and no result tells.",
-        ),
-    ):
-        function = option(function)
-    return data_options(function)

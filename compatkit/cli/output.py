@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 if TYPE_CHECKING:
+    from compatkit.components.outcomes import Outcome
     from compatkit.contracts.report import Report
-    from compatkit.reports.matrix import Matrix
 
 NARROW, WIDE = 60, 110
 """Columns between which text is wrapped."""
@@ -157,52 +157,76 @@ def report_text(report: Report) -> str:
     return "\n".join(lines)
 
 
-def print_rich(value: Any) -> str:
-    """Print what rich draws, such as a table, and return it."""
+def print_rich(value: Any) -> None:
+    """Print what rich draws, such as a table."""
     from rich.console import Console
 
     console = Console()
     with console.capture() as printed:
         console.print(value)
     click.echo(printed.get(), nl=False)
-    return printed.get()
 
 
-def print_matrix(matrix: Matrix) -> None:
-    """Print a matrix, and what its marks mean where the table has no room for words; of a large one, what it holds."""
-    from compatkit.reports.wording import verdict
+def show_outcome(outcome: Outcome) -> None:
+    """Print what a policy says: the verdict, what was asked, and a line for each partner."""
+    name = click.style(outcome.question.name, bold=True)
+    if not outcome.answers:
+        click.echo(f"{name}: {clean(outcome.verdict)}")
+        return
+    mark = click.style("passes", fg="green") if outcome.passed else click.style("fails", fg="red")
+    click.echo(f"{name}: {mark}{clean(outcome.verdict).removeprefix('passes').removeprefix('fails')}")
+    paragraph(f"policy {outcome.question.policy}")
+    columns(outcome.rows(), right=range(2, 6))
 
-    printed = print_rich(matrix)
-    seen = {
-        verdict(matrix.find(row.reference, head.reference))
-        for row in matrix.extractors
-        for head in matrix.heads
-    }
-    unsaid = sorted(f"{one.mark} {one.word}" for one in seen if one.mark.strip() and one.word not in printed)
-    if unsaid:
-        click.echo(f"\n{', '.join(unsaid)}")
+
+def size(count: int) -> str:
+    """Return a number of bytes for people: ``"1.2 MB"``."""
+    if count < 1000:
+        return f"{count} B"
+    amount, units = count / 1000, iter(("kB", "MB", "GB", "TB", "PB"))
+    unit = next(units)
+    while amount >= 999.5 and unit != "PB":
+        amount, unit = amount / 1000, next(units)
+    return f"{amount:.1f} {unit}" if amount < 99.95 else f"{amount:.0f} {unit}"
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number with its noun: ``"1 blob"``, ``"2 blobs"``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def first(names: Sequence[str], most: int) -> str:
+    """Return the first of some names, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Show a bar on standard error, if that is a terminal, for work that reports done, total and what it does."""
+def progress(title: str, *, bytes: bool = False) -> Iterator[Callable[[int, int, str], None]]:
+    """Show a bar on standard error, if that is a terminal, for work that reports done, total and what it does.
+
+    Args:
+        title: Of the work.
+        bytes: Whether bytes are counted, and shown with their rate.
+    """
     if not sys.stderr.isatty():
         yield lambda done, total, what: None
         return
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    counts = (bars.DownloadColumn(), bars.TransferSpeedColumn()) if bytes else (bars.MofNCompleteColumn(),)
     fields = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[what]}", markup=False),
+        bars.TextColumn("[bold]{task.description}"),
+        bars.BarColumn(bar_width=24),
+        *counts,
+        bars.TimeRemainingColumn(),
+        bars.TextColumn("{task.fields[what]}", markup=False),
     )
-    with Progress(*fields, console=Console(stderr=True), transient=True) as bar:
+    with bars.Progress(*fields, console=Console(stderr=True), transient=True) as bar:
         row = bar.add_task(title, total=None, what="")
 
         def report(done: int, total: int, what: str) -> None:
-            bar.update(row, completed=done, total=total, what=what)
+            bar.update(row, completed=done, total=total, what="" if bytes else what)
 
         yield report

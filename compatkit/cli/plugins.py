@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import json_option
+from compatkit.cli.options import Asked, command
 from compatkit.cli.output import clean, columns, emit, fold, paragraph, width
 
 if TYPE_CHECKING:
@@ -21,38 +21,39 @@ GAPS = 4
 """Characters between the three columns."""
 
 
-@click.command(
+@command(
     "plugins",
     help="List what a run can name, by kind, one line each: regularizers, metrics, builders of backbones, data sets, "
     "studies. WORD shows those that have it in name or description; the NAME of one shows all of it: status, settings, "
     "hooks, order, source.",
+    registry=False,
 )
 @click.argument("word", metavar="[WORD|NAME]", required=False)
 @click.option("--trace", is_flag=True, help="Show the traceback of each plugin that failed.")
-@json_option
-@click.pass_context
-def plugins_command(context: click.Context, word: str | None, trace: bool, machine: bool) -> None:
+def plugins_command(context: click.Context, asked: Asked) -> None:
     """List plugins; every one is imported, each on its own, and a broken one is no error here."""
     from compatkit.plugins import listing
 
     found = sorted([*listing(), *_built_in()], key=lambda one: one.kind)
-    named = [one for one in found if word in (one.name, f"{one.kind}.{one.name}")]
-    if word is not None:
-        found = named or [one for one in found if word.casefold() in _words(one)]
-    if machine:
+    named = [one for one in found if asked.word in (one.name, f"{one.kind}.{one.name}")]
+    if asked.word is not None:
+        found = named or [one for one in found if asked.word.casefold() in _words(one)]
+    if asked.machine:
         emit([one.to_json() for one in found])
     elif named:
         for place, one in enumerate(named):
             _print_plugin(one, first=place == 0)
     else:
         _print_kinds(found)
-    if trace and not machine:
+    if asked.trace and not asked.machine:
         for one in found:
             if one.traceback:
                 click.echo(f"\n{clean(one.traceback)}")
-    if word is not None and not found:
-        if not machine:
-            paragraph(f"nothing has {word!r} in its name or description; `compatkit plugins` lists all.")
+    if asked.word is not None and not found:
+        if not asked.machine:
+            paragraph(
+                f"nothing has {asked.word!r} in its name or description; `compatkit plugins` lists all."
+            )
         context.exit(1)
 
 

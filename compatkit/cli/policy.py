@@ -6,38 +6,104 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import StatisticsType, data_options, given, json_option, registry_option
-from compatkit.cli.outcome import found_in, images_at_hand, show_outcome
-from compatkit.cli.output import emit, next_step, paragraph, print_matrix, progress, rows
-from compatkit.cli.policies import as_json, facts, show_log, show_table, what_there_is
+from compatkit.cli.images import found_in, images_at_hand
+from compatkit.cli.options import (
+    Asked,
+    batch_size_option,
+    bn_policy_option,
+    command,
+    data_options,
+    given,
+    group,
+    options,
+)
+from compatkit.cli.output import (
+    clean,
+    columns,
+    emit,
+    next_step,
+    paragraph,
+    print_rich,
+    progress,
+    rows,
+    show_outcome,
+)
 from compatkit.cli.roots import registry, store
-from compatkit.contracts.batchnorm import DEFAULT
 from compatkit.errors import DataError, NotFound, UsageError
+from compatkit.registry.aliases import ANY
 from compatkit.registry.policies import MODES, WILDCARDS, check_scope
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import Split
+    from compatkit.registry.policylog import Revision
+    from compatkit.registry.store import Store
 
 
-@click.group(
+policy_command = group(
     "policy",
     help="What new versions have to keep working with. A policy measures a new version with the released parts before "
     "it is published: what passes stays within its MAJOR line, what fails is offered as the next MAJOR only.",
 )
-def policy_command() -> None:
-    """Set, show, test and clear policies."""
 
 
-def expected_option(function: Any) -> Any:
-    """Add ``--expected``."""
-    return click.option(
-        "--expected",
+def revision(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    """Read the revision that must hold: its number, None for no policy, ``ANY`` where the option is not given."""
+    if value is None:
+        return ANY
+    if value != "none" and not value.isdecimal():
+        raise UsageError(f"--expected is the number of a revision, or 'none'; got {value!r}.")
+    return None if value == "none" else int(value)
+
+
+expected_option = click.option(
+    "--expected",
+    metavar="N",
+    callback=revision,
+    help="Change it only if this revision holds now ('none' if no policy); else somebody else's change is undone.",
+)
+setting_options = options(
+    click.option(
+        "--tolerance",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Accuracy that may be lost, 0.03 for 3 points.",
+    ),
+    click.option("--metric", default="recombination_accuracy", show_default=True, help="What is measured."),
+    bn_policy_option,
+    click.option(
+        "--cap",
+        type=click.IntRange(1),
         metavar="N",
-        help="Change it only if this revision holds now ('none' if no policy); else somebody else's change is undone.",
-    )(function)
+        help="Decide on N images, drawn class-balanced; else on all.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Of that draw and of the order.",
+    ),
+    batch_size_option,
+    click.option("--across-major", is_flag=True, help="Bind new MAJOR versions too."),
+    expected_option,
+)
+SETTINGS = (
+    "mode",
+    "tolerance",
+    "metric",
+    "bn_policy",
+    "cap",
+    "seed",
+    "batch_size",
+    "across_major",
+    "expected",
+)
 
 
-@policy_command.command("set", help="Set the policy of SCOPE: a name, a prefix such as digits/, or a glob.")
+@command(
+    "set", help="Set the policy of SCOPE: a name, a prefix such as digits/, or a glob.", group=policy_command
+)
 @click.argument("scope")
 @click.option("--mode", type=click.Choice(MODES), required=True, help="Who has to keep working with whom.")
 @click.option(
@@ -46,71 +112,24 @@ def expected_option(function: Any) -> Any:
 @click.option(
     "--recipe", type=click.Path(), metavar="FILE", help="Take the test set of this recipe's task instead."
 )
-@click.option(
-    "--tolerance",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Accuracy that may be lost, 0.03 for 3 points.",
-)
-@click.option("--metric", default="recombination_accuracy", show_default=True, help="What is measured.")
-@click.option(
-    "--bn-policy",
-    "--normalisation",
-    "bn_policy",
-    type=StatisticsType(),
-    default=DEFAULT,
-    show_default=True,
-    help="Statistics of batch normalisation: of each batch, as stored, estimated anew, or mixed.",
-)
-@click.option(
-    "--cap",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Decide on N images, drawn class-balanced; else on all.",
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of that draw and of the order."
-)
-@click.option(
-    "--batch-size", type=click.IntRange(2), default=256, show_default=True, help="Images in a batch."
-)
-@click.option("--across-major", is_flag=True, help="Bind new MAJOR versions too.")
-@expected_option
+@setting_options
 @data_options
-@registry_option
-@json_option
-@click.pass_context
-def set_command(
-    context: click.Context,
-    scope: str,
-    name: str | None,
-    recipe: str | None,
-    expected: str | None,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-    **settings: Any,
-) -> None:
+def set_command(context: click.Context, asked: Asked) -> None:
     """Set a policy; the images are loaded once, for their digest."""
-    held = registry(context)
-    scope = check_scope(scope)
-    images = None
-    if settings["mode"] != "none":
-        images = _deciding(name, recipe, data_root, download)
-    elif name is not None or recipe is not None:
+    held, scope, images = registry(context), check_scope(asked.scope), None
+    if asked.mode != "none":
+        images = _deciding(asked)
+    elif asked.name is not None or asked.recipe is not None:
         raise UsageError("The mode none measures nothing; leave --data and --recipe out.")
-    wanted: dict[str, Any] = {} if expected is None else {"expected": _expected(expected)}
-    made = held.policies.set(scope, data=images, **settings, **wanted)
+    made = held.policies.set(scope, data=images, **asked.only(*SETTINGS))
+    policies = held.store.policies
     here = [
-        one
-        for one in held.store.index.listing()
-        if (found := held.store.policies.of(one.name)) and found.scope == scope
+        one for one in held.store.index.listing() if (found := policies.of(one.name)) and found.scope == scope
     ]
     bound = [one.name for one in here if one.error or made.concerns(one.kind)]
     others = [one.name for one in here if one.name not in bound]
-    number = found.number if (found := held.store.policies.current(scope)) else 0
-    if machine:
+    if asked.machine:
+        number = found.number if (found := policies.current(scope)) else 0
         emit({"revision": number, "policy": made.to_json(), "binds": bound, "asks_nothing_of": others})
         return
     paragraph(f"policy {made}")
@@ -125,64 +144,62 @@ def set_command(
         next_step("compatkit", *given(context).words, "policy", "test", bound[0])
 
 
-@policy_command.command(
-    "show", help="Show the policy that binds NAME (or of a scope); all policies without NAME."
+@command(
+    "show",
+    help="Show the policy that binds NAME (or of a scope); all policies without NAME.",
+    group=policy_command,
 )
 @click.argument("name", required=False)
 @click.option("--log", is_flag=True, help="Show every change, oldest first: what and when; who is not known.")
-@registry_option
-@json_option
-@click.pass_context
-def show_command(context: click.Context, name: str | None, log: bool, machine: bool) -> None:
+def show_command(context: click.Context, asked: Asked) -> None:
     """Show policies; loads no network."""
     held = store(context)
-    if name is None:
-        if log:
+    if asked.name is None:
+        if asked.log:
             raise UsageError("--log shows the changes of one policy; name it.")
-        found = held.policies.all()
-        emit([as_json(one) for one in found]) if machine else show_table(found)
+        every = held.policies.all()
+        emit([_to_json(one) for one in every]) if asked.machine else _show_table(every)
         return
-    scope = check_scope(name)
-    if log:
-        show_log(held, scope, machine)
+    scope = check_scope(asked.name)
+    if asked.log:
+        _show_log(held, scope, asked.machine)
         return
     found = held.policies.current(scope) if set(WILDCARDS) & set(scope) else held.policies.of(scope)
     if found is None or found.policy is None:
-        raise NotFound(f"no policy binds {scope!r}: {what_there_is(held)}.", subject=scope)
-    if machine:
-        emit(as_json(found))
-        return
-    rows({label: str(value) for label, value in facts(found).items()})
+        raise NotFound(f"no policy binds {scope!r}: {_known(held)}.", subject=scope)
+    if asked.machine:
+        emit(_to_json(found))
+    else:
+        rows({label: str(value) for label, value in _facts(found).items()})
 
 
-@policy_command.command(
-    "clear", help="Let SCOPE have no policy of its own, so that a wider one counts again."
+@command(
+    "clear",
+    help="Let SCOPE have no policy of its own, so that a wider one counts again.",
+    group=policy_command,
 )
 @click.argument("scope")
 @expected_option
-@registry_option
-@json_option
-@click.pass_context
-def clear_command(context: click.Context, scope: str, expected: str | None, machine: bool) -> None:
+def clear_command(context: click.Context, asked: Asked) -> None:
     """Clear a policy; its history stays."""
-    held, scope = store(context), check_scope(scope)
-    before = held.policies.current(scope)
-    if before is None:
-        raise NotFound(f"{scope!r} never had a policy: {what_there_is(held)}.", subject=scope)
-    held.set_policy(scope, None, **({} if expected is None else {"expected": _expected(expected)}))
-    if machine:
-        emit({"scope": scope, "before": None if before.policy is None else before.policy.to_json()})
-        return
-    click.echo(
-        f"{scope} has no policy of its own"
-        + ("" if before.policy is None else f"; it was {before.policy.mode}")
-    )
+    held, scope = store(context), check_scope(asked.scope)
+    found = held.policies.current(scope)
+    if found is None:
+        raise NotFound(f"{scope!r} never had a policy: {_known(held)}.", subject=scope)
+    held.set_policy(scope, None, expected=asked.expected)
+    before = found.policy
+    if asked.machine:
+        emit({"scope": scope, "before": None if before is None else before.to_json()})
+    else:
+        was = "" if before is None else f"; it was {before.mode}"
+        click.echo(f"{scope} has no policy of its own{was}")
 
 
-@policy_command.command(
+@command(
     "test",
     help="Measure REFERENCEs as their policies ask, and show the matrix and the number that each may get. Nothing is "
     "published; the figures are kept. Exit code 1 where one fails.",
+    group=policy_command,
 )
 @click.argument("references", metavar="REFERENCE...", nargs=-1, required=True)
 @click.option("--as", "name", metavar="NAME", help="Test it as the next version of NAME.")
@@ -192,54 +209,37 @@ def clear_command(context: click.Context, scope: str, expected: str | None, mach
 @click.option("--data", "names", multiple=True, metavar="NAME", help="Images at hand, by name or path.")
 @click.option("--recipe", type=click.Path(), metavar="FILE", help="Images of this recipe's tasks.")
 @data_options
-@registry_option
-@json_option
-@click.pass_context
-def test_command(
-    context: click.Context,
-    references: tuple[str, ...],
-    name: str | None,
-    against: tuple[str, ...],
-    names: tuple[str, ...],
-    recipe: str | None,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-) -> None:
+def test_command(context: click.Context, asked: Asked) -> None:
     """Test released versions, or what was published under another name."""
     held = registry(context)
-    wanted = list(dict.fromkeys(str(one) for text in references for one in held.store.select(text)))
-    images = images_at_hand(names, recipe, data_root, download)
-    outcomes = []
+    wanted = list(dict.fromkeys(str(one) for text in asked.references for one in held.store.select(text)))
+    images = images_at_hand(asked.names, asked.data_root, asked.download, asked.recipe)
+    outcomes = {}
     for reference in wanted:
         with progress(f"policy of {reference}") as report:
-            outcomes.append(
-                held.policies.test(
-                    reference, name=name, against=against or None, data=images, progress=report
-                )
+            outcomes[reference] = held.policies.test(
+                reference, name=asked.name, against=asked.against or None, data=images, progress=report
             )
-    if machine:
-        emit([{"reference": one, **outcome.to_json()} for one, outcome in zip(wanted, outcomes, strict=True)])
-    for reference, outcome in zip(wanted, outcomes, strict=True):
-        if not machine:
-            click.echo(
-                f"tested {reference} as {'the next version of' if name else ''} {name or 'it is'}".replace(
-                    "  ", " "
-                )
-            )
+    if asked.machine:
+        emit([{"reference": one, **outcome.to_json()} for one, outcome in outcomes.items()])
+    else:
+        for reference, outcome in outcomes.items():
+            role = f"the next version of {asked.name}" if asked.name else "it is"
+            click.echo(f"tested {reference} as {role}")
             show_outcome(outcome)
             if outcome.matrix is not None:
                 click.echo()
-                print_matrix(outcome.matrix)
-    context.exit(0 if all(one.passed for one in outcomes) else 1)
+                print_rich(outcome.matrix)
+    context.exit(0 if all(one.passed for one in outcomes.values()) else 1)
 
 
-def _deciding(name: str | None, recipe: str | None, root: str | None, download: bool) -> Split:
+def _deciding(asked: Asked) -> Split:
     """Return the images that are to decide: the test split, unless the name says train."""
+    name, recipe = asked.name, asked.recipe
     if recipe is not None:
-        from compatkit.experiments.recipes import read
+        from compatkit.experiments.recipes import data_sets
 
-        sets = [task.data for task in read(recipe, root=root, download=download).tasks]
+        sets = data_sets(recipe, root=asked.data_root, download=asked.download)
         fits = [one for one in sets if name in (None, one.name, one.test.name)]
         if len({one.test.digest for one in fits}) != 1:
             raise DataError(
@@ -248,13 +248,70 @@ def _deciding(name: str | None, recipe: str | None, root: str | None, download: 
         return fits[0].test
     if name is None:
         raise UsageError("Say on which images the policy is decided: --data mnist/test, or --recipe FILE.")
-    data = found_in(root, download)(name)
+    data = found_in(asked.data_root, asked.download)(name)
     return data.train if name.endswith("/train") else data.test
 
 
-def _expected(text: str) -> int | None:
-    if text == "none":
-        return None
-    if not text.isdecimal():
-        raise UsageError(f"--expected is the number of a revision, or 'none'; got {text!r}.")
-    return int(text)
+def _to_json(one: Revision) -> dict[str, Any]:
+    policy = None if one.policy is None else one.policy.to_json()
+    told = {"scope": one.scope, "revision": one.number, "time": one.time, "policy": policy}
+    return told | ({"admitted": one.admitted} if one.admitted else {})
+
+
+def _facts(one: Revision) -> dict[str, Any]:
+    """Return label and value of all that a revision says."""
+    policy = one.policy
+    if policy is None:
+        return {"scope": one.scope, "mode": "cleared", "revision": one.number, "since": one.time}
+    told: dict[str, Any] = {"scope": one.scope, "mode": policy.mode}
+    if policy.data is not None:
+        drawn = f"{policy.cap:,} images, drawn with seed {policy.seed}" if policy.cap else "all images"
+        told |= {
+            "data": f"{policy.data.name} ({policy.data.digest})",
+            "images": f"{drawn}, in batches of {policy.batch_size}",
+            "metric": f"{policy.metric} {policy.metric_version}",
+            "statistics": policy.normalisation,
+            "tolerance": f"{policy.tolerance:g} below the bound",
+            "binds": "every version" if policy.across_major else "within one MAJOR line",
+        }
+    return told | {"revision": one.number, "since": one.time}
+
+
+def _show_table(found: list[Revision]) -> None:
+    """Print policies, the most specific first."""
+    if not found:
+        click.echo("no policies: nothing binds new versions but what their change demands")
+        return
+    table: list[tuple[str, ...]] = [("scope", "mode", "data", "tolerance", "statistics", "revision", "since")]
+    for one in found:
+        if (policy := one.policy) is not None:
+            data = policy.data.name if policy.data is not None else ""
+            tolerance, statistics = (f"{policy.tolerance:g}", policy.normalisation) if data else ("", "")
+            table.append((one.scope, policy.mode, data, tolerance, statistics, str(one.number), one.time))
+    columns(table, right=(3, 5))
+
+
+def _show_log(held: Store, scope: str, machine: bool) -> None:
+    """Print every change of a scope's policy, or of the one that binds a name.
+
+    Raises:
+        NotFound: There never was one.
+    """
+    history = held.policies.history(scope)
+    if not history and (found := held.policies.of(scope)) is not None:
+        history = held.policies.history(found.scope)
+    if not history:
+        raise NotFound(f"{scope!r} never had a policy: {_known(held)}.", subject=scope)
+    if machine:
+        emit([_to_json(one) for one in history])
+        return
+    for one in history:
+        said = str(one.policy) if one.policy is not None else f"{one.scope}: cleared"
+        told = f"{one.admitted} came in unmeasured" if one.admitted else said
+        click.echo(clean(f"{one.number}  {one.time}  {told}"))
+
+
+def _known(held: Store) -> str:
+    """Return which policies there are, for messages."""
+    known = [one.scope for one in held.policies.all()]
+    return f"there are policies for {', '.join(known)}" if known else "there are no policies"

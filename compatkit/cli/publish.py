@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
+from compatkit.cli.images import found_in, offline
 from compatkit.cli.options import (
+    Asked,
     about,
     about_options,
+    command,
     data_options,
     given,
-    json_option,
-    registry_option,
+    options,
     sign_option,
 )
-from compatkit.cli.outcome import found_in, show_outcomes, to_json
-from compatkit.cli.output import columns, emit, news, next_step, progress
+from compatkit.cli.output import columns, emit, news, next_step, progress, show_outcome
 from compatkit.cli.roots import destination, publishing, registry
-from compatkit.cli.signing import chosen_key, sign_published
-from compatkit.cli.weights import offline
+from compatkit.cli.sign import chosen_key, sign_published
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.experiments.recipes import STATE, Started
 from compatkit.registry.names import Version
@@ -34,29 +34,21 @@ if TYPE_CHECKING:
     from compatkit.experiments.recipes import Recipe
     from compatkit.registry.signing.signer import SigningKey
     from compatkit.training.fit import Fit
-    from compatkit.training.task import Task
+    from compatkit.training.prepare import Frozen
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def release_options(function: Command) -> Command:
-    """Add how parts are published: under which names and numbers, signed by whom, with what said of them."""
-    for option in (
-        about_options,
-        click.option("--dry-run", is_flag=True, help="Show what policies say of each part; publish nothing."),
-        click.option(
-            "--major",
-            is_flag=True,
-            help="Each part takes its next MAJOR number: a break, which policies allow.",
-        ),
-        click.option(
-            "--version", metavar="X.Y.Z", help="Number of all parts; else each takes the least step it needs."
-        ),
-        sign_option,
-        click.option("--prefix", help="Publish under this prefix in place of the recipe's."),
-    ):
-        function = option(function)
-    return function
+release_options = options(
+    click.option("--prefix", help="Publish under this prefix in place of the recipe's."),
+    sign_option,
+    click.option(
+        "--version", metavar="X.Y.Z", help="Number of all parts; else each takes the least step it needs."
+    ),
+    click.option(
+        "--major", is_flag=True, help="Each part takes its next MAJOR number: a break, which policies allow."
+    ),
+    click.option("--dry-run", is_flag=True, help="Show what policies say of each part; publish nothing."),
+    about_options,
+)
+"""How parts are published: under which names and numbers, signed by whom, with what description."""
 
 
 def check_numbers(version: str | None, major: bool) -> None:
@@ -73,40 +65,51 @@ def check_numbers(version: str | None, major: bool) -> None:
 
 
 @attrs.frozen
-class Release:
+class Publication:
     """A trained run on its way into a registry.
 
     Attributes:
+        context: Of the command.
+        asked: Options of the command: ``version``, ``major``, ``dry_run``, ``machine``.
         root: Of the registry.
-        plan: Its recipe.
+        plan: Recipe of the run.
+        started: How the run was started.
         folder: Where its state is kept, and nothing else; None where a file of the user's holds it.
         named: Whether the user named that folder, which then stays as it is.
         images: Finds the images that decide policies.
-        about: What is said for people of the parts.
+        about: Description of the parts.
         key: Signs what is published, or None.
     """
 
     context: click.Context
+    asked: Asked
     root: Path
     plan: Recipe
+    started: Started
     folder: Path | None
     named: bool
     images: Given
     about: About
-    version: str | None = None
-    major: bool = False
-    key: SigningKey | None = None
+    key: SigningKey | None
 
-    def publish(self, fit: Fit, started: Started, machine: bool) -> None:
-        """Publish the parts, and tell of it."""
+    def publish(self, fit: Fit) -> None:
+        """Publish the parts of a run, or with ``--dry-run`` show what policies say of them, and exit."""
+        if fit.averages is not None:
+            news("What is published are the moving averages of the weights, as the recipe's ema asks.")
+            fit = fit.averaged()
+        settings: dict[str, Any] = {"prefix": self.plan.prefix, "data": self.images}
+        settings |= self.asked.only("version", "major")
+        if self.asked.dry_run:
+            self._rehearse(fit, settings)
+            return
         with self._kept(), progress("policies") as report:
-            parts = publishing(self.root).publish(fit, about=self.about, progress=report, **self._settings())
+            parts = publishing(self.root).publish(fit, about=self.about, progress=report, **settings)
         signed = sign_published(registry(self.context), parts.values(), self.key)
         if self.folder is not None:
-            attrs.evolve(started, published=parts).write(self.folder)
+            attrs.evolve(self.started, published=parts).write(self.folder)
             if not self.named:
                 (self.folder / STATE).unlink(missing_ok=True)  # a run of no steps kept none
-        if machine:
+        if self.asked.machine:
             last = {row["task"]: row["losses"] for row in fit.history}
             measured = {"evaluations": fit.evaluations} if fit.evaluations else {}
             told = {"registry": str(self.root), "parts": parts, **signed, "losses": last, **measured}
@@ -116,25 +119,24 @@ class Release:
         for reference in parts.values():
             click.echo(f"published {reference}{' and signed it' if signed else ''}")
         globs = f"{self.plan.prefix}/*.extractor", f"{self.plan.prefix}/*.head"
-        data = ("--data-root", started.data_root) if started.data_root else ()
+        data = ("--data-root", self.started.data_root) if self.started.data_root else ()
         words = "compatkit", *given(self.context).words, "matrix", *globs
-        next_step(*words, "--recipe", started.recipe, *data, "--html", "matrix.html")
+        next_step(*words, "--recipe", self.started.recipe, *data, "--html", "matrix.html")
 
-    def rehearse(self, fit: Fit, machine: bool) -> int:
-        """Show what policies say of the parts; return the exit code."""
+    def _rehearse(self, fit: Fit, settings: dict[str, Any]) -> None:
+        """Show what policies say of the parts; exit with 1 where one fails."""
         with progress("policies") as report:
-            outcomes = publishing(self.root).publish(fit, progress=report, **self._settings(), dry_run=True)
-        if machine:
-            emit({"registry": str(self.root), "outcomes": to_json(outcomes), "plan": fit.plan})
+            outcomes = publishing(self.root).publish(fit, progress=report, **settings, dry_run=True)
+        if self.asked.machine:
+            told = {key: outcome.to_json() for key, outcome in outcomes.items()}
+            emit({"registry": str(self.root), "outcomes": told, "plan": fit.plan})
         else:
-            show_outcomes(outcomes)
+            for outcome in outcomes.values():
+                show_outcome(outcome)
             click.echo("nothing was published")
             if self.folder is not None:
                 next_step("compatkit", "publish", str(self.folder))
-        return 0 if all(one.passed for one in outcomes.values()) else 1
-
-    def _settings(self) -> dict[str, Any]:
-        return {"prefix": self.plan.prefix, "version": self.version, "major": self.major, "data": self.images}
+        self.context.exit(0 if all(one.passed for one in outcomes.values()) else 1)
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
@@ -148,18 +150,15 @@ class Release:
                     "under another name (--prefix) or number (--version, --major)."
                 )
             else:
-                news(
-                    f"The trained run is kept in {self.plan.trainer.checkpoint}: the same command publishes it."
-                )
+                file = self.plan.trainer.checkpoint
+                news(f"The trained run is kept in {file}: the same command publishes it.")
             raise
 
 
-def averaged(fit: Fit) -> Fit:
-    """Return the fit that is published: of the moving averages, where the recipe asks for some."""
-    if fit.averages is None:
-        return fit
-    news("What is published are the moving averages of the weights, as the recipe's ema asks.")
-    return fit.averaged()
+def load(context: click.Context, started: Started, download: bool) -> tuple[Recipe, Frozen]:
+    """Return the recipe of a run and the frozen heads that it is trained against."""
+    plan = started.load(download, lambda *words, **settings: registry(context).task(*words, **settings))
+    return plan, registry(context).frozen(**plan.against) if plan.against else None
 
 
 def show_figures(fit: Fit) -> None:
@@ -183,7 +182,7 @@ def show_figures(fit: Fit) -> None:
         click.echo(f"ended after {stopped['steps']:,} steps, weights of step {stopped['weights_of_step']:,}")
 
 
-@click.command(
+@command(
     "publish",
     help="Publish the parts of a run that `compatkit train` trained and did not publish: the name was taken, a policy "
     "forbade it, or nothing was to be published. RUN is the folder that it printed. Nothing is trained.",
@@ -191,49 +190,24 @@ def show_figures(fit: Fit) -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 @release_options
 @data_options
-@registry_option
-@json_option
-@click.pass_context
-def publish_command(
-    context: click.Context,
-    run: Path,
-    prefix: str | None,
-    version: str | None,
-    major: bool,
-    dry_run: bool,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-) -> None:
+def publish_command(context: click.Context, asked: Asked) -> None:
     """Take back the trained state and publish it, into the registry that the run was for unless another is named."""
-    check_numbers(version, major)
-    started = Started.read(run)
+    check_numbers(asked.version, asked.major)
+    run, started = asked.run, Started.read(asked.run)
     _check_trained(run, started)
-    if prefix is not None:
-        started = attrs.evolve(started, prefix=prefix)
-    if data_root is not None:
-        started = attrs.evolve(started, data_root=data_root)
+    changed = {name: value for name, value in asked.only("prefix", "data_root").items() if value is not None}
+    started = attrs.evolve(started, **changed)
     if given(context).registry is None:
         given(context).registry = started.registry
     root, key = destination(context), chosen_key(context)
-
-    def start(*words: Any, **settings: Any) -> Task:
-        return registry(context).task(*words, **settings)
-
-    plan = started.load(download, start)
+    plan, frozen = load(context, started, asked.download)
     plan = attrs.evolve(plan, trainer=attrs.evolve(plan.trainer, checkpoint=run / STATE))
-    frozen = registry(context).frozen(**plan.against) if plan.against else None
-    with offline(unless=download):
+    with offline(unless=asked.download):
         fit = plan.trainer.fit(
             plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics
         )
-    images = (found_in(started.data_root, download),)
-    said = about(context, plan.about)
-    release = Release(context, root, plan, run, True, images, said, version, major, key)
-    fit = averaged(fit)
-    if dry_run:
-        context.exit(release.rehearse(fit, machine))
-    release.publish(fit, started, machine)
+    images, said = (found_in(started.data_root, asked.download),), about(context, plan.about)
+    Publication(context, asked, root, plan, started, run, True, images, said, key).publish(fit)
 
 
 def _check_trained(run: Path, started: Started) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import click
 
 from compatkit.cli.images import data_sets
-from compatkit.cli.keeping import Kept, check_target, keep, tell_kept
-from compatkit.cli.matrix import measuring_options
-from compatkit.cli.options import about, about_options, check_publishes
-from compatkit.cli.output import emit, paragraph, progress, report_text, rows
-from compatkit.cli.roots import registry
+from compatkit.cli.matrix import CONDITIONS, measuring_options
+from compatkit.cli.options import Asked, about, about_options, check_publishes, command, given
+from compatkit.cli.output import emit, next_step, paragraph, progress, report_text, rows
+from compatkit.cli.roots import check_target, registry
 from compatkit.contracts.batchnorm import estimates
 from compatkit.errors import DataError, IncompatibleError
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
 
 
-@click.command(
+@command(
     "recombine",
     help="Put HEAD on EXTRACTOR: check the contracts, build the network, measure it on a test set.",
 )
@@ -49,66 +48,62 @@ if TYPE_CHECKING:
 )
 @about_options
 @measuring_options
-@click.pass_context
-def recombine_command(
-    context: click.Context,
-    extractor: str,
-    head: str,
-    name: str | None,
-    recipe: str | None,
-    adapt: bool,
-    no_measure: bool,
-    publish: str | None,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-    **conditions: Any,
-) -> None:
+def recombine_command(context: click.Context, asked: Asked) -> None:
     """Check, build and measure; exit code 1 where it cannot be wired or measured, or is at chance."""
     from compatkit.components.seams import needs_fit
     from compatkit.components.workspace.images import fitting_images
 
-    check_publishes(context, publish)
-    if publish is not None:
-        check_target(context, publish, "recombination")
+    check_publishes(context, asked.publish)
+    if asked.publish is not None:
+        check_target(context, asked.publish, "recombination")
     held = registry(context)
-    left, right = held.store.resolve(extractor), held.store.resolve(head)
-    report = held.check(str(left), str(right))
-    _refuse(report, adapt)
-    fits = needs_fit(report)
-    data = None
-    anew = publish is not None and estimates(conditions["bn_policy"])
-    if fits or anew or not no_measure:
-        where = {"recipe": recipe, "names": (name,) if name else (), "root": data_root, "download": download}
+    left, right = held.store.resolve(asked.extractor), held.store.resolve(asked.head)
+    pair = str(left), str(right)
+    report = held.check(*pair)
+    _refuse(report, asked.adapt)
+    fits, anew = needs_fit(report), asked.publish is not None and estimates(asked.bn_policy)
+    data = given_images = None
+    if fits or anew or not asked.no_measure:
         try:
-            data = data_sets(held, [str(left)], **where)[left.name]
+            data = data_sets(held, pair[:1], (asked.name,) if asked.name else (), asked)[left.name]
         except DataError as error:
             if fits or anew:
                 raise
-            raise DataError(
-                f"{error} Or build it without a figure: --no-measure.", subject=error.subject
-            ) from error
-    policy = "running" if no_measure else "batch"  # measured by the matrix, under the policy asked for
-    policy = policy if publish is None else conditions["bn_policy"]
-    given = fitting_images(data) if data is not None and (fits or anew) else None
-    images, fitted_on = given if anew else None, given if fits else None
+            text = f"{error} Or build it without a figure: --no-measure."
+            raise DataError(text, subject=error.subject) from error
+        given_images = fitting_images(data)
+    policy = "running" if asked.no_measure else "batch"  # measured by the matrix, under the policy asked for
     model = held.recombine(
-        str(left), str(right), bn_policy=policy, images=images, adapt=adapt, data=fitted_on
+        *pair,
+        bn_policy=policy if asked.publish is None else asked.bn_policy,
+        images=given_images if anew else None,
+        adapt=asked.adapt,
+        data=given_images if fits else None,
     )
-    if no_measure or data is None:
-        _tell(model.report, None, model, machine, keep(held, publish, model, None, about(context)))
-        return
-    between = {(str(left), str(right)): model.inserted}
-    with progress("recombine") as done:
-        tests = {left.name: data.test}
-        matrix = held.matrix(
-            str(left), str(right), tests, fill="stale", adapters=between, progress=done, **conditions
-        )
-    cell = matrix.cell(str(left), str(right))
-    # Checked again, with what was measured by now; figures with adapters are no evidence of the pair.
-    after = model.report if model.inserted else held.check(str(left), str(right))
-    _tell(after, cell, model, machine, keep(held, publish, model, cell, about(context)))
-    context.exit(1 if cell.grade == "chance" or cell.restricted is None else 0)
+    report, cell = model.report, None
+    if data is not None and not asked.no_measure:
+        with progress("recombine") as done:
+            matrix = held.matrix(
+                *pair,
+                {left.name: data.test},
+                fill="stale",
+                adapters={pair: model.inserted},
+                progress=done,
+                **asked.only(*CONDITIONS),
+            )
+        cell = matrix.cell(*pair)
+        if not model.inserted:  # figures with adapters are no evidence of the pair
+            report = held.check(*pair)
+    reference, why_not = None, _why_not(cell)
+    if asked.publish is not None and not why_not:
+        reference = held.publish(model, asked.publish, about=about(context))
+    if asked.machine:
+        _emit(report, cell, model, {} if asked.publish is None else {"published": reference})
+    else:
+        _tell(report, cell, model)
+        if asked.publish is not None:
+            _tell_published(context, model, reference, why_not, measured=cell is not None)
+    context.exit(1 if why_not else 0)
 
 
 def _refuse(report: Report, adapt: bool) -> None:
@@ -125,23 +120,31 @@ def _refuse(report: Report, adapt: bool) -> None:
     raise IncompatibleError(text, subject=report)
 
 
-def _tell(report: Report, cell: Cell | None, model: Recombination, machine: bool, kept: Kept | None) -> None:
-    """Print what was checked, what stands between and, unless only that was asked for, what was measured."""
-    if machine:
-        from compatkit.contracts.codec import unstructure
+def _why_not(cell: Cell | None) -> str:
+    """Return why a recombination is not worth keeping; empty where it is, or was not to be measured."""
+    if cell is None:
+        return ""
+    if cell.restricted is None:
+        return f"it could not be measured: {cell.reason}"
+    return "it is at chance" if cell.grade == "chance" else ""
 
-        measured = None if cell is None else attrs.asdict(cell)
-        adapters = unstructure(model.contract.adapters)
-        found = {"check": report.to_json(), "adapters": adapters, "cell": measured}
-        emit(found | ({} if kept is None else kept.to_json()))
-        return
+
+def _emit(report: Report, cell: Cell | None, model: Recombination, published: dict[str, str | None]) -> None:
+    from compatkit.contracts.codec import unstructure
+
+    measured = None if cell is None else attrs.asdict(cell)
+    adapters = unstructure(model.contract.adapters)
+    emit({"check": report.to_json(), "adapters": adapters, "cell": measured, **published})
+
+
+def _tell(report: Report, cell: Cell | None, model: Recombination) -> None:
+    """Print what was checked, what stands between and, unless only that was asked for, what was measured."""
     click.echo(report_text(report))
     if model.inserted:
         click.echo()
         rows({f"adapter {place}": str(one) for place, one in enumerate(model.inserted, 1)})
     if cell is None:
         click.echo("\nbuilt; not measured")
-        tell_kept(kept)
         return
     from compatkit.reports.wording import evidence, settings_line, verdict
 
@@ -149,4 +152,20 @@ def _tell(report: Report, cell: Cell | None, model: Recombination, machine: bool
     click.echo()
     paragraph(f"{said.mark} {said.word}: {cell.reason or said.meaning}")
     rows(dict(evidence(cell)) | {"Measured with": settings_line(cell.settings)})
-    tell_kept(kept)
+
+
+def _tell_published(
+    context: click.Context, model: Recombination, reference: str | None, why_not: str, *, measured: bool
+) -> None:
+    """Print under which name it was published, or why it was not."""
+    click.echo()
+    if reference is None:
+        paragraph(f"not published: {why_not}. --no-measure publishes it all the same.")
+        return
+    click.echo(f"published {reference}")
+    if model.estimated:
+        data = model.estimated["data"]
+        note = f"Its statistics are those of {data['images']:,} images of {data['name']}"
+        paragraph(note + ("; the figures above are with statistics of the test images." if measured else "."))
+    file = f"{reference.partition('@')[0].rpartition('/')[2]}.safetensors"
+    next_step("compatkit", *given(context).words, "export", reference, file)

@@ -11,10 +11,11 @@ import click
 
 from compatkit.cli.options import given
 from compatkit.cli.output import news
-from compatkit.errors import EnvironmentFailure, LayoutError, UsageError
+from compatkit.errors import EnvironmentFailure, LayoutError, NotFound, UsageError
 
 if TYPE_CHECKING:
     from compatkit.components.workspace import Registry
+    from compatkit.contracts.contract import Kind
     from compatkit.registry.signing.trust import Trusted
     from compatkit.registry.store import Store
 
@@ -123,14 +124,51 @@ def make(root: Path) -> tuple[Store, bool]:
         raise
 
 
-def publishing(root: Path) -> Registry:
-    """Open the registry at a ``destination``, making it if it is none yet."""
-    from compatkit.components.workspace import Registry
-
-    made, fresh = make(root)
+def made(root: Path) -> Store:
+    """Open the registry at a ``destination``, making it if it is none yet, which is told."""
+    store, fresh = make(root)
     if fresh:
         news(f"made the registry {root}")
-    return Registry(made)
+    return store
+
+
+def publishing(root: Path) -> Registry:
+    """Open the registry at a ``destination`` to publish, making it if it is none yet."""
+    from compatkit.components.workspace import Registry
+
+    return Registry(made(root))
+
+
+def check_target(context: click.Context, name: str, kind: Kind, version: str | None = None) -> None:
+    """Refuse a name, a number or a registry that nothing of a kind can be published under, before any work.
+
+    Under one name stands one kind: its newest version is what the bare name means.
+
+    Raises:
+        InvalidName: It is no component name, or no version.
+        EnvironmentFailure: The registry cannot be written.
+        LayoutError: There is none.
+        UsageError: Something of another kind has this name.
+    """
+    from compatkit.registry.names import Version, check_name
+
+    check_name(name)
+    if version is not None:
+        Version.parse(version)
+    destination(context)
+    held = store(context)
+    try:
+        there = held.resolve(name)
+    except NotFound:
+        return
+    found = held.manifest(there).kind
+    if found != kind:
+        came, wanted = (one.replace("_", " ") for one in (found, kind))
+        raise UsageError(
+            f"{name}@{there.version} is of kind {came}, and what is published here is of kind {wanted}; as the newest "
+            f"version it would take the place of the {came} wherever {name} is named. Choose another name.",
+            subject=name,
+        )
 
 
 def _above(root: Path) -> Path:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import json_option, registry_option, tags
+from compatkit.cli.options import Asked, command, tags
 from compatkit.cli.output import columns, emit, paragraph
 from compatkit.cli.roots import store
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 SHOWN = 50
 """Versions that a person is shown without asking for more."""
+FILTERS = ("model", "channels", "label", "anchor", "parent", "text", "latest", "withdrawn")
 HEADER = ("name", "version", "kind", "parameters", "channels", "network", "tags", "title")
 
 
-@click.command(
+@command(
     "search",
     help="Search versions; every filter must fit. PATTERN is a glob over whole names, such as 'digits/*.head', or "
     "words that stand in name, title, description, model or tags, such as resnet.",
@@ -42,30 +43,24 @@ HEADER = ("name", "version", "kind", "parameters", "channels", "network", "tags"
     help=f"At most so many.  [default: {SHOWN}; all with --json]",
     metavar="N",
 )
-@registry_option
-@json_option
-@click.pass_context
-def search_command(
-    context: click.Context,
-    pattern: str | None,
-    kind: str | None,
-    tagged: dict[str, str],
-    limit: int | None,
-    machine: bool,
-    **filters: str | int | bool | None,
-) -> None:
+def search_command(context: click.Context, asked: Asked) -> None:
     """Search versions."""
     from compatkit.registry.index.search import Query
     from compatkit.registry.resolving import is_pattern
 
-    index = store(context).index
-    most = limit if limit is not None or machine else SHOWN
+    index, pattern = store(context).index, asked.pattern
+    most = asked.limit if asked.limit is not None or asked.machine else SHOWN
     as_words = pattern is not None and not is_pattern(pattern) and not {"@", ":"} & {*pattern}
-    filters["anywhere" if as_words else "pattern"] = pattern
-    query = Query(kind=kind and kind.replace(" ", "_"), tags=tagged, limit=most, **filters)  # pyright: ignore[reportArgumentType]
+    query = Query(
+        kind=asked.kind and asked.kind.replace(" ", "_"),
+        tags=asked.tagged,
+        limit=most,
+        **{"anywhere" if as_words else "pattern": pattern},
+        **asked.only(*FILTERS),
+    )
     found = index.search(query)
     total = len(found) if most is None or len(found) < most else max(len(found), index.count(query))
-    if machine:
+    if asked.machine:
         emit({"total": total, "components": [one.to_json() for one in found]})
         return
     if found:

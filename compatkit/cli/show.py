@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.options import Asked, command
 from compatkit.cli.output import emit, rows, warn
 from compatkit.cli.roots import store
 
@@ -16,28 +16,25 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 
-@click.command(
+@command(
     "show", help="Show what the component REF is and promises (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias)."
 )
 @click.argument("reference", metavar="REF")
-@registry_option
-@json_option
-@click.pass_context
-def show_command(context: click.Context, reference: str, machine: bool) -> None:
+def show_command(context: click.Context, asked: Asked) -> None:
     """Show a component's contract."""
     from compatkit.contracts.codec import loads
     from compatkit.contracts.manifest import to_bytes
     from compatkit.reports.contracts import facts
 
     held = store(context)
-    found = held.resolve(reference)
+    found = held.resolve(asked.reference)
     manifest = held.manifest(found)
-    if machine:
+    if asked.machine:
         place = {"name": found.name, "version": str(found.version), "digest": found.digest}
         known = {"versions": list(map(str, held.versions(found.name))), "aliases": held.aliases(found.name)}
         verified, found_out = _signatures(held, found)
         signed = {"signatures": [one.to_json() for one in found_out], "signatures_verified": verified}
-        emit({**place, **known, **signed, "manifest": loads(to_bytes(manifest), what=reference)})
+        emit({**place, **known, **signed, "manifest": loads(to_bytes(manifest), what=asked.reference)})
         return
     click.echo(click.style(f"{found.name}@{found.version}", bold=True))
     signed = _signed(*_signatures(held, found))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import given, json_option, registry_option, trusted_option
+from compatkit.cli.options import Asked, command, given, trusted_option
 from compatkit.cli.output import clean, emit, fold
 from compatkit.cli.roots import store
 from compatkit.cli.sign import ALL
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from compatkit.registry.signing.verify import SignatureVerdict, SignedPart
 
 
-@click.command(
+@command(
     "signatures",
     help="Say whose signatures components have, and whether these count: made by a key that you trust, over this "
     "component, as this name and version, at this time. REF as for `compatkit sign`; the latest version of everything "
@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 @click.argument("references", metavar="[REF]...", nargs=-1)
 @ALL
 @trusted_option
-@registry_option
-@json_option
-@click.pass_context
-def signatures_command(
-    context: click.Context, references: tuple[str, ...], every: bool, machine: bool
-) -> None:
+def signatures_command(context: click.Context, asked: Asked) -> None:
     """Verify the signatures of components."""
     from compatkit.registry.signing.keys import check_installed
     from compatkit.registry.signing.trust import Trusted
@@ -42,7 +37,7 @@ def signatures_command(
     check_installed()
     told: list[dict[str, Any]] = []
     code = 0
-    for one in subjects(held, references or ("*",), every=every):
+    for one in subjects(held, asked.references or ("*",), every=asked.every):
         found = [judge(data, one.digest, trusted, name=one.name) for data in held.signatures.of(one.digest)]
         error = refusal(one.digest, one.name, found)
         code = max(code, 0 if error is None else error.exit_code)
@@ -55,9 +50,9 @@ def signatures_command(
                 "signatures": [each.to_json() for each in found],
             }
         )
-        if not machine:
+        if not asked.machine:
             _tell(one, found, error is None)
-    if machine:
+    if asked.machine:
         emit(told)
     elif not trusted.keys:
         click.echo(f"no key is trusted in {clean(trusted.source)}: compatkit keys trust FILE", err=True)
@@ -67,15 +62,12 @@ def signatures_command(
 def _tell(one: SignedPart, found: list[SignatureVerdict], good: bool) -> None:
     word = click.style("signed", fg="green") if good else click.style("refused", fg="red", bold=True)
     click.echo(f"{word}  {one}")
-    if not found:
-        click.echo(
-            fold("unsigned", "compatkit sign REF --key FILE, by whoever published it", indent=2, size=8)
-        )
-    for each in sorted(found, key=lambda verdict: not verdict.good):
-        if each.error is None:
-            click.echo(fold("good", in_words(each), indent=2, size=8))
-        else:
-            click.echo(fold(each.error.code, str(each.error), indent=2, size=8))
+    told = [
+        ("good", in_words(each)) if each.error is None else (each.error.code, str(each.error))
+        for each in sorted(found, key=lambda verdict: not verdict.good)
+    ]
+    for label, text in told or [("unsigned", "compatkit sign REF --key FILE, by whoever published it")]:
+        click.echo(fold(label, text, indent=2, size=8))
 
 
 def in_words(found: SignatureVerdict) -> str:

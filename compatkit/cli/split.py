@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.cuts import image_size, model_arguments, model_options
+from compatkit.cli.cuts import model_options
+from compatkit.cli.images import load_data_set, offline
 from compatkit.cli.options import (
+    Asked,
     about,
     about_options,
     check_publishes,
+    command,
     data_options,
-    json_option,
-    registry_option,
+    labels_option,
     sign_option,
 )
 from compatkit.cli.output import emit, rows
 from compatkit.cli.roots import destination, publishing
-from compatkit.cli.signing import chosen_key, sign_published
-from compatkit.cli.weights import offline
+from compatkit.cli.sign import chosen_key, sign_published
+from compatkit.registry.names import check_name
+
+if TYPE_CHECKING:
+    from compatkit.components.splitting import SplitPart
 
 
-@click.command(
+@command(
     "split",
     help="Cut MODEL (any of timm's, torchvision's, a plugin's, or ours) and show what crosses, with both parts' "
     "contracts.",
@@ -42,12 +49,7 @@ from compatkit.cli.weights import offline
     "--pretrained", is_flag=True, help="Start from the library's pretrained weights, not from random ones."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random weights.")
-@click.option(
-    "--labels",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Class names in the order of the outputs, one a line; without them the head names no classes.",
-)
+@labels_option
 @click.option(
     "--data",
     "name",
@@ -56,79 +58,59 @@ from compatkit.cli.weights import offline
 )
 @about_options
 @data_options
-@registry_option
-@json_option
-@click.pass_context
-def split_command(
-    context: click.Context,
-    model: str,
-    point: str,
-    builder: str,
-    kwargs: str,
-    size: str | None,
-    publish: str | None,
-    pretrained: bool,
-    seed: int,
-    labels: Path | None,
-    name: str | None,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-) -> None:
+def split_command(context: click.Context, asked: Asked) -> None:
     """Cut a model; the parts must reproduce the whole bitwise."""
-    from compatkit.registry.names import check_name
-
-    check_publishes(context, publish)
-    settings, sides = model_arguments(kwargs), image_size(size)
+    check_publishes(context, asked.publish)
     root, key = None, chosen_key(context)
-    if publish is not None:
-        check_name(f"{publish}.extractor")
+    if asked.publish is not None:
+        check_name(f"{asked.publish}.extractor")
         root = destination(context)
-    images = None
-    if name is not None:
-        from compatkit.data import load
-
-        images = load(name, root=data_root, download=download).train
-    with offline(unless=download):
+    images = None if asked.name is None else load_data_set(asked.name, asked.data_root, asked.download).train
+    with offline(unless=asked.download):
         from compatkit.components.splitting import publish_split, split
 
         parts = split(
-            model,
-            point,
-            kwargs=settings,
-            size=sides,
-            builder=builder,
-            pretrained=pretrained,
-            seed=seed,
-            labels=None if labels is None else lines(labels),
+            asked.model,
+            asked.point,
+            labels=class_names(asked.labels),
             data=images,
+            **asked.only("kwargs", "size", "builder", "pretrained", "seed"),
         )
     published, signed = {}, {}
-    if root is not None and publish is not None:
+    if root is not None and asked.publish is not None:
         held = publishing(root)
-        published = publish_split(held, parts, publish, about=about(context))
+        published = publish_split(held, parts, asked.publish, about=about(context))
         signed = sign_published(held, published.values(), key)
-    if machine:
+    if asked.machine:
         found = {side: part.to_json() for side, part in parts.items()}
         done = {"published": published, **signed, "bitwise_equal": True}
-        emit({"model": model, "split": point, "parts": found, **done})
+        emit({"model": asked.model, "split": asked.point, "parts": found, **done})
         return
-    click.echo(f"{model} cut at {point}: head(extractor(x)) equals the whole network bitwise")
+    tell_parts(asked, parts, published.values(), bool(signed))
+
+
+def tell_parts(
+    asked: Asked, parts: Mapping[str, SplitPart], published: Iterable[str], signed: bool = False
+) -> None:
+    """Print that a cut is exact, both parts, and what was published of them."""
+    click.echo(f"{asked.model} cut at {asked.point}: head(extractor(x)) equals the whole network bitwise")
     for side, part in parts.items():
         click.echo(click.style(side, bold=True))
         rows(part.describe())
-    for reference in published.values():
+    for reference in published:
         click.echo(f"published {reference}{' and signed it' if signed else ''}")
 
 
-def lines(path: Path) -> list[str]:
-    """Return the lines of a file of class names.
+def class_names(path: str | None) -> list[str] | None:
+    """Return the lines of a file of class names; None for no file.
 
     Raises:
         UsageError: It is no UTF-8 (click's, shown with the command).
     """
+    if path is None:
+        return None
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise click.UsageError(
             f"--labels {path}: expected UTF-8, got byte {error.start} that is none."

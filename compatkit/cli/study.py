@@ -6,29 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import given, json_option
+from compatkit.cli.options import Asked, command, group
 from compatkit.cli.output import columns, emit, news, next_step, paragraph, progress, rows, warn
 
 if TYPE_CHECKING:
     from compatkit.experiments.studies.finding import InstalledStudy
 
 
-@click.group("study", help="List the studies of the papers, and run one by its number.")
-@json_option
-@click.pass_context
-def study_command(context: click.Context, machine: bool) -> None:
-    """Hold the commands about studies."""
-    given(context).machine |= machine
+study_command = group("study", help="List the studies of the papers, and run one by its number.")
 
 
-@study_command.command("list", help="List the installed studies: number, what each shows, arms, sizes, data.")
-@json_option
-def list_command(machine: bool) -> None:
+@command(
+    "list",
+    help="List the installed studies: number, what each shows, arms, sizes, data.",
+    group=study_command,
+    registry=False,
+)
+def list_command(context: click.Context, asked: Asked) -> None:
     """List studies; one that is broken is a warning, and does not hide the others."""
     from compatkit.experiments.studies.finding import find_all
 
     found, broken = find_all()
-    if machine:
+    if asked.machine:
         faults = [{"study": number, "error": str(error)} for number, error in broken.items()]
         emit([*map(_described, found), *faults])
         return
@@ -67,10 +66,12 @@ def _described(found: InstalledStudy) -> dict[str, Any]:
     }
 
 
-@study_command.command(
+@command(
     "run",
     help="Run study NUMBER and write results.json, table.md and figures to DIR. What DIR holds already is not run "
     "again: a study that was interrupted goes on with the same command.",
+    group=study_command,
+    registry=False,
 )
 @click.argument("number")
 @click.option(
@@ -93,48 +94,33 @@ def _described(found: InstalledStudy) -> dict[str, Any]:
 @click.option(
     "--out", type=click.Path(), metavar="DIR", help="Folder to write to; study-NUMBER where none is named."
 )
-@json_option
-def run_command(
-    number: str,
-    seeds: int,
-    size: str,
-    arms: str,
-    data: str | None,
-    changes: tuple[str, ...],
-    threads: int,
-    anew: bool,
-    out: str | None,
-    machine: bool,
-) -> None:
+def run_command(context: click.Context, asked: Asked) -> None:
     """Make the runs that are missing, then tell what all gave."""
     import torch
 
     from compatkit.experiments.studies.finding import read_changes
     from compatkit.experiments.studies.running import carry_out
 
-    out = out or f"study-{number}"
+    out = asked.out or f"study-{asked.number}"
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(asked.threads)
     try:
-        with progress(f"study {number}") as report:
+        with progress(f"study {asked.number}") as report:
             document = carry_out(
-                number,
+                asked.number,
                 out,
-                seeds=seeds,
-                size=size,
-                arms=arms.split(",") if arms else (),
-                data=data,
-                changes=read_changes(changes),
-                anew=anew,
+                arms=asked.arms.split(",") if asked.arms else (),
+                changes=read_changes(asked.changes),
                 progress=report,
                 say=news,
+                **asked.only("seeds", "size", "data", "anew"),
             )
     except KeyboardInterrupt:
         news("Runs that are done are kept; the same command goes on from here.")
         raise
     finally:
         torch.set_num_threads(before)
-    if machine:
+    if asked.machine:
         emit({**document, "folder": out})
     else:
         _show(document, out)
@@ -148,16 +134,10 @@ def _show(document: dict[str, Any], out: str) -> None:
         known = [one for one in row["values"] if one is not None]
         by_arm.setdefault(row["arm"], {})[row["metric"]] = shown(known)
     metrics = list(dict.fromkeys(row["metric"] for row in document["results"]))
+    table = [("arm", *metrics)]
+    table += [(arm, *(cells.get(one, "") for one in metrics)) for arm, cells in by_arm.items()]
     if len(metrics) > len(by_arm):
-        table = [
-            ("", *by_arm),
-            *((one, *(cells.get(one, "") for cells in by_arm.values())) for one in metrics),
-        ]
-    else:
-        table = [
-            ("arm", *metrics),
-            *((arm, *(cells.get(one, "") for one in metrics)) for arm, cells in by_arm.items()),
-        ]
+        table = list(zip(*[("", *metrics), *table[1:]], strict=True))
     columns(table, right=range(1, len(table[0])))
     count = len(document["seeds"])
     paragraph(f"Mean and standard deviation over {count} seeds." if count > 1 else "One seed: no spread.")

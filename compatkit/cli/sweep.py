@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from compatkit.cli.options import data_options, given, json_option, registry_option
-from compatkit.cli.output import columns, emit, news, next_step, paragraph, progress, warn
+from compatkit.cli.images import named_options, offline
+from compatkit.cli.options import Asked, command, data_options, given
+from compatkit.cli.output import columns, counted, emit, news, next_step, paragraph, progress, warn
 from compatkit.cli.roots import destination
-from compatkit.cli.weights import offline
-from compatkit.errors import DataError
 
 if TYPE_CHECKING:
     from compatkit.experiments.sweeps.records import RunRecord
     from compatkit.experiments.sweeps.results import SweepResult
-    from compatkit.experiments.sweeps.sweep import Sweep
 
 BACKENDS = ("auto", "sequential", "process", "ray")
 
 
-@click.command(
+@command(
     "sweep",
     help="Carry out all runs of RECIPE, a TOML file whose table [sweep] lists what varies: train, publish, measure. "
     "A run that fails does not end the others; exit code 1 says that one did.",
@@ -46,45 +44,27 @@ BACKENDS = ("auto", "sequential", "process", "ray")
 )
 @click.option("--prefix", help="Publish under this prefix in place of the recipe's.")
 @data_options
-@registry_option
-@json_option
-@click.pass_context
-def sweep_command(
-    context: click.Context,
-    recipe: str,
-    resume: bool,
-    backend: str,
-    workers: int | None,
-    out: str | None,
-    prefix: str | None,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-) -> None:
+def sweep_command(context: click.Context, asked: Asked) -> None:
     """Check everything, carry out the runs, show means and spreads over seeds."""
     from compatkit.experiments.sweeps.sweep import Sweep
 
     root = destination(context)
-    sweep = Sweep.read(recipe, root=data_root, download=download, prefix=prefix)
-    _announce(sweep)
+    sweep = Sweep.read(asked.recipe, root=asked.data_root, download=asked.download, prefix=asked.prefix)
+    varies = ", ".join(f"{axis.path} ({len(axis.values)})" for axis in sweep.axes)
+    news(f"{counted(len(sweep.runs), 'run')} of {sweep.file.name}: {varies}")
     try:
-        with offline(unless=download), progress("sweep") as report:
+        with named_options(), offline(unless=asked.download), progress("sweep") as report:
             outcome = sweep.run(
-                root, out=out, backend=backend, workers=workers, resume=resume, progress=report, say=news
+                root, progress=report, say=news, **asked.only("out", "backend", "workers", "resume")
             )
     except KeyboardInterrupt:
         news("The same command with --resume goes on from here.")
         raise
-    except DataError as error:
-        if not isinstance(error.subject, str):  # the name of a data set that is not at hand
-            raise
-        raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
-    if machine:
+    if asked.machine:
         emit({"registry": str(root), **to_json(outcome)})
     else:
         _show(outcome)
-        pattern = f"{sweep.runs[0].tables['prefix']}/*"
-        next_step("compatkit", *given(context).words, "ls", pattern)
+        next_step("compatkit", *given(context).words, "ls", f"{sweep.runs[0].tables['prefix']}/*")
     context.exit(1 if outcome.failed else 0)
 
 
@@ -110,12 +90,6 @@ def _brief(record: RunRecord) -> dict[str, Any]:
     ]
     kept = attrs.asdict(record, recurse=False, filter=lambda field, _: field.name not in ("run", "matrix"))
     return kept | {"pairs": pairs}
-
-
-def _announce(sweep: Sweep) -> None:
-    varies = ", ".join(f"{axis.path} ({len(axis.values)})" for axis in sweep.axes)
-    count = len(sweep.runs)
-    news(f"{count:,} {'run' if count == 1 else 'runs'} of {sweep.file.name}: {varies}")
 
 
 def _show(outcome: SweepResult) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
-from compatkit.cli.options import data_options, given, json_option, registry_option
-from compatkit.cli.outcome import found_in
+from compatkit.cli.images import found_in, named_options, offline
+from compatkit.cli.options import Asked, command, data_options, given
 from compatkit.cli.output import emit, news, speaks
-from compatkit.cli.publish import Release, averaged, check_numbers, release_options
-from compatkit.cli.roots import check_folder, destination, registry
-from compatkit.cli.signing import chosen_key
-from compatkit.cli.weights import offline
-from compatkit.errors import DataError, EnvironmentFailure, UsageError
+from compatkit.cli.publish import Publication, check_numbers, load, release_options
+from compatkit.cli.roots import check_folder, destination
+from compatkit.cli.sign import chosen_key
+from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.experiments.recipes import STATE, Started
 from compatkit.registry.names import Version
 
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from compatkit.experiments.recipes import Recipe
     from compatkit.training.fit import Fit
     from compatkit.training.prepare import Frozen
-    from compatkit.training.task import Task
 
 
-@click.command(
+@command(
     "train",
     help="Train the tasks of RECIPE, a TOML file, and publish their parts. Examples are in examples/. The state of the "
     "run is kept every other minute and when Ctrl-C or SIGTERM ends it: the same command then goes on.",
@@ -66,80 +65,50 @@ if TYPE_CHECKING:
     help="Show where the time of so many steps goes, and train nothing.",
 )
 @data_options
-@registry_option
-@json_option
-@click.pass_context
-def train_command(
-    context: click.Context,
-    recipe: str,
-    seed: int | None,
-    steps: int | None,
-    out: Path | None,
-    checkpoint: str | None,
-    scalars: str | None,
-    prefix: str | None,
-    version: str | None,
-    major: bool,
-    dry_run: bool,
-    explain: bool,
-    profile: int | None,
-    data_root: str | None,
-    download: bool,
-    machine: bool,
-) -> None:
+def train_command(context: click.Context, asked: Asked) -> None:
     """Train and publish; registry and policies are looked at first, so that nothing is trained in vain."""
-    check_numbers(version, major)
-    if out is not None and checkpoint is not None:
+    check_numbers(asked.version, asked.major)
+    if asked.out is not None and asked.checkpoint is not None:
         raise UsageError(
             "Give --out or --checkpoint, not both: the folder keeps the state in a file of its own."
         )
-    first = speaks()
-    if download and os.environ.get("WORLD_SIZE", "1") != "1":
+    if asked.download and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError(
             "--download is for one process: several would write the same files. Fetch the data sets first, for example "
             "with `compatkit train RECIPE --steps 1 --dry-run --download`."
         )
+    first = speaks()
     root, key = (destination(context), chosen_key(context)) if first else (Path("registry"), None)
-
-    def start(*words: Any, **settings: Any) -> Task:
-        return registry(context).task(*words, **settings)
-
-    settings = {"seed": seed, "steps": steps, "checkpoint": checkpoint, "scalars": scalars}
-    line = ("compatkit", *given(context).line)
     started = Started.of(
-        recipe, root, data_root, settings=settings, prefix=prefix, about=given(context).about, command=line
+        asked.recipe,
+        root,
+        asked.data_root,
+        settings=asked.only("seed", "steps", "checkpoint", "scalars"),
+        prefix=asked.prefix,
+        about=given(context).about,
+        command=("compatkit", *given(context).line),
     )
-    try:
-        plan = started.load(download, start)
-    except DataError as error:
-        if not isinstance(error.subject, str):  # the name of a data set that is not at hand
-            raise
-        raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
-    frozen = registry(context).frozen(**plan.against) if plan.against else None
-    if explain or profile is not None:
-        _look(plan, frozen, download, machine, profile)
+    with named_options():
+        plan, frozen = load(context, started, asked.download)
+    if asked.explain or asked.profile is not None:
+        _look(plan, frozen, asked)
         return
     folder = None
     if plan.trainer.checkpoint is None:
-        folder = started.beside() if out is None else out
+        folder = started.beside() if asked.out is None else asked.out
         plan = attrs.evolve(plan, trainer=attrs.evolve(plan.trainer, checkpoint=folder / STATE))
-    images = (found_in(data_root, download),)
+    images = (found_in(asked.data_root, asked.download),)
     if first:
         _check_checkpoint(plan.trainer.checkpoint, folder)
-        if not major:
-            _check_policies(root, plan, version, images)
         _announce(plan)
-        if version is None and not major:
-            _announce_versions(root, plan)
-    with started.kept(folder) if first and folder is not None else nullcontext(), offline(unless=download):
+        if not asked.major:
+            _check_versions(root, plan, asked.version, images)
+    kept = started.kept(folder) if first and folder is not None else nullcontext()
+    with kept, offline(unless=asked.download):
         fit = _fit(plan, frozen, started.again())
-    if not first:
-        return
-    fit = averaged(fit)
-    release = Release(context, root, plan, folder, out is not None, images, plan.about, version, major, key)
-    if dry_run:
-        context.exit(release.rehearse(fit, machine))
-    release.publish(fit, started, machine)
+    if first:
+        named = asked.out is not None
+        Publication(context, asked, root, plan, started, folder, named, images, plan.about, key).publish(fit)
 
 
 def _fit(plan: Recipe, frozen: Frozen, again: str) -> Fit:
@@ -164,21 +133,17 @@ def _fit(plan: Recipe, frozen: Frozen, again: str) -> Fit:
         raise
 
 
-def _look(plan: Recipe, frozen: Frozen, download: bool, machine: bool, steps: int | None) -> None:
-    """Show the plan of the run, or where the time of ``steps`` of its steps goes."""
+def _look(plan: Recipe, frozen: Frozen, asked: Asked) -> None:
+    """Show the plan of the run, or with ``--profile`` where the time of some of its steps goes."""
     given: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen_statistics}
-    with offline(unless=download):
+    with offline(unless=asked.download):
         shown = (
             plan.trainer.explain(plan.tasks, plan.regularizers, **given)
-            if steps is None
-            else plan.trainer.profile(plan.tasks, plan.regularizers, steps=steps, **given)
+            if asked.profile is None
+            else plan.trainer.profile(plan.tasks, plan.regularizers, steps=asked.profile, **given)
         )
-    if not speaks():
-        return
-    if machine:
-        emit(shown.to_json())
-    else:
-        click.echo(str(shown))
+    if speaks():
+        emit(shown.to_json()) if asked.machine else click.echo(str(shown))
 
 
 def _announce(plan: Recipe) -> None:
@@ -190,11 +155,8 @@ def _announce(plan: Recipe) -> None:
             f"{len(data.classes)} classes"
         )
     methods = ", ".join(use.as_ for use in plan.regularizers) or "none"
-    against = (
-        f", against the frozen {', '.join(f'{word} {one}' for word, one in plan.against.items())}"
-        if plan.against
-        else ""
-    )
+    frozen = ", ".join(f"{word} {one}" for word, one in plan.against.items())
+    against = f", against the frozen {frozen}" if frozen else ""
     news(f"{plan.trainer.steps:,} steps of each task, regularizers: {methods}{against}")
 
 
@@ -214,43 +176,36 @@ def _check_checkpoint(path: Any, folder: Path | None) -> None:
         check_tensor_file(file, "The checkpoint")
 
 
-def _announce_versions(root: Path, plan: Recipe) -> None:
-    """Say which step of their versions parts will take that are there already, and why."""
-    from compatkit.registry.layout import MARKER
-    from compatkit.registry.store import Store
+def _check_versions(root: Path, plan: Recipe, version: str | None, images: Given) -> None:
+    """Look at parts that are published already, before anything is trained.
 
-    if not (root / MARKER).exists():
-        return
-    held = Store.open(root).references
-    names = [f"{plan.prefix}/{task.name}.{kind}" for task in plan.tasks for kind in ("extractor", "head")]
-    latest = [f"{name}@{held.latest(name)}" for name in names if held.latest(name) is not None]
-    if latest:
-        news(
-            f"{', '.join(latest)} {'is' if len(latest) == 1 else 'are'} there already. The same run gives the same "
-            "versions. Other weights take the next MAJOR number, as nothing shows that parts which fitted the old ones "
-            "fit them; they need no more than a MINOR one if they were trained against the same frozen heads, or if a "
-            "policy measures them. --prefix keeps runs apart."
-        )
-
-
-def _check_policies(root: Path, plan: Recipe, version: str | None, images: Given) -> None:
-    """Refuse to train what could not be published because the images that decide are not at hand."""
+    Says which step of their versions they will take, and which policies bind them; refuses what could not be published
+    because the images that decide are not at hand.
+    """
     from compatkit.components.promises import images as deciding
     from compatkit.registry.layout import MARKER
     from compatkit.registry.store import Store
 
     if not (root / MARKER).exists():
         return
-    held = Store.open(root)
-    given = (*(task.data for task in plan.tasks), *images)
-    for task in plan.tasks:
-        for kind in ("extractor", "head"):
-            name = f"{plan.prefix}/{task.name}.{kind}"
-            found = held.policies.of(name)
-            latest = held.references.latest(name)
-            if found is None or found.policy is None or latest is None or not found.policy.concerns(kind):
-                continue
-            same = version is None or Version.parse(version).major == latest.major
-            if found.policy.data is not None and (same or found.policy.across_major):
-                deciding(found.policy.data, given)
-                news(f"{name}: the policy {found.policy}")
+    held, there = Store.open(root), []
+    at_hand = (*(task.data for task in plan.tasks), *images)
+    for task, kind in product(plan.tasks, ("extractor", "head")):
+        name = f"{plan.prefix}/{task.name}.{kind}"
+        latest, found = held.references.latest(name), held.policies.of(name)
+        if latest is None:
+            continue
+        there.append(f"{name}@{latest}")
+        policy = None if found is None else found.policy
+        if policy is None or policy.data is None or not policy.concerns(kind):
+            continue
+        if policy.across_major or version is None or Version.parse(version).major == latest.major:
+            deciding(policy.data, at_hand)
+            news(f"{name}: the policy {policy}")
+    if there and version is None:
+        news(
+            f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} there already. The same run gives the same "
+            "versions. Other weights take the next MAJOR number, as nothing shows that parts which fitted the old ones "
+            "fit them; they need no more than a MINOR one if they were trained against the same frozen heads, or if a "
+            "policy measures them. --prefix keeps runs apart."
+        )

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import given, json_option, registry_option
-from compatkit.cli.output import clean, emit, fold, next_step, paragraph
+from compatkit.cli.options import Asked, command, given
+from compatkit.cli.output import clean, counted, emit, first, fold, next_step, paragraph, progress
 from compatkit.errors import IntegrityError
 
 if TYPE_CHECKING:
     from compatkit.registry.maintenance.check import Soundness
     from compatkit.registry.maintenance.faults import Fault
     from compatkit.registry.maintenance.plan import ActionResult, RepairPlan
-    from compatkit.registry.store import Store
 
 COLOURS = {"error": "red", "warning": "yellow"}
 NAMED = 5
 """Users of a file that are named for a person; ``--json`` lists all."""
 
 
-@click.command(
+@command(
     "verify",
     help="Look for everything that can be wrong with the registry's files, and say what would mend it. PATTERN limits "
     "it to names or NAME@VERSION, each part a glob, and what these need. Exit code 3 if there is an error; warnings "
@@ -41,83 +37,43 @@ NAMED = 5
     help="Do what would mend it, and look again. Nothing is deleted: damaged files go to quarantine/.",
 )
 @click.option("--from", "copy", metavar="ROOT", help="Another copy of the registry, to take lost bytes from.")
-@registry_option
-@json_option
-@click.pass_context
-def verify_command(
-    context: click.Context,
-    patterns: tuple[str, ...],
-    quick: bool,
-    repair: bool,
-    copy: str | None,
-    machine: bool,
-) -> None:
+def verify_command(context: click.Context, asked: Asked) -> None:
     """Examine a registry, and repair it if that is asked for."""
+    from compatkit.registry.layout import locate
+    from compatkit.registry.maintenance.check import examine, open_damaged
     from compatkit.registry.maintenance.repair import plan
     from compatkit.registry.store import Store
 
-    held = _open(context)
-    source = Store.open(Path(copy).expanduser()) if copy is not None else None
-    before = _examine(held, patterns, quick)
+    root = given(context).registry
+    held = open_damaged(locate(None) if root is None else Path(root).expanduser())
+    source = Store.open(Path(asked.copy).expanduser()) if asked.copy is not None else None
+
+    def look() -> Soundness:
+        with progress("verify", bytes=True) as report:
+            return examine(held, patterns=asked.patterns, deep=not asked.quick, progress=report)
+
+    before = look()
     planned = plan(before, source=source)
-    outcomes = planned.apply() if repair else ()
-    after = _examine(held, patterns, quick) if any(one.done for one in outcomes) else before
-    if machine:
-        done = {"before": before.to_json(), "outcomes": [one.to_json() for one in outcomes]} if repair else {}
-        emit({**after.to_json(), "repair": planned.to_json(), **done})
+    outcomes = planned.apply() if asked.repair else ()
+    after = look() if any(one.done for one in outcomes) else before
+    if asked.machine:
+        done = {"before": before.to_json(), "outcomes": [one.to_json() for one in outcomes]}
+        emit({**after.to_json(), "repair": planned.to_json(), **(done if asked.repair else {})})
     else:
         _tell(before)
-        _tell_repair(planned, outcomes, after) if repair else _tell_plan(planned)
-        _conclude(after, planned, repair, context, patterns, copy)
+        _tell_repair(planned, outcomes, after) if asked.repair else _tell_plan(planned)
+        _conclude(after)
+        if planned.actions and not asked.repair:
+            more = ["--from", asked.copy] if asked.copy else []
+            next_step("compatkit", *given(context).words, "verify", *asked.patterns, *more, "--repair")
     context.exit(0 if after.sound else IntegrityError.exit_code)
-
-
-def _open(context: click.Context) -> Store:
-    from compatkit.registry.layout import locate
-    from compatkit.registry.maintenance.check import open_damaged
-
-    root = given(context).registry
-    return open_damaged(locate(None) if root is None else Path(root).expanduser())
-
-
-def _examine(held: Store, patterns: tuple[str, ...], quick: bool) -> Soundness:
-    from compatkit.registry.maintenance.check import examine
-
-    with _reading() as progress:
-        return examine(held, patterns=patterns, deep=not quick, progress=progress)
-
-
-@contextmanager
-def _reading() -> Iterator[Callable[[int, int, str], None] | None]:
-    """Show a bar over bytes on standard error, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    fields = (TextColumn("[bold]verify"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*fields, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        row = bar.add_task("", total=None)
-        yield lambda done, total, what: bar.update(row, completed=done, total=total)
 
 
 def _tell(found: Soundness) -> None:
     """Print what was read, then every fault; remarks in one line each."""
-    counted = {
-        "version": found.versions,
-        "manifest": found.manifests,
-        "result": found.results,
-        "blob": found.blobs,
-    }
-    read = ", ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in counted.items())
+    read = ", ".join(
+        counted(getattr(found, f"{what}s"), what) for what in ("version", "manifest", "result", "blob")
+    )
     paragraph(f"{found.root}: {read}, {found.bytes:,} bytes read{'' if found.deep else ' (quick)'}")
     for one in found.faults:
         if one.severity == "info":
@@ -129,15 +85,10 @@ def _tell(found: Soundness) -> None:
 def _tell_fault(one: Fault) -> None:
     severity = click.style(one.severity, fg=COLOURS.get(one.severity))
     click.echo(f"\n{severity}  {one.code}  {clean(one.path) or '.'}")
-    facts = {"what": one.what, "whose": _users(one.whose), "remedy": one.remedy}
+    facts = {"what": one.what, "whose": first(one.whose, NAMED), "remedy": one.remedy}
     for label, text in facts.items():
         if text:
             click.echo(fold(label, text, indent=2, size=6))
-
-
-def _users(whose: tuple[str, ...]) -> str:
-    more = f" and {len(whose) - NAMED:,} more" if len(whose) > NAMED else ""
-    return ", ".join(whose[:NAMED]) + more
 
 
 def _tell_plan(planned: RepairPlan) -> None:
@@ -175,28 +126,11 @@ def _tell_left(planned: RepairPlan) -> None:
 
 def _with_users(text: str, whose: tuple[str, ...]) -> str:
     more = tuple(one for one in whose if one not in text)
-    return f"{text} ({_users(more)})" if more else text
+    return f"{text} ({first(more, NAMED)})" if more else text
 
 
-def _conclude(
-    found: Soundness,
-    planned: RepairPlan,
-    repaired: bool,
-    context: click.Context,
-    patterns: tuple[str, ...],
-    copy: str | None,
-) -> None:
+def _conclude(found: Soundness) -> None:
     counts = {name: found.count(name) for name in ("error", "warning")}
-    told = " and ".join(
-        f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count
-    )
+    told = " and ".join(counted(count, name) for name, count in counts.items() if count)
     word = click.style("sound", fg="green") if found.sound else click.style("not sound", fg="red", bold=True)
     click.echo(f"\n{told}: {word}" if told else word)
-    if planned.actions and not repaired:
-        options = [
-            *given(context).words,
-            "verify",
-            *patterns,
-            *(["--from", copy] if copy else []),
-        ]
-        next_step("compatkit", *options, "--repair")

@@ -4,46 +4,45 @@ from __future__ import annotations
 
 import click
 
-from compatkit.cli.options import json_option, registry_option
+from compatkit.cli.options import Asked, command
 from compatkit.cli.output import clean, emit
 from compatkit.cli.roots import store
 from compatkit.errors import UsageError
 
 
-@click.command(
+@command(
     "withdraw",
     help="Withdraw a version (NAME@1.2.0): only its digest finds it any more, and its number is never used again.",
 )
 @click.argument("reference", metavar="NAME@VERSION")
 @click.option("--reason", required=True, metavar="TEXT", help="Shown to everybody who asks for this version.")
-@registry_option
-@json_option
-@click.pass_context
-def withdraw_command(context: click.Context, reference: str, reason: str, machine: bool) -> None:
+def withdraw_command(context: click.Context, asked: Asked) -> None:
     """Withdraw a version."""
     from compatkit.registry.names import Reference
 
-    held, wanted = store(context), Reference.parse(reference)
+    held, wanted = store(context), Reference.parse(asked.reference)
     if wanted.version is None:
-        raise UsageError(f"Name the version to withdraw, such as {wanted.name}@1.2.0; got {reference!r}.")
+        raise UsageError(
+            f"Name the version to withdraw, such as {wanted.name}@1.2.0; got {asked.reference!r}."
+        )
     found = held.references.digest(wanted.name, wanted.version)
-    held.withdraw(wanted.name, wanted.version, reason)
+    held.withdraw(wanted.name, wanted.version, asked.reason)
     note = held.tombstone(wanted.name, wanted.version)
     pointing = [
         alias for alias, version in held.aliases(wanted.name).items() if version == str(wanted.version)
     ]
-    if machine:
+    if asked.machine:
         emit(
             {
                 "name": wanted.name,
                 "version": str(wanted.version),
                 "digest": found,
-                "reason": note.reason if note else reason,
+                "reason": note.reason if note else asked.reason,
                 "aliases": pointing,
             }
         )
         return
-    click.echo(f"withdrew {wanted}: {clean(note.reason if note else reason)}")
+    click.echo(f"withdrew {wanted}: {clean(note.reason if note else asked.reason)}")
     click.echo(f"it can still be read as {wanted.name}@{found}")
     for alias in pointing:
         click.echo(f"the alias {alias} still points at it: compatkit alias {wanted.name} {alias} VERSION")

@@ -14,16 +14,16 @@ import attrs
 
 from compatkit.contracts.evidence import Cell, Part
 from compatkit.errors import CompatkitError, FormatError
-from compatkit.reports.grid import Grid
+from compatkit.reports.grid import CellGrid
 
-Made = typing.TypeVar("Made", bound=Grid)
+Made = typing.TypeVar("Made", bound=CellGrid)
 SCHEMA = 1
 LATER = "ladder"
 """Field of a cell that documents have had only since there are bridges; written where it holds something."""
 _FIELDS = ("schema", "kind", "settings", "extractors", "heads", "cells")
 
 
-def render(matrix: Grid, *, indent: int | None = 2) -> str:
+def render(matrix: CellGrid, *, indent: int | None = 2) -> str:
     """Return the matrix as JSON with all figures in full precision."""
     value = {
         "schema": SCHEMA,

@@ -34,7 +34,7 @@ def _plain(value: Any) -> Any:
 
 
 @attrs.frozen(repr=False)
-class Grid(Shown):
+class CellGrid(Shown):
     """Extractors are rows, heads are columns, cells hold the figures.
 
     Attributes:

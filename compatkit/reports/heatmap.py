@@ -11,7 +11,7 @@ from compatkit.contracts.evidence import Cell, Part
 from compatkit.reports.ink import INK, PAPER, QUIET, png, printable, shade, text_at
 from compatkit.reports.wording import (
     DASH,
-    Verdict,
+    VerdictWord,
     brief,
     clip,
     explained,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from compatkit.reports.grid import Grid
+    from compatkit.reports.grid import CellGrid
 
 DPI = 160
 LINE = 0.18  # Inches from one line of settings to the next.
@@ -68,12 +68,12 @@ class Scale:
         return cls(0.46, 0.40, 8.0, 5.5, 7.5, 2)
 
 
-def render(matrix: Grid) -> bytes:
+def render(matrix: CellGrid) -> bytes:
     """Return the picture; rows are extractors, a column at the right holds each one's bound."""
     return png(_figure(matrix), "Compatibility matrix")
 
 
-def _figure(matrix: Grid) -> Figure:
+def _figure(matrix: CellGrid) -> Figure:
     from matplotlib.figure import Figure
 
     rows, columns = max(1, len(matrix.extractors)), max(1, len(matrix.heads))
@@ -117,7 +117,7 @@ def _longest(names: list[str]) -> int:
     return max((len(line) for name in names for line in name.split("\n")), default=0)
 
 
-def _draw_cells(axes: Axes, matrix: Grid, scale: Scale) -> None:
+def _draw_cells(axes: Axes, matrix: CellGrid, scale: Scale) -> None:
     for row, part in enumerate(matrix.extractors):
         bounds: list[float] = []
         for column, head in enumerate(matrix.heads):
@@ -195,7 +195,7 @@ def _draw_names(axes: Axes, rows: list[str], columns: list[str], scale: Scale) -
     axes.plot([len(columns) + BOUND_AT / 2] * 2, [0, max(1, len(rows))], color="#c9d0d9", linewidth=1)
 
 
-def _settings_lines(matrix: Grid, letters: int) -> list[str]:
+def _settings_lines(matrix: CellGrid, letters: int) -> list[str]:
     """Return how it was measured, and below it what was asked for and how many cells are what, broken into lines."""
     asked = {name: value for name, value in matrix.settings.items() if name in ASKED}
     rest = {name: value for name, value in matrix.settings.items() if name not in ASKED}
@@ -212,7 +212,7 @@ def _draw_title(figure: Figure, told: list[str], width: float, height: float) ->
         )
 
 
-def _legend_lines(matrix: Grid, per_line: float) -> list[str]:
+def _legend_lines(matrix: CellGrid, per_line: float) -> list[str]:
     cells = (
         matrix.find(part.reference, head.reference) for part in matrix.extractors for head in matrix.heads
     )
@@ -221,7 +221,7 @@ def _legend_lines(matrix: Grid, per_line: float) -> list[str]:
     return ["     ".join(words[start : start + each]) for start in range(0, len(words), each)]
 
 
-def _meaning(one: Verdict) -> str:
+def _meaning(one: VerdictWord) -> str:
     return {"own": "own pair (outlined)", "chance": "incompatible (at chance)"}.get(one.key, one.word)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from compatkit.contracts.evidence import Cell
@@ -20,7 +19,7 @@ from compatkit.reports.wording import (
 )
 
 if TYPE_CHECKING:
-    from compatkit.reports.grid import Grid
+    from compatkit.reports.grid import CellGrid
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#!$])")
 _EVIDENCE = (
@@ -44,16 +43,16 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", safe)
 
 
-def render(matrix: Grid) -> str:
+def render(matrix: CellGrid) -> str:
     """Return the document; it starts with a heading of level 2, so that it fits into a larger one."""
     lines = ["## Compatibility matrix", ""]
     if matrix.settings:
         lines += [escape(settings_line(matrix.settings)), ""]
-    lines += _row(["extractor \\\\ head", *(escape(head.reference) for head in matrix.heads)])
-    lines += _row(["---"] * (len(matrix.heads) + 1))
+    lines.append(row("extractor \\\\ head", *(escape(head.reference) for head in matrix.heads)))
+    lines.append(row(*["---"] * (len(matrix.heads) + 1)))
     for part in matrix.extractors:
         cells = (matrix.find(part.reference, head.reference) for head in matrix.heads)
-        lines += _row([f"**{escape(part.reference)}**", *map(_cell, cells)])
+        lines.append(row(f"**{escape(part.reference)}**", *map(_cell, cells)))
     lines.append("")
     lines += _evidence(matrix)
     lines += _reasons(matrix)
@@ -62,8 +61,9 @@ def render(matrix: Grid) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _row(cells: Iterable[str]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |"]
+def row(*cells: str) -> str:
+    """Return a line of a table; its cells are escaped already."""
+    return "| " + " | ".join(cells) + " |"
 
 
 def _cell(cell: Cell | None) -> str:
@@ -74,16 +74,16 @@ def _cell(cell: Cell | None) -> str:
     return f"**{share(cell.restricted.accuracy)}** ({interval(cell.restricted)}) {word}"
 
 
-def _evidence(matrix: Grid) -> list[str]:
+def _evidence(matrix: CellGrid) -> list[str]:
     measured = [cell for cell in matrix.cells if cell.restricted is not None]
     if not measured:
         return ["No pair was measured.", ""]
-    lines = ["### Evidence", "", *_row(_EVIDENCE), *_row(["---"] * len(_EVIDENCE))]
+    lines = ["### Evidence", "", row(*_EVIDENCE), row(*["---"] * len(_EVIDENCE))]
     for cell in measured:
         restricted, unrestricted, bound = cell.restricted, cell.unrestricted, cell.bound
         between = cell.difference
-        lines += _row(
-            (
+        lines.append(
+            row(
                 escape(cell.extractor),
                 escape(cell.head),
                 verdict(cell).word,
@@ -98,7 +98,7 @@ def _evidence(matrix: Grid) -> list[str]:
     return [*lines, ""]
 
 
-def _reasons(matrix: Grid) -> list[str]:
+def _reasons(matrix: CellGrid) -> list[str]:
     lines: list[str] = []
     for title, states in (("Stale", ("stale",)), ("Not measured", ("missing", "barred"))):
         found = [

@@ -17,8 +17,8 @@ from compatkit.contracts.arguments import named
 from compatkit.contracts.evidence import Cell, Grade, Part, Rung, State
 from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UnknownName, UsageError
-from compatkit.reports import document, markdown, plain, tidy
-from compatkit.reports.grid import Grid
+from compatkit.reports import document, markdown, tidy
+from compatkit.reports.grid import CellGrid
 from compatkit.reports.wording import rung_of
 from compatkit.reports.writing import kept, write
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @named
 @attrs.frozen(repr=False)
-class Matrix(Grid):
+class Matrix(CellGrid):
     """Which extractor works with which head, and how well.
 
     Its cells are counted by ``len`` and iterated over row by row, without those that a filter left out; ``m[0, 1]``
@@ -243,17 +243,14 @@ class Matrix(Grid):
         return document.parse(text, cls)
 
     def __str__(self) -> str:
-        return plain.render(self)
+        from compatkit.reports.tables import matrix_table
 
-    def _told(self) -> str:
-        """Return the matrix as text, or of one with too many pairs how many are what."""
-        many = len(self.extractors) * len(self.heads) > plain.PRINTED
-        return plain.summary(self) if many else str(self)
+        return matrix_table(self).text(ascii_only=True)
 
     def __rich__(self) -> RenderableType:
-        from compatkit.reports.terminal import render
+        from compatkit.reports.tables import matrix_table
 
-        return render(self)
+        return matrix_table(self)
 
 
 def _at(place: int | str, parts: tuple[Part, ...], what: str) -> str:

@@ -21,7 +21,7 @@ from compatkit.contracts.evidence import Cell, Part
 from compatkit.reports import document
 from compatkit.reports.ladder import Picture, picture
 from compatkit.reports.wording import (
-    Verdict,
+    VerdictWord,
     evidence,
     listed,
     setting_name,
@@ -33,7 +33,7 @@ from compatkit.reports.wording import (
 )
 
 if TYPE_CHECKING:
-    from compatkit.reports.grid import Grid
+    from compatkit.reports.grid import CellGrid
 
 LEVELS = 20  # Steps of the shading; one class each, because the page forbids style attributes.
 MANY = 12
@@ -49,7 +49,7 @@ class Square:
     id: str
     extractor: str
     head: str
-    said: Verdict
+    said: VerdictWord
     own: bool
     level: int | None
     accuracy: str
@@ -81,7 +81,7 @@ class Heading:
         return self.name + self.version
 
 
-def render(matrix: Grid) -> str:
+def render(matrix: CellGrid) -> str:
     """Return the page."""
     environment = _environment()
     style = environment.get_template("matrix_style.html.j2").render(levels=LEVELS)
@@ -113,7 +113,7 @@ def render(matrix: Grid) -> str:
     )
 
 
-def embedded(matrix: Grid) -> str:
+def embedded(matrix: CellGrid) -> str:
     """Return the matrix as JSON fit for a script element: without ``<``, ``>``, ``&``, U+2028, U+2029.
 
     The escapes are JSON's own, so that a program that cuts the text out reads the same matrix.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pandas import DataFrame  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
 
-    from compatkit.reports.grid import Grid
+    from compatkit.reports.grid import CellGrid
 
 FIGURE = ("accuracy", "correct", "count", "low", "high")
 COUNTED = tuple(
@@ -68,7 +68,7 @@ TEXTS = ("common", "reason", "findings", "settings", "through")
 COLUMNS = (*NAMES, *TEXTS)
 
 
-def csv_text(matrix: Grid) -> str:
+def csv_text(matrix: CellGrid) -> str:
     """Return the matrix as CSV: a header line and one line for each pair of the grid, row by row.
 
     ``common``, ``findings`` and ``settings`` are JSON; ``through`` is the rung of a bridge, empty without one. Text
@@ -101,7 +101,7 @@ def _written(value: str | float | None) -> str:
     return repr(value)
 
 
-def frame(matrix: Grid) -> DataFrame:
+def frame(matrix: CellGrid) -> DataFrame:
     """Return one row a cell; see ``Matrix.to_dataframe``.
 
     Raises:
@@ -134,7 +134,7 @@ def frame(matrix: Grid) -> DataFrame:
     return made.astype(kinds)
 
 
-def array(matrix: Grid, field: str) -> NDArray[float64]:
+def array(matrix: CellGrid, field: str) -> NDArray[float64]:
     """Return a number of every pair as float64 ``(extractors, heads)``; see ``Matrix.to_numpy``.
 
     Raises:

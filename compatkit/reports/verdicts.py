@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compatkit.contracts.arguments import named
 from compatkit.contracts.check import compare
-from compatkit.contracts.report import Outlines
+from compatkit.contracts.report import EQUAL_SHAPES, Finding, Outlines
+from compatkit.reports.markdown import escape, row
+from compatkit.reports.wording import of_word
 from compatkit.reports.writing import kept
 
 if TYPE_CHECKING:
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from compatkit.contracts.manifest import Manifest
 
     Manifests = Mapping[str, Manifest] | Sequence[Manifest]
+
+
+SCHEMA = 1
+FINDINGS = ("finding", "level", "severity", "pairs", "for example", "expected", "came", "remedy")
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -40,9 +47,25 @@ class Verdicts(Outlines):
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        from compatkit.reports.verdict_documents import markdown
-
-        return kept(markdown(self), path)
+        counts = self.counts()
+        lines = ["## Verdicts of the contracts", "", escape(self.summary()), ""]
+        lines.append(row("extractor \\\\ head", *map(escape, self.heads)))
+        lines.append(row(*["---"] * (len(self.heads) + 1)))
+        for extractor, outlines in zip(self.extractors, self.outlines, strict=True):
+            said = [of_word(outline.answers.word) for outline in outlines]
+            lines.append(row(f"**{escape(extractor)}**", *(f"{one.mark} {one.word}" for one in said)))
+        lines.append("")
+        for word in counts:
+            lines.append(f"- {of_word(word).mark} **{word}**: {of_word(word).meaning}")
+        if "unproven" in counts:
+            lines += ["", f"**{EQUAL_SHAPES}** Measure the unproven pairs before relying on them."]
+        lines += ["", "### Findings", "", row(*FINDINGS), row(*["---"] * len(FINDINGS))]
+        for group in self.groups():
+            one = group.example
+            where = f"{group.extractor} with {group.head}"
+            texts = (one.level, one.severity, f"{group.pairs:,}", where, one.expected, one.came, one.remedy)
+            lines.append(row(f"`{one.code}`", *map(escape, texts)))
+        return kept("\n".join(lines) + "\n", path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return all reports as JSON, each finding written once, and write it where a path is given.
@@ -50,19 +73,36 @@ class Verdicts(Outlines):
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        from compatkit.reports.verdict_documents import document
-
-        return kept(document(self), path)
+        places: dict[Finding, int] = {}
+        pairs: list[dict[str, Any]] = []
+        for extractor, head, outline in self.pairs():
+            findings = self.report(extractor, head).findings
+            found = [places.setdefault(one, len(places)) for one in findings]
+            pairs.append(
+                {**outline.answers.to_json(), "extractor": extractor, "head": head, "findings": found}
+            )
+        value = {
+            "schema": SCHEMA,
+            "kind": "verdicts",
+            "extractors": list(self.extractors),
+            "heads": list(self.heads),
+            "counts": self.counts(),
+            "pairs": pairs,
+            "findings": [attrs.asdict(one) for one in places],
+        }
+        text = json.dumps(value, ensure_ascii=False, indent=2)
+        # A half surrogate has no UTF-8; written as an escape it comes back as it was.
+        return kept(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n", path)
 
     def __str__(self) -> str:
-        from compatkit.reports.verdict_table import plain
+        from compatkit.reports.tables import verdict_table
 
-        return plain(self)
+        return verdict_table(self).text(ascii_only=False)
 
     def __rich__(self) -> RenderableType:
-        from compatkit.reports.verdict_table import render
+        from compatkit.reports.tables import verdict_table
 
-        return render(self)
+        return verdict_table(self)
 
 
 @named

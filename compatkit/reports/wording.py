@@ -19,7 +19,7 @@ SHORT_DIGEST = 12
 
 
 @attrs.frozen
-class Verdict:
+class VerdictWord:
     """What a cell of a matrix, or the check of a pair, says in one word.
 
     Attributes:
@@ -40,7 +40,7 @@ class Verdict:
 
 
 _ALL = (
-    Verdict(
+    VerdictWord(
         "own",
         "own pair",
         "◆",
@@ -48,31 +48,31 @@ _ALL = (
         "The head was trained with this extractor. Its accuracy is the bound, the best this row can hope for; "
         "where a row has several such pairs, one of them gives the bound of the row.",
     ),
-    Verdict(
+    VerdictWord(
         "perfect",
         "perfect",
         "★",
         "*",
         "As good as the bound: the paired 95 % interval of the difference to it lies above minus one point.",
     ),
-    Verdict(
+    VerdictWord(
         "compatible",
         "compatible",
         "✓",
         "+",
         "Above chance (p < .01) and at least half of the way from chance up to the bound.",
     ),
-    Verdict(
+    VerdictWord(
         "weak",
         "weak",
         "◔",
         "w",
         "Above chance (p < .01), but only a tenth to a half of the way from chance up to the bound.",
     ),
-    Verdict(
+    VerdictWord(
         "undecided", "undecided", "?", "?", "Too few images to tell one grade from the next. Measure on more."
     ),
-    Verdict(
+    VerdictWord(
         "chance",
         "incompatible",
         "○",
@@ -80,7 +80,7 @@ _ALL = (
         "Measured at chance, no better than always guessing the most frequent common class: "
         "the sense of Gygli, Uijlings and Ferrari (2021).",
     ),
-    Verdict(
+    VerdictWord(
         "promised",
         "promised",
         "◇",
@@ -89,7 +89,7 @@ _ALL = (
         "expect that they fit.",
         False,
     ),
-    Verdict(
+    VerdictWord(
         "unproven",
         "unproven",
         "≟",
@@ -97,7 +97,7 @@ _ALL = (
         "Wired directly, but not measured, and neither with an auxiliary head in common nor of one network.",
         False,
     ),
-    Verdict(
+    VerdictWord(
         "stale",
         "stale",
         "◌",
@@ -105,8 +105,8 @@ _ALL = (
         "Measured under another version of the metric, on other images of the same name, or beside another bound; the "
         "cell says which. Measure again.",
     ),
-    Verdict("ungraded", "not graded", "▫", " ", "Measured, but the figures were given no grade."),
-    Verdict(
+    VerdictWord("ungraded", "not graded", "▫", " ", "Measured, but the figures were given no grade."),
+    VerdictWord(
         "adapter",
         "adaptable",
         "⇄",
@@ -114,8 +114,8 @@ _ALL = (
         "The parts cannot be wired as they are. An adapter would fit them.",
         False,
     ),
-    Verdict("refused", "refused", "✕", "x", "The parts cannot be wired, and no adapter helps.", False),
-    Verdict(
+    VerdictWord("refused", "refused", "✕", "x", "The parts cannot be wired, and no adapter helps.", False),
+    VerdictWord(
         "disjoint",
         "no common class",
         "∅",
@@ -123,7 +123,7 @@ _ALL = (
         "The images and the head share no class: accuracy means nothing.",
         False,
     ),
-    Verdict(
+    VerdictWord(
         "missing",
         "not measured",
         "·",
@@ -131,13 +131,13 @@ _ALL = (
         "There is no figure for this pair; where a reason is known, the cell tells it.",
         False,
     ),
-    Verdict("left-out", "left out", " ", "", "The pair does not fit what was asked for.", False),
+    VerdictWord("left-out", "left out", " ", "", "The pair does not fit what was asked for.", False),
 )
-VERDICTS: dict[str, Verdict] = {one.key: one for one in _ALL}
+VERDICTS: dict[str, VerdictWord] = {one.key: one for one in _ALL}
 _BY_WORD = {one.word: one for one in _ALL}
 
 
-def verdict(cell: Cell | None) -> Verdict:
+def verdict(cell: Cell | None) -> VerdictWord:
     """Return the word for a cell; None is a pair that was never measured."""
     if cell is None:
         return VERDICTS["missing"]
@@ -171,7 +171,7 @@ def through(cell: Cell | None) -> str:
     return f" through {visible(rung)}" if rung else ""
 
 
-def explained(cells: Iterable[Cell | None]) -> list[Verdict]:
+def explained(cells: Iterable[Cell | None]) -> list[VerdictWord]:
     """Return the verdicts that a legend of some cells explains; own pairs are marked whatever their verdict is."""
     found: set[str] = set()
     for cell in cells:
@@ -179,12 +179,12 @@ def explained(cells: Iterable[Cell | None]) -> list[Verdict]:
     return listed(found)
 
 
-def listed(keys: Collection[str]) -> list[Verdict]:
+def listed(keys: Collection[str]) -> list[VerdictWord]:
     """Return the verdicts with these keys that a legend explains; of what is left out nothing is told."""
     return [one for one in _ALL if one.key in keys and one.mark.strip()]
 
 
-def of_word(word: Word) -> Verdict:
+def of_word(word: Word) -> VerdictWord:
     """Return mark, sign and meaning of the word of a check."""
     return _BY_WORD[word]
 

@@ -154,9 +154,9 @@ def test_asking_loads_neither_torch_nor_numpy(run: Callable[..., Any], digits: P
 def test_a_large_matrix_is_told_in_numbers(
     run: Callable[..., Any], digits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compatkit.reports import terminal
+    from compatkit.reports import tables
 
-    monkeypatch.setattr(terminal, "PRINTED", 3)
+    monkeypatch.setattr(tables, "PRINTED", 3)
     said = run("matrix", *BOTH)
     assert "Compatibility matrix, 2 extractors x 2 heads" in said.out and "own pair" in said.out
     assert "2 pairs" in said.out and "@1.0.0" not in said.out

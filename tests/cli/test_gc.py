@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compatkit.cli.gc import size
+from compatkit.cli.output import size
 from compatkit.registry.store import Store
 
 HEAD = "digits/left.head"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compatkit.cli import signing
+from compatkit.cli import sign as signing
 from compatkit.registry.store import Store
 
 HEAD, EXTRACTOR = "digits/left.head", "digits/left.extractor"

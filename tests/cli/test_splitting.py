@@ -11,7 +11,7 @@ import torch
 
 import compatkit as ck
 from compatkit.adapters.fetching import OFFLINE as VARIABLE
-from compatkit.cli.weights import offline
+from compatkit.cli.images import offline
 from compatkit.errors import EnvironmentFailure
 from compatkit.registry.store import Store
 

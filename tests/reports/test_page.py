@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compatkit.reports import plain
 from compatkit.reports.matrix import Matrix
 from compatkit.reports.page import embedded, render
+from compatkit.reports.tables import matrix_table
 from compatkit.reports.wording import MINUS
 
 from . import examples
@@ -217,6 +217,8 @@ def test_outlines_are_explained_also_where_no_own_pair_has_a_figure():
     stale = [attrs.evolve(one, grade="stale") for one in small.cells]
     matrix = Matrix(small.extractors, small.heads, stale)
     assert any(one.own for one in matrix.cells)
-    assert "own pair (outlined)" in render(matrix) and "= own pair" in plain.render(matrix, 60)
+    assert "own pair (outlined)" in render(matrix) and "◆ own pair" in str(
+        list(matrix_table(matrix).draw(20, False))
+    )
     strangers = Matrix(small.extractors[:1], small.heads[1:], [one for one in stale if not one.own][:1])
     assert "(outlined)" not in render(strangers)

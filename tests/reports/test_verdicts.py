@@ -13,7 +13,7 @@ from rich.console import Console
 from sample_components import extractor, head, maps, shared, vector
 
 from compatkit.contracts.report import EQUAL_SHAPES, WORDS
-from compatkit.reports.verdict_table import STYLES
+from compatkit.reports.tables import STYLES
 from compatkit.reports.verdicts import Verdicts, check_all
 from compatkit.reports.wording import VERDICTS, of_word
 

@@ -1,0 +1,322 @@
+"""A matrix, and verdicts of many pairs, as tables for people: coloured in a terminal, plain text elsewhere.
+
+Words and marks carry what is said; colour only repeats it. A table takes the form that its width allows: cells in
+full, else numbered rows and columns with a key, in blocks where these do not stand side by side.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import attrs
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from compatkit.contracts.report import EQUAL_SHAPES, WORDS, Severity, Word
+from compatkit.reports.wording import (
+    VERDICTS,
+    VerdictWord,
+    brief,
+    clip,
+    explained,
+    interval,
+    many,
+    of_word,
+    settings_line,
+    share,
+    through,
+    verdict,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from compatkit.contracts.evidence import Cell
+    from compatkit.contracts.report import Group, Outlines
+    from compatkit.reports.grid import CellGrid
+
+PLAIN_WIDTH = 100
+PRINTED = 2500
+"""Pairs up to which a matrix is printed as a table."""
+CELL_WIDTH = 20
+"""Columns of the terminal for a figure with its interval, or for a mark with the longest word."""
+SHORT_WIDTH, MARK_WIDTH = 9, 5
+"""Columns for a figure with its mark, and for a mark alone."""
+NAME_WIDTH, LONGEST_NAME = 22, 32
+"""Characters of a line of a name, where it has slashes and dots to break at, and of the column of names."""
+REASONS, NAMED = 8, 6
+"""Reasons that are told, and heads that a list names for one word of one extractor; the rest is counted."""
+ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+STYLES = {
+    "own": "bold blue",
+    "perfect": "bold green",
+    "compatible": "green",
+    "weak": "yellow",
+    "undecided": "yellow",
+    "promised": "cyan",
+    "unproven": "yellow",
+    "chance": "red",
+    "stale": "dim",
+    "ungraded": "default",
+    "adapter": "magenta",
+    "refused": "magenta",
+    "disjoint": "dim",
+    "missing": "dim",
+    "left-out": "dim",
+}
+SEVERITY_STYLES: dict[Severity, str] = {
+    "refuses": "red",
+    "adaptable": "magenta",
+    "warns": "yellow",
+    "promises": "green",
+    "informs": "default",
+}
+NOTE = (
+    "Accuracy on the common classes with its 95 % Wilson interval; beside the verdict the share recovered, (accuracy - "
+    "chance) / (bound - chance). Incompatible, as in the paper: measured at chance."
+)
+
+
+@attrs.frozen
+class Sized:
+    """What rich draws, by the width of the console and whether it shows ASCII only."""
+
+    draw: Callable[[int, bool], Iterator[RenderableType]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield what fits the console."""
+        yield from self.draw(options.max_width, options.ascii_only)
+
+    def text(self, *, ascii_only: bool) -> str:
+        """Return the same without colours, at most 100 columns wide."""
+        kept = io.StringIO()
+        console = Console(file=kept, width=PLAIN_WIDTH, color_system=None, highlight=False)
+        for part in self.draw(PLAIN_WIDTH, ascii_only):
+            console.print(part)
+        return "\n".join(line.rstrip() for line in kept.getvalue().splitlines())
+
+
+def matrix_table(matrix: CellGrid) -> Sized:
+    """Return the table of a matrix; of one with too many pairs, how many pairs each word is said of."""
+    return Sized(lambda width, ascii_only: _matrix(matrix, width, ascii_only))
+
+
+def verdict_table(verdicts: Outlines) -> Sized:
+    """Return the table of the verdicts of many pairs, with what their words mean and the distinct findings."""
+    return Sized(lambda width, ascii_only: _verdicts(verdicts, width, ascii_only))
+
+
+def _matrix(matrix: CellGrid, width: int, ascii_only: bool) -> Iterator[RenderableType]:
+    rows = [one.reference for one in matrix.extractors]
+    columns = [one.reference for one in matrix.heads]
+    yield Text(f"Compatibility matrix, {len(rows)} extractors x {len(columns)} heads", "bold")
+    if matrix.settings:
+        yield Text(settings_line(matrix.settings), "dim")
+    if len(rows) * len(columns) > PRINTED:
+        counts = Counter(verdict(cell).word for cell in matrix.cells).most_common()
+        yield Text("\n" + "\n".join(f"  {word:<15}  {many(count)}" for word, count in counts))
+        return
+    cells = [[matrix.find(row, column) for column in columns] for row in rows]
+    full = _names_width(rows) + len(columns) * CELL_WIDTH <= width
+    if full:
+        yield _grid(rows, columns, lambda i, j: _figure(cells[i][j], ascii_only), ascii_only)
+    else:
+        marks = [
+            f"{_mark(one, ascii_only) or 'no sign'} {one.word}"
+            for one in explained(chain.from_iterable(cells))
+        ]
+        yield from _numbered(
+            rows, columns, lambda i, j: _short(cells[i][j], ascii_only), width, SHORT_WIDTH, ascii_only
+        )
+        yield Text()
+        yield Text(_folded("", ", ".join(marks), width))
+    yield from (Text(_folded("", line, width, "  ")) for line in _reasons(matrix))
+    measured = any(one.restricted for one in matrix.cells)
+    yield Text(_folded("", NOTE if measured else "No pair was measured.", width), "dim")
+
+
+def _grid(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cell: Callable[[int, int], Text],
+    ascii_only: bool,
+    numbers: range | None = None,
+) -> Table:
+    """Return a table of all pairs; with ``numbers`` of some columns, its rows and columns are numbered, not named."""
+    table = Table(
+        box=ASCII_HEAD if ascii_only else box.SIMPLE_HEAD, padding=(0, 1), show_lines=False, leading=0
+    )
+    table.add_column(Text("extractor \\ head", "dim"), overflow="fold")
+    shown = range(len(columns)) if numbers is None else numbers
+    for place in shown:
+        name = _name(columns[place]) if numbers is None else Text(f"H{place + 1}")
+        table.add_column(name, overflow="fold", no_wrap=numbers is not None)
+    for row, reference in enumerate(rows):
+        name = _name(reference) if numbers is None else Text(f"E{row + 1}")
+        table.add_row(name, *(cell(row, place) for place in shown))
+    return table
+
+
+def _numbered(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cell: Callable[[int, int], Text],
+    width: int,
+    size: int,
+    ascii_only: bool,
+) -> Iterator[RenderableType]:
+    """Yield numbered tables, each of as many columns as stand side by side, and the names of the numbers."""
+    at_once = max(1, (width - MARK_WIDTH - 2) // size)
+    for start in range(0, len(columns), at_once):
+        numbers = range(start, min(start + at_once, len(columns)))
+        table = _grid(rows, columns, cell, ascii_only, numbers)
+        table.columns[0].header = ""
+        yield table
+    for letter, references in (("E", rows), ("H", columns)):
+        for number, reference in enumerate(references, 1):
+            front = f"{letter}{number}".ljust(len(f"E{len(rows)}")) + "  "
+            yield Text(_folded(front, visible(reference), width), "dim", overflow="fold")
+
+
+def _names_width(references: Sequence[str]) -> int:
+    return min(LONGEST_NAME, max(map(len, references), default=0))
+
+
+def _name(reference: str) -> Text:
+    name, at, version = visible(reference).rpartition("@")
+    return (
+        Text.assemble((_broken(name), "bold"), "\n", (at + version, "dim")) if at else Text(version, "bold")
+    )
+
+
+def _broken(name: str) -> str:
+    """Break a long name behind its slashes and dots, not within a word."""
+    lines = [""]
+    for piece in re.findall(r"[^/.]*[/.]+|[^/.]+", name):
+        if lines[-1] and len(lines[-1]) + len(piece) > NAME_WIDTH:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
+
+
+def _mark(said: VerdictWord, ascii_only: bool) -> str:
+    return (said.sign if ascii_only else said.mark).strip()
+
+
+def _figure(cell: Cell | None, ascii_only: bool) -> Text:
+    """Return a cell in full: accuracy and interval, and below them the verdict and the share recovered."""
+    said = verdict(cell)
+    style, mark = STYLES[said.key], "" if ascii_only else f"{said.mark} "
+    if cell is None or cell.restricted is None:
+        return Text(f"{mark}{said.word}" if said.mark.strip() else "", style)
+    own = " (own)" if cell.own and said.key != "own" else ""
+    between = interval(cell.restricted)
+    lines = Text.assemble(
+        (share(cell.restricted.accuracy), "bold"),
+        "  ",
+        (between.replace("\N{EN DASH}", "-") if ascii_only else between, "dim"),
+        "\n",
+        (f"{mark}{said.word}{own}{through(cell)}", style),
+    )
+    if cell.recovered is not None and not cell.own:
+        lines.append(f" {share(cell.recovered, 2)}", "dim")
+    return lines
+
+
+def _short(cell: Cell | None, ascii_only: bool) -> Text:
+    said = verdict(cell)
+    mark = _mark(said, ascii_only)
+    if cell is not None and cell.restricted is not None:
+        own = _mark(VERDICTS["own"], ascii_only) if cell.own and said.key != "own" else ""
+        mark = f"{brief(cell.restricted.accuracy)} {mark}{own}"
+    return Text(mark, STYLES[said.key])
+
+
+def _reasons(matrix: CellGrid) -> Iterator[str]:
+    groups: dict[tuple[VerdictWord, str], list[Cell]] = {}
+    for cell in matrix.cells:
+        if cell.reason and cell.state != "left-out":
+            groups.setdefault((verdict(cell), cell.reason), []).append(cell)
+    for (said, reason), cells in list(groups.items())[:REASONS]:
+        names = " with ".join(clip(visible(one), 40, "...") for one in (cells[0].extractor, cells[0].head))
+        yield f"{said.word} ({names if len(cells) == 1 else many(len(cells))}): {visible(reason)}"
+    if len(groups) > REASONS:
+        yield f"and {len(groups) - REASONS} more reasons"
+
+
+def _verdicts(verdicts: Outlines, width: int, ascii_only: bool) -> Iterator[RenderableType]:
+    rows, columns = verdicts.extractors, verdicts.heads
+    words: list[list[Word]] = [[outline.answers.word for outline in row] for row in verdicts.outlines]
+
+    def cell(row: int, column: int, *, short: bool = False) -> Text:
+        said = of_word(words[row][column])
+        mark = _mark(said, ascii_only)
+        return Text(mark if short else f"{mark} {said.word}", STYLES[said.key])
+
+    if _names_width(rows) + len(columns) * (CELL_WIDTH - 2) <= width:
+        yield _grid(rows, columns, cell, ascii_only)
+    elif MARK_WIDTH * (1 + len(columns)) <= width:
+        yield from _numbered(
+            rows, columns, lambda i, j: cell(i, j, short=True), width, MARK_WIDTH, ascii_only
+        )
+        yield Text()
+    else:
+        yield from _list(verdicts, width, ascii_only)
+        yield Text()
+    counts = verdicts.counts()
+    yield Text(_folded("", verdicts.summary(), width), "bold")
+    yield from (_of_word(word, of_word(word).meaning, width, ascii_only) for word in counts)
+    if "unproven" in counts:
+        text = f"{EQUAL_SHAPES} For {many(counts['unproven'])} nothing else speaks: measure before you rely on them."
+        yield Text(_folded("", text, width), "yellow")
+    yield from _findings(verdicts.groups(), width)
+
+
+def _list(verdicts: Outlines, width: int, ascii_only: bool) -> Iterator[Text]:
+    for extractor, row in zip(verdicts.extractors, verdicts.outlines, strict=True):
+        yield Text(visible(extractor), "bold", overflow="fold")
+        heads: dict[Word, list[str]] = {}
+        for head, outline in zip(verdicts.heads, row, strict=True):
+            heads.setdefault(outline.answers.word, []).append(visible(head))
+        for word in filter(heads.__contains__, WORDS):
+            more = f" and {len(heads[word]) - NAMED:,} more" if len(heads[word]) > NAMED else ""
+            yield _of_word(word, ", ".join(heads[word][:NAMED]) + more, width, ascii_only)
+
+
+def _of_word(word: Word, text: str, width: int, ascii_only: bool) -> Text:
+    said = of_word(word)
+    return Text(_folded(f"  {_mark(said, ascii_only)} {word:<12} ", text, width), STYLES[said.key])
+
+
+def _findings(groups: list[Group], width: int) -> Iterator[Text]:
+    for group in groups:
+        one = group.example
+        yield Text()
+        yield Text.assemble(
+            (group.severity, SEVERITY_STYLES[group.severity]),
+            f"  {group.code} ({one.level}): {many(group.pairs)}",
+        )
+        mends = group.severity in ("refuses", "adaptable", "warns")
+        texts = {
+            "expected": one.expected,
+            "came": one.came,
+            "remedy" if mends else "note": one.remedy,
+            "example" if group.pairs > 1 else "pair": f"{group.extractor} with {group.head}",
+        }
+        for label, text in texts.items():
+            if text:
+                yield Text(_folded(f"  {label:<8}  ", visible(text), width))
+
+
+def _folded(front: str, text: str, width: int, indent: str | None = None) -> str:
+    """Return a text wrapped to the width, its further lines below the first or by ``indent``."""
+    below = " " * len(front) if indent is None else indent
+    lines = textwrap.wrap(text, width, initial_indent=front, subsequent_indent=below, break_on_hyphens=False)
+    return "\n".join(lines) or front
