@@ -100,9 +100,9 @@ def train_command(context: click.Context, asked: Asked) -> None:
     images = (found_in(asked.data_root, asked.download),)
     if first:
         _check_checkpoint(plan.trainer.checkpoint, folder)
-        _announce(plan)
         if not asked.major:
             _check_versions(root, plan, asked.version, images)
+        _announce(plan)
     kept = started.kept(folder) if first and folder is not None else nullcontext()
     with kept, offline(unless=asked.download):
         fit = _fit(plan, frozen, started.again())

@@ -117,10 +117,11 @@ def recipe(tmp_path: Path) -> Callable[..., Path]:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Return every path below a folder, with a digest of each file."""
+    """Return every path below a folder but those of the user's cache, with a digest of each file."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         for path in sorted(folder.rglob("*"))
+        if path.relative_to(folder).parts[0] != "cache"
     }
 
 

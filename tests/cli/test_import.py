@@ -26,8 +26,8 @@ def test_everything_comes_into_a_new_registry(run: Any, parts: Path, untouched: 
     assert run("--registry", tmp_path / "copy", "verify").code == 0
     again = run("--registry", tmp_path / "copy", "import", parts)
     assert (
-        "here already" in again.out
-        and "copied 0 blobs (0 B) and 0 results" in again.out
+        "were there already" in again.out
+        and "copied 0 blobs (0 B), 0 results" in again.out
         and "next:" not in again.out
     )
 
@@ -43,7 +43,7 @@ def test_a_head_brings_its_extractor(run: Any, parts: Path, tmp_path: Path) -> N
 def test_aliases_come_when_asked_for(run: Any, parts: Path, tmp_path: Path) -> None:
     run("alias", HEAD, "prod", "1.0.0")
     said = run("--registry", tmp_path / "copy", "import", parts, "--aliases", "--latest")
-    assert said.code == 0 and f"set {HEAD}:prod" in said.out
+    assert said.code == 0 and f"moved {HEAD}:prod" in said.out
     assert Store.open(tmp_path / "copy").aliases(HEAD) == {"prod": "1.0.0"}
 
 

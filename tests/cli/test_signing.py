@@ -182,7 +182,7 @@ def test_what_is_pulled_cloned_or_read_from_a_layout_may_be_required_to_be_signe
 
 def test_an_import_says_that_signatures_came(run: Any, parts: Path, alice: Path, tmp_path: Path) -> None:
     run("sign", HEAD, "--key", alice)
-    assert "with 1 signature" in run("--registry", tmp_path / "copy", "import", parts, HEAD).out
+    assert ", 1 signature" in run("--registry", tmp_path / "copy", "import", parts, HEAD).out
     said = run(
         "--registry", tmp_path / "other", "import", parts, HEAD, "--trusted", alice.with_suffix(".pub")
     )
