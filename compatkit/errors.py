@@ -6,6 +6,7 @@ A message says what was expected, what came, whose it is and what to do.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 _AN = re.compile("[AEIOaeio]|[Uu]n(?!i)|ndarray|[FHLMNRSX][A-Z]")
@@ -16,6 +17,19 @@ def type_of(value: object) -> str:
     """Return the type of a value for a message, with its article, such as ``"an int"``."""
     name = type(value).__name__
     return f"{'an' if _AN.match(name) else 'a'} {name}"
+
+
+def near(word: object, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return the known words that are spelled most like a word, the most similar first."""
+    import difflib  # only for errors
+
+    return difflib.get_close_matches(str(word), list(known), count, cutoff)
+
+
+def suggest(word: object, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'bilinear'?"`` for a word that is spelled like a known one, else an empty text."""
+    found = near(word, known)
+    return f" Did you mean {found[0]!r}?" if found else ""
 
 
 class CompatkitError(Exception):

@@ -22,7 +22,7 @@ import click
 
 from compatkit.cli.options import Given, given, json_option, registry_option
 from compatkit.cli.output import clean, emit, only_json, report_text, show_outcome, speaks, warn
-from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken
+from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
 
 if TYPE_CHECKING:
     from compatkit.contracts.report import Report
@@ -113,10 +113,7 @@ class Lazy(click.Group):
         """Find the command; suggest a near name where there is none."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in COMMANDS:
-            import difflib
-
-            near = difflib.get_close_matches(name, COMMANDS, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" There are {', '.join(COMMANDS)}."
+            hint = suggest(name, COMMANDS) or f" There are {', '.join(COMMANDS)}."
             raise click.UsageError(f"There is no command {name!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 

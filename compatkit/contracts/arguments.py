@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, near
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 _ELSEWHERE = {
@@ -84,8 +83,8 @@ def _refusal(
     if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in takes.values()):
         for name in (one for one in settings if one not in known):
             other = _ELSEWHERE.get(name)
-            near = [other] if other in known else difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'none'}."
+            close = [other] if other in known else near(name, known)
+            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known) or 'none'}."
             return UsageError(f"{whose} has no {what} {name!r}; {hint}", subject=name)
     for name, one in takes.items():
         by_place = name in placed[:places]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from difflib import get_close_matches
 from typing import Any
 
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, suggest
 
 POLICIES = ("batch", "mix:N", "reestimate", "running")
 """Of each batch; estimated on images and mixed with the stored ones, which count as N images; estimated; as stored."""
@@ -36,8 +35,7 @@ def check_policy(name: str) -> str:
             f"as, a whole number from 0 to {LARGEST} such as mix:16.",
             subject=name,
         )
-    near = get_close_matches(name, WORDS, n=1) if isinstance(name, str) else []
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = suggest(name, WORDS)
     raise UsageError(
         f"Unknown normalisation {name!r:.60}; expected one of {', '.join(POLICIES)}.{hint}", subject=name
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol, get_args
@@ -11,7 +10,7 @@ import attrs
 
 from compatkit.contracts.display import Shown
 from compatkit.contracts.evidence import Grade
-from compatkit.errors import UnknownName, UsageError
+from compatkit.errors import UnknownName, UsageError, near, suggest
 
 Level = Literal["structural", "data", "protocol", "statistical", "empirical"]
 Severity = Literal["refuses", "adaptable", "warns", "informs", "promises"]
@@ -199,8 +198,7 @@ def requirement(level: str) -> Requirement:
     for known in REQUIREMENTS:
         if level == known:
             return known
-    near = difflib.get_close_matches(level, REQUIREMENTS, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = suggest(level, REQUIREMENTS)
     raise UsageError(
         f"Cannot require {level!r}; expected one of {', '.join(REQUIREMENTS)}.{hint}", subject=level
     )
@@ -311,6 +309,6 @@ class Outlines(Shown):
 
 def _check_known(reference: str, known: tuple[str, ...], what: str) -> None:
     if reference not in known:
-        near = difflib.get_close_matches(reference, known, n=3, cutoff=0.4)
-        hint = f"near names: {', '.join(near)}" if near else f"there are {len(known)}"
+        close = near(reference, known, 3, 0.4)
+        hint = f"near names: {', '.join(close)}" if close else f"there are {len(known)}"
         raise UnknownName(f"no {what} {reference!r} was checked; {hint}", subject=reference)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -13,7 +12,7 @@ import attrs
 from compatkit.contracts.arguments import named
 from compatkit.data.dataset import DataSet, Source
 from compatkit.data.packs import read_pack, stem
-from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, PluginError, UnknownName
+from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, PluginError, UnknownName, suggest
 
 Provider = Callable[..., DataSet]
 """``factory(root=None, download=False) -> DataSet``, as plugins register it."""
@@ -154,8 +153,7 @@ def _torchvision(name: str, folders: list[Path], download: bool, offered: Mappin
             subject=name,
         )
     known = sorted({*MADE, *COMPOSED, *offered, *packs, *FETCHED.values()})
-    near = difflib.get_close_matches(name.lower(), known, 1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = suggest(name.lower(), known)
     raise UnknownName(
         f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and the path of any .npz pack. "
         f"Looked in {looked}.",

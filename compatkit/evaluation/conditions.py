@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -18,7 +17,7 @@ import attrs
 from compatkit.contracts import evidence as cells
 from compatkit.contracts.batchnorm import DEFAULT, check_policy, estimates
 from compatkit.contracts.evidence import ADAPTED
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, suggest
 
 if TYPE_CHECKING:
     from compatkit.data.split import Split
@@ -75,8 +74,7 @@ def _precision(name: str) -> str:
         return "bfloat16"
     if name in PRECISIONS:
         return name
-    near = get_close_matches(str(name), PRECISIONS, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = suggest(name, PRECISIONS)
     raise UsageError(f"Unknown precision {name!r}; expected {' or '.join(PRECISIONS)}.{hint}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 import os
 from collections import Counter
@@ -16,7 +15,7 @@ import attrs
 from compatkit.contracts.arguments import named
 from compatkit.contracts.evidence import Cell, Grade, Part, Rung, State
 from compatkit.contracts.report import Promise, Wiring
-from compatkit.errors import UnknownName, UsageError
+from compatkit.errors import UnknownName, UsageError, near, suggest
 from compatkit.reports import document, markdown, tidy
 from compatkit.reports.grid import CellGrid
 from compatkit.reports.wording import rung_of
@@ -273,10 +272,9 @@ def _values(field: str, given: str | Collection[str] | None, known: Any) -> Coll
     values = [given] if isinstance(given, str) else given
     for one in values or ():
         if one not in get_args(known):
-            near = difflib.get_close_matches(str(one), get_args(known), 1)
-            hint = f"; perhaps {near[0]!r}" if near else ""
+            hint = suggest(one, get_args(known))
             raise UsageError(
-                f"{field} is one of {', '.join(get_args(known))}, got {one!r:.80}{hint}", subject=one
+                f"{field} is one of {', '.join(get_args(known))}, got {one!r:.80}.{hint}", subject=one
             )
     return values
 
@@ -297,9 +295,9 @@ def _pick(reference: str, parts: tuple[Part, ...], what: str) -> str:
             f"the {what} {reference!r} is in the matrix in several versions: {', '.join(same)}; name one",
             subject=reference,
         )
-    near = difflib.get_close_matches(reference, known, n=3, cutoff=0.4) or known[:3]
+    close = near(reference, known, 3, 0.4) or known[:3]
     raise UnknownName(
         f"the matrix has no {what} {reference!r}; "
-        + (f"near names: {', '.join(near)}" if near else "it has none"),
+        + (f"near names: {', '.join(close)}" if close else "it has none"),
         subject=reference,
     )

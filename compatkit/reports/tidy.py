@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import json
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from compatkit.contracts.evidence import Cell, Figure, Part
-from compatkit.errors import MissingDependency, UnknownName
+from compatkit.errors import MissingDependency, UnknownName, suggest
 from compatkit.reports.wording import rung_of, verdict
 
 if TYPE_CHECKING:
@@ -144,10 +143,9 @@ def array(matrix: CellGrid, field: str) -> NDArray[float64]:
 
     known = (*SHARES, *COUNTED)
     if field not in known:
-        near = difflib.get_close_matches(str(field), known, 1)
-        hint = f"; perhaps {near[0]!r}" if near else ""
+        hint = suggest(field, known)
         raise UnknownName(
-            f"{field!r:.80} is not one of the numbers of a cell, {', '.join(known)}{hint}.", subject=field
+            f"{field!r:.80} is not one of the numbers of a cell, {', '.join(known)}.{hint}", subject=field
         )
     values = [
         [row(one, head, matrix.find(one.reference, head.reference))[field] for head in matrix.heads]

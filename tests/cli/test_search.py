@@ -143,7 +143,7 @@ def test_search_filters(run: Run, words: list[str], expected: int) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--kind", "hed"], "perhaps 'head'"),
+        (["--kind", "hed"], "Did you mean 'head'?"),
         (["a@1.0.0"], "looks for names"),
         (["--channels", "0"], "whole number from 1"),
         (["--anchor", "zz"], "first 4 to 64 hexadecimal digits"),

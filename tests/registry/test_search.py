@@ -145,7 +145,7 @@ def test_order_limit_and_offset(index: Index) -> None:
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        ({"kind": "hed"}, "'hed' is not one of extractor, head, .*perhaps 'head'"),
+        ({"kind": "hed"}, "'hed' is not one of extractor, head, .*Did you mean 'head'"),
         ({"kind": 7}, "7 is not one of"),
         ({"pattern": "a@1.0.0"}, "no part of it"),
         ({"pattern": "a:prod"}, "looks for names"),

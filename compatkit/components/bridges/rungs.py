@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Literal
 
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, suggest
 
 RUNGS: dict[str, str] = {
     "direct": "as it is, with stored statistics",
@@ -56,8 +55,7 @@ def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
         raise UsageError(f"rungs= expects a list of names, got {names!r:.80}.")
     for name in names:
         if not isinstance(name, str) or name not in RUNGS:
-            near = difflib.get_close_matches(str(name), RUNGS, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = suggest(name, RUNGS)
             raise UsageError(
                 f"No rung is called {name!r:.80}; known are {', '.join(RUNGS)}.{hint}", subject=name
             )

@@ -7,7 +7,6 @@ loses the one that was running at most.
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from compatkit.components.matrices.sides import Component, Sides
 from compatkit.components.matrices.where import Where
 from compatkit.contracts import evidence as metric
 from compatkit.contracts.evidence import ADAPTED, STATE, Cell
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, suggest
 from compatkit.evaluation.conditions import Conditions, ImageFacts
 from compatkit.evaluation.planning import Prospect, notes_of, prospect
 from compatkit.registry.store import Store
@@ -67,8 +66,7 @@ def check_fill(name: str) -> Fill:
     for known in FILLS:
         if name == known:
             return known
-    near = difflib.get_close_matches(name, FILLS, 1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = suggest(name, FILLS)
     raise UsageError(f"Unknown fill {name!r:.80}; expected one of {', '.join(FILLS)}.{hint}", subject=name)
 
 

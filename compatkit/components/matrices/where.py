@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, get_args
 
 import attrs
 
 from compatkit.contracts.evidence import Cell, Grade, State
 from compatkit.contracts.report import Promise, Wiring
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, suggest
 from compatkit.registry.index.search import Query
 
 SIDES = ("extractor", "head")
@@ -173,8 +172,7 @@ def _listed(field: str, value: str) -> tuple[str, ...]:
     known, found = LISTED[field], tuple(one.strip() for one in value.split(","))
     for one in found:
         if one not in known:
-            near = get_close_matches(one, known, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = suggest(one, known)
             raise UsageError(f"{field} is one of {', '.join(known)}, got {one!r:.80}.{hint}", subject=value)
     return found
 
@@ -194,8 +192,7 @@ def _unknown(field: str, sign: str) -> UsageError:
     if field in fields:
         signs = "=" if field not in NUMBERS else ">= or <="
         return UsageError(f"{field!r} is compared by {signs}, not by {sign}.", subject=field)
-    near = get_close_matches(field, (*fields, "tag:KEY"), 1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = suggest(field, (*fields, "tag:KEY"))
     return UsageError(
         f"there is no filter {field!r:.80}.{hint} Of cells there are {', '.join((*LISTED, *NUMBERS))}; of components "
         f"tag:KEY, {', '.join(SEARCHED)}, also with extractor. or head. in front.",

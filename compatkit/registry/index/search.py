@@ -6,7 +6,6 @@ import json
 import re
 import sqlite3
 from collections.abc import Mapping
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
@@ -15,7 +14,7 @@ import attrs
 from compatkit.contracts.contract import Kind
 from compatkit.contracts.contract_rules import folded
 from compatkit.contracts.display import visible
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, suggest
 from compatkit.registry.index.tables import Unusable
 
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -114,9 +113,8 @@ def _pattern(instance: object, field: attrs.Attribute[str | None], value: str | 
 
 def _kind(instance: object, field: attrs.Attribute[str | None], value: str | None) -> None:
     if value is not None and value not in KINDS:
-        near = get_close_matches(str(value), KINDS, 1)
-        hint = f"; perhaps {near[0]!r}" if near else ""
-        raise UsageError(f"kind {value!r:.80} is not one of {', '.join(KINDS)}{hint}.", subject=value)
+        hint = suggest(value, KINDS)
+        raise UsageError(f"kind {value!r:.80} is not one of {', '.join(KINDS)}.{hint}", subject=value)
 
 
 def _tags(instance: object, field: attrs.Attribute[Mapping[str, str]], value: Mapping[str, str]) -> None:
