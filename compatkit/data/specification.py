@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import attrs
 from compatkit.data.dataset import DataSet
 from compatkit.data.loading import Provider, is_path, load
 from compatkit.data.transforms import Shift
-from compatkit.errors import DataError
+from compatkit.errors import DataError, suggest
 
 KEYS = ("name", "as", "classes", "half", "train", "test", "seed", "channels", "shift")
 
@@ -107,6 +106,5 @@ def _only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     names = list(known)
     for key in table:
         if key not in names:
-            near = difflib.get_close_matches(str(key), names, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = suggest(key, names)
             raise DataError(f"{where} has the unknown key {key!r}.{hint} Known are {', '.join(names)}.")

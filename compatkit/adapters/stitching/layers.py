@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from math import isqrt
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters.weights import load_part
 from compatkit.contracts.contract import Blueprint
-from compatkit.errors import UnknownName, UsageError, type_of
+from compatkit.errors import UnknownName, UsageError, suggest, type_of
 
 DTYPES = {
     "float16": torch.float16,
@@ -347,8 +346,7 @@ def build_adapter(blueprint: Blueprint, state: Mapping[str, Tensor] | None = Non
         CutError: The weights are of another module.
     """
     if blueprint.model not in ADAPTERS:
-        near = get_close_matches(blueprint.model, ADAPTERS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = suggest(blueprint.model, ADAPTERS)
         known = ", ".join(ADAPTERS)
         raise UnknownName(
             f"No adapter is called {blueprint.model!r}; known are {known}.{hint}", subject=blueprint
