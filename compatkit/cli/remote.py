@@ -181,7 +181,9 @@ def tell(moved: Moved, verb: str, machine: bool) -> None:
         emit(moved.to_json())
         return
     rows = [(str(one), "would be new" if moved.planned else "new") for one in moved.made]
-    rows += [(str(one.digest), f"a parent; {one} is no name for it there") for one in moved.unnamed]
+    rows += [
+        (str(one.digest), f"a parent; {one} is another one there, or not signed") for one in moved.unnamed
+    ]
     rows += [(one.what, "refused") for one in moved.refused]
     if rows:
         columns([("component", ""), *rows])
