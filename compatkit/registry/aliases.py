@@ -130,19 +130,15 @@ class Aliases:
         found = self._says(alias)
         if found is None:
             return None
-        words = found.decode("utf-8", "replace").split()
-        try:
-            version = str(Version.parse(words[0]))
-            if len(words) > 1 and not NUMBER.fullmatch(words[1]):
-                raise ValueError(words[1])
-            return version
-        except (IndexError, ValueError, InvalidName):
+        pointer = read_pointer(found)
+        if pointer is None:
             path = self._pointer(alias)
             raise FormatError(
                 f"{path}: expected a version and the number of its move, such as '1.2.0 3', got {found[:80]!r}; "
                 f"{self.folder / '@log' / alias} holds no moves. Remove the file, and set the alias again.",
                 subject=path,
-            ) from None
+            )
+        return pointer[0]
 
     def _pointer(self, alias: str) -> Path:
         return self.folder / "@aliases" / alias
@@ -170,21 +166,43 @@ def _read(log: Log, number: int) -> AliasEntry | None:
     data, path = log.read(number), log.path(number)
     if not data:
         return None
-    value: Any = loads(data, what=str(path))
-    if not isinstance(value, dict) or not _is_move(value):
+    move = read_move(data, number)
+    if move is None:
         raise FormatError(
-            f"{path}: expected an object with from and to (versions or null) and time, got {value!r:.100}. "
+            f"{path}: expected an object with from and to (versions or null) and time, got {data[:100]!r}. "
             "`compatkit verify --repair` mends it where the moves beside it, or the pointer, tell what it was.",
             subject=path,
         )
-    return AliasEntry(number, value["from"], value["to"], value["time"])
+    return move
 
 
-def _is_move(value: dict[str, Any]) -> bool:
-    if not {"from", "to", "time"} <= value.keys() or not isinstance(value["time"], str):
-        return False
+def read_move(data: bytes, number: int) -> AliasEntry | None:
+    """Return the move that an entry of an alias's log holds; None if it is damaged."""
     try:
-        return all(one is None or Version.parse(one) for one in (value["from"], value["to"]))
+        value: Any = loads(data, what="move")
+    except FormatError:
+        return None
+    if not isinstance(value, dict) or not {"from", "to", "time"} <= value.keys():
+        return None
+    ends = value["from"], value["to"]
+    if not isinstance(value["time"], str) or not all(one is None or _is_version(one) for one in ends):
+        return None
+    return AliasEntry(number, *ends, value["time"])
+
+
+def read_pointer(data: bytes) -> tuple[str, int] | None:
+    """Return version and number of the pointer of an alias, 0 if it has no number; None if it is damaged."""
+    words = data.decode("ascii", "replace").split()
+    if not 1 <= len(words) <= 2 or not _is_version(words[0]):
+        return None
+    if len(words) == 2 and not NUMBER.fullmatch(words[1]):
+        return None
+    return words[0], int(words[1]) if len(words) == 2 else 0
+
+
+def _is_version(text: Any) -> bool:
+    try:
+        return bool(Version.parse(text))
     except InvalidName:
         return False
 

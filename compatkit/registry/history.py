@@ -12,7 +12,8 @@ import attrs
 
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, NotFound
-from compatkit.registry.maintenance.files import read_json, read_move
+from compatkit.registry.aliases import read_move
+from compatkit.registry.maintenance.files import read_json
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Bump, Version, check_name
 from compatkit.registry.versions.diff import diff

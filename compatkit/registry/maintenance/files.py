@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from compatkit.contracts.codec import loads
-from compatkit.errors import FormatError, InvalidName, SignatureError
-from compatkit.registry.aliases import AliasEntry
+from compatkit.errors import FormatError, SignatureError
+from compatkit.registry.aliases import read_move, read_pointer
 from compatkit.registry.maintenance.faults import shown
-from compatkit.registry.names import Version
 from compatkit.registry.policylog import understood
 from compatkit.registry.refs import pointed, read_line
 from compatkit.registry.scan import (
@@ -34,7 +33,6 @@ _CUT_OFF = re.compile(
     rb"|s|sh|sha|sha2|sha25|sha256|sha256:[0-9a-f]{0,64}|sha256:[0-9a-f]{64} [a-z0-9._/@-]*"
 )
 """The beginning of the line of a version, whose writing was cut off."""
-_NUMBER = re.compile("[0-9]{1,9}")
 
 
 def fault_of(place: Place, content: bytes) -> tuple[str, str] | None:
@@ -74,25 +72,6 @@ def read_json(content: bytes) -> Any:
         return None
 
 
-def read_move(content: bytes, number: int) -> AliasEntry | None:
-    """Return the move that an entry of an alias's log holds; None if it is damaged."""
-    value = read_json(content)
-    if not isinstance(value, dict) or not {"from", "to", "time"} <= value.keys():
-        return None
-    if not all(value[key] is None or _is_version(value[key]) for key in ("from", "to")):
-        return None
-    return AliasEntry(number, value["from"], value["to"], str(value["time"]))
-
-
-def read_pointer(content: bytes) -> tuple[str, int] | None:
-    """Return version and number of an alias's pointer, 0 if it has no number; None if it is damaged."""
-    words = content.decode("ascii", "replace").split()
-    if not 1 <= len(words) <= 2 or not _is_version(words[0]):
-        return None
-    number = words[1] if len(words) == 2 else "0"
-    return (words[0], int(number)) if _NUMBER.fullmatch(number) else None
-
-
 def age(path: Path) -> float:
     """Return the seconds since a file was written; infinity if that is unknown or in the future."""
     try:
@@ -117,10 +96,3 @@ def _signature_fault(content: bytes, place: SignatureFile) -> str | None:
     if expected != place.file:
         return f"its name says other bytes; these belong to {os.path.basename(expected)}: {shown(content)}"
     return None
-
-
-def _is_version(text: Any) -> bool:
-    try:
-        return bool(Version.parse(text))
-    except InvalidName:
-        return False

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from compatkit.contracts.manifest import Manifest, from_bytes
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
 from compatkit.registry import disk as durable
-from compatkit.registry.maintenance.files import read_move, read_pointer
+from compatkit.registry.aliases import read_move, read_pointer
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Version
 from compatkit.registry.policylog import FOLDER, file_name

@@ -23,13 +23,13 @@ import attrs
 from compatkit.contracts.codec import MAX_BYTES, dumps, loads
 from compatkit.errors import CompatkitError, IntegrityError, UsageError
 from compatkit.registry import disk as durable
-from compatkit.registry.aliases import AliasEntry
+from compatkit.registry.aliases import AliasEntry, read_move, read_pointer
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, fresh
 from compatkit.registry.maintenance.blobs import blob
 from compatkit.registry.maintenance.check import Soundness
 from compatkit.registry.maintenance.contents import read_content
 from compatkit.registry.maintenance.faults import CODES, Fault
-from compatkit.registry.maintenance.files import age, fault_of, read_json, read_move, read_pointer
+from compatkit.registry.maintenance.files import age, fault_of, read_json
 from compatkit.registry.maintenance.plan import ASIDE, REFER, Doubt, Planned, RepairPlan
 from compatkit.registry.maintenance.references import policy_file
 from compatkit.registry.maintenance.uses import RESULTS
