@@ -27,8 +27,9 @@ from compatkit.contracts.contract import Blueprint
 
 
 @pytest.fixture(autouse=True)
-def forgotten() -> None:
+def forgotten(no_outside_influence: None) -> None:
     remembered.forget()
+    (Path(os.environ["XDG_CACHE_HOME"]) / "compatkit").mkdir(parents=True)
 
 
 @pytest.fixture
@@ -202,6 +203,14 @@ def test_parts_are_built_where_nothing_can_be_stored(traces, tmp_path, monkeypat
     planned = plan("resnet20_cifar", "layer2")
     build(planned.head, seed=0)
     assert traces == ["layer2"]
+
+
+def test_nothing_is_left_behind_where_no_registry_made_a_cache_folder(traces, tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPATKIT_CACHE", str(tmp_path / "none"))
+    planned = plan("resnet20_cifar", "layer2")
+    build(planned.head, seed=0)
+    assert traces == ["layer2"]
+    assert not (tmp_path / "none").exists()
 
 
 def test_networks_of_plugins_are_cut_each_time(traces, awkward):

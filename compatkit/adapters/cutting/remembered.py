@@ -152,14 +152,19 @@ def _file(text: str) -> Path:
 
 
 def _write(text: str, sides: Sides) -> None:
-    """Store a cut where it is plain data and the cache folder can be written; nothing depends on it."""
+    """Store a cut where it is plain data and the cache folder can be written; nothing depends on it.
+
+    The folder is made by registries. Where there is none, as for an exported file alone, nothing is left behind.
+    """
+    if not above().is_dir():
+        return
     try:
         body = json.dumps([text, {side: _plain_side(one) for side, one in sides.items()}]).encode()
     except _NotPlain:
         return
     place = _file(text)
     with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(exist_ok=True)
         handle, draft = tempfile.mkstemp(dir=place.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
